@@ -125,6 +125,10 @@ def test_errors(run, fake, stub, mill, monkeypatch):
     stub.faults.append(401)
     ended = run("ask", QUESTION, mill)
     assert ended.code == 2 and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
+    stub.faults.append("truncated")
+    ended = run("ask", QUESTION, mill)
+    assert ended.code == 2 and "the reply ended early, after" in ended.err
+    assert ended.out.startswith("Anna Berg") and ended.out.endswith("\n"), "the error is in a line of its own"
     assert "there is no .runnel in" in run("ask", QUESTION).err
     for options, message in (
         ([mill, "--in", "library"], "PATH cannot be given with --in"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +15,7 @@ from runnel.commands.find import FileOptions, MinScore, check_percentage, expect
 from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import Places, open_places
+from runnel.errors import EndpointError
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
@@ -85,7 +88,8 @@ def ask(
     context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
-    result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else stream_text)
+    with _ended_line() as show:
+        result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else show)
     if as_json:
         print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
     else:
@@ -108,6 +112,23 @@ def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_hits
 
     return excerpts_of_hits(index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS)))
+
+
+@contextmanager
+def _ended_line() -> Iterator[Callable[[str], None]]:
+    """Yield what prints the parts of an answer; if it breaks off, its line is ended before the error's."""
+    shown = False
+
+    def show(part: str) -> None:
+        nonlocal shown
+        stream_text(part)
+        shown = True
+
+    try:
+        yield show
+    except EndpointError:
+        stream_text("\n" if shown else "")
+        raise
 
 
 def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:
