@@ -69,6 +69,19 @@ def test_positions_may_come_in_any_order_and_repeat() -> None:
     torch.testing.assert_close(got.hidden, alone(backbone, ids)[[29, 0, 12, 12]])
 
 
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_what_is_wanted_outside_of_a_text_is_the_error_of_its_request(wrong: int) -> None:
+    ids = ids_of(3)
+    position = Request(ids, positions=[0, wrong])
+    stretch = Request(ids, ranges=np.array([[0, 3], [min(wrong, 0), max(wrong + 1, 0)]]))
+    found = list(Engine(Toy(), step_tokens=2).map([position, stretch, Request(ids, ranges=np.array([[0, 3]]))]))
+    assert [str(result.error) for result in found] == [
+        f"positions are [0, {wrong}]; expected numbers from 0 to 2",
+        f"ranges are [[0, 3], [{min(wrong, 0)}, {max(wrong + 1, 0)}]]; expected [start, end) from 0 to 3",
+        "None",
+    ]
+
+
 def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
     backbone, prefix = Toy(), ids_of(9, 99)
     engine = Engine(backbone, step_tokens=8)
@@ -153,8 +166,9 @@ def test_marks_move_the_embeddings() -> None:
 def test_budgets() -> None:
     backbone = Toy()  # 32 bytes of state, 64 bytes per token
     assert Engine(backbone, memory_bytes=4 * 32 + 64 * 10).step_tokens == 10
-    with pytest.raises(InputError, match="step_tokens must be at least 1, got 0"):
-        Engine(backbone, step_tokens=0)
+    for wrong in (0, 2.5, "8"):
+        with pytest.raises(InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"):
+            Engine(backbone, step_tokens=wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="memory_bytes=100 is too small"):
         Engine(backbone, memory_bytes=100)
     with pytest.raises(InputError, match="is too small"):

@@ -32,6 +32,7 @@ from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
+from runnel.records import expect_count
 from runnel.request import Active, Call, Collector, Request, Result
 
 __all__ = ["Engine", "Request", "Result"]
@@ -215,9 +216,9 @@ class Engine:
                 self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
+            return Active(call, index, request, ids, self.weight, ends)
         except RunnelError as error:
             return Result(index, request.tag, error=error)
-        return Active(call, index, request, ids, self.weight, ends)
 
     def _share(self, item: Active) -> int:
         """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
@@ -368,8 +369,7 @@ def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_byte
     if step_tokens is None:
         return _default_steps(backbone)
     tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
-    if tokens < 1:
-        raise InputError(f"step_tokens must be at least 1, got {tokens}")
+    expect_count(tokens, "step_tokens")
     return tokens, tokens
 
 

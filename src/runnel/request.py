@@ -7,6 +7,7 @@ Hidden vectors are used as they are computed and not kept. They are summed in fp
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runnel.backbones.state import State
+from runnel.errors import InputError
 
 _NONE = torch.empty(0, 0)
 
@@ -144,11 +146,18 @@ class Collector:
 
     Args:
         weight: (V,) weight of each id in sums (None: 1).
+
+    Raises:
+        InputError: a position or a range is not inside the text.
     """
 
     def __init__(self, request: Request, ids: np.ndarray, weight: Tensor | None) -> None:
         self._request = request
         self._positions, ranges = request.wanted()
+        if len(self._positions) and not 0 <= self._positions.min() <= self._positions.max() < len(ids):
+            raise InputError(f"positions are {reprlib.repr(self._positions.tolist())}; expected numbers from 0 to {len(ids) - 1}")
+        if len(ranges) and not 0 <= ranges.min() <= ranges.max() <= len(ids):
+            raise InputError(f"ranges are {reprlib.repr(ranges.tolist())}; expected [start, end) from 0 to {len(ids)}")
         self._order: np.ndarray | None = None
         if len(self._positions) > 1:
             self._order = np.argsort(self._positions, kind="stable")
