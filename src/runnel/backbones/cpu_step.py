@@ -42,7 +42,7 @@ class Activations(NamedTuple):
         return Activations(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
 
 
-class Memory:
+class StepMemory:
     """Memory by name that is kept between steps and grows to the largest one asked for."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class CpuStep(ABC):
     """
 
     def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
-        self._lock, self._memory = threading.Lock(), Memory()
+        self._lock, self._memory = threading.Lock(), StepMemory()
         self._states = tuple(model.state_shapes())
         self._int8 = weight_dtype(layer) == torch.int8
         self._dtype = wide if self._int8 else weight_dtype(layer)
@@ -119,7 +119,7 @@ class CpuStep(ABC):
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_memory")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _memory=Memory())
+        self.__dict__.update(state, _lock=threading.Lock(), _memory=StepMemory())
 
     def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         """See `FastPath.step`."""

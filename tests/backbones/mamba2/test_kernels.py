@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.cpu_step import Memory
+from runnel.backbones.cpu_step import StepMemory
 from runnel.backbones.mamba2 import kernel_parts, kernels
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.chunks import plan_chunks
@@ -59,7 +59,9 @@ class Block:
         small = [t.numpy() for t in (self.dt_bias, self.A, self.D, self.norm)]
         weights = kernel_parts.Weights(kernel_parts.pad_conv(self.conv.numpy(), self.bias.numpy(), shape), *small)
         plan = plan_chunks(cu.numpy(), np.array(reads), np.array(writes))
-        buffers = kernel_parts.allocate(Memory(), shape, self.width, int(plan.row[-1]), 4 // projected.dtype.itemsize, workers)
+        buffers = kernel_parts.allocate(
+            StepMemory(), shape, self.width, int(plan.row[-1]), 4 // projected.dtype.itemsize, workers
+        )
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
         padded = bytes_per_group(self.inner, self.heads)

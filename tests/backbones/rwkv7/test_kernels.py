@@ -13,7 +13,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.cpu_step import Memory
+from runnel.backbones.cpu_step import StepMemory
 from runnel.backbones.rwkv7 import kernel_parts, kernels
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.ops import wkv7
@@ -100,7 +100,7 @@ class Heads:
         weights = kernel_parts.HeadWeights(*(kernel_parts.pad_heads(w.numpy(), self.shape) for w in self.weights))
         low_rank, dtype = self.low_rank(layer, x[0].dtype), x[0].dtype
         plan = kernel_parts.plan_blocks(cu.numpy(), np.array(reads), np.array(writes))
-        buffers = kernel_parts.allocate(Memory(), self.shape, len(plan.first) + len(reads), workers)
+        buffers = kernel_parts.allocate(StepMemory(), self.shape, len(plan.first) + len(reads), workers)
         buffers.scratch.fill(np.nan)  # as a former step may have left it
         activations = torch.full((len(x[0]) + TILE_ROWS, _first(self.low_rank(LAYER, dtype))[-1]), float("nan"), dtype=dtype)
         for part, (begin, end) in enumerate(pairwise(_first(low_rank))):
@@ -216,7 +216,7 @@ def _shift(
     """Mixes for r, k, v (or the only one), and low-rank activations."""
     tokens, width = residual.shape
     plan = kernel_parts.plan_blocks(cu.numpy(), np.array(reads), np.array(writes))
-    buffers = kernel_parts.allocate(Memory(), heads.shape, len(plan.first) + len(reads), workers)
+    buffers = kernel_parts.allocate(StepMemory(), heads.shape, len(plan.first) + len(reads), workers)
     buffers.before.fill(np.nan)
     buffers.scratch.fill(np.nan)
     w = kernel_parts.ShiftWeights(*(kernel_parts.pad_columns(t.numpy()) for t in weights))

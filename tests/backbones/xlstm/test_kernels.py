@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.cpu_step import Memory
+from runnel.backbones.cpu_step import StepMemory
 from runnel.backbones.xlstm import kernel_parts, kernels
 from runnel.ops import mlstm
 from runnel.ops.chunks import plan_chunks
@@ -50,7 +50,7 @@ class Block:
         return kernel_parts.Weights(gates, self.gate_bias.numpy(), self.head_norm.numpy())
 
     def buffers(self, tokens: int, rows: int, dtype: torch.dtype, workers: int = 2) -> kernel_parts.Buffers:
-        buffers = kernel_parts.allocate(Memory(), self.shape, tokens, rows, 4 // dtype.itemsize, workers)
+        buffers = kernel_parts.allocate(StepMemory(), self.shape, tokens, rows, 4 // dtype.itemsize, workers)
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
         return buffers

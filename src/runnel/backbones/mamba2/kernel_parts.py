@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from runnel.backbones.cpu_step import Floats, Indices, Memory
+from runnel.backbones.cpu_step import Floats, Indices, StepMemory
 from runnel.ops.causal_conv1d.fused import conv_silu
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer
@@ -84,7 +84,7 @@ def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
     return out
 
 
-def allocate(memory: Memory, s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
     words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
     return Buffers(

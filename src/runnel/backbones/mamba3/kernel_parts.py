@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from runnel.backbones.cpu_step import Floats, Indices, Memory
+from runnel.backbones.cpu_step import Floats, Indices, StepMemory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer, cos_sin, sigmoid, softplus
 from runnel.ops.simd import LANES, TILE_COLUMNS, add, fma, load, load_some, mul, number, round_up, shift, splat, store, total
@@ -98,7 +98,7 @@ def scratch_starts(s: Shape) -> Indices:
     return np.cumsum([0, *sizes, max(n, width), (CHUNK + n) * (1 + TILE_COLUMNS)])
 
 
-def allocate(memory: Memory, s: Shape, tokens: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, tokens: int, workers: int) -> Buffers:
     """Return buffers for a step of `tokens` tokens."""
     starts = scratch_starts(s)
     return Buffers(

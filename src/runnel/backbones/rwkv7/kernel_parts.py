@@ -13,7 +13,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.cpu_step import Floats, Indices, Memory
+from runnel.backbones.cpu_step import Floats, Indices, StepMemory
 from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, Vector, build_constant
 from runnel.ops.simd import (
     LANES,
@@ -137,7 +137,7 @@ def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
     return LowRank(pack_panels(down), pack_panels(up), first)
 
 
-def allocate(memory: Memory, s: Shape, rows: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, rows: int, workers: int) -> Buffers:
     """Return buffers for a plan whose blocks and sequences are together `rows`."""
     return Buffers(
         before=memory.array("before", rows, round_up(s.heads * s.head_size)),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from runnel.backbones.cpu_step import Floats, Indices, Memory
+from runnel.backbones.cpu_step import Floats, Indices, StepMemory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer, fast_exp, softplus
 from runnel.ops.simd import (
@@ -86,7 +86,7 @@ def pack_gates(weight: Floats, norm: Floats) -> Floats:
     return np.ascontiguousarray(out.reshape(panels, TILE_COLUMNS, -1).transpose(0, 2, 1))
 
 
-def allocate(memory: Memory, s: Shape, tokens: int, rows: int, per_word: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, tokens: int, rows: int, per_word: int, workers: int) -> Buffers:
     """Return buffers for a step of `tokens` tokens whose plan has `rows` rows."""
     padded, steps = round_up(s.key_size, 2 * LANES), rows * s.heads
     return Buffers(
