@@ -150,7 +150,7 @@ def test_ask_survives(run, fake, stub, fault):
     ("faults", "shown", "message"),
     [
         (["malformed"], "", "did not answer as expected of a chat endpoint"),
-        (["no text"], "", "did not answer as expected of a chat endpoint: the reply ended early"),
+        (["no text"], "", "did not answer as expected of a chat endpoint: the reply has no text"),
         ([400], "", "did not answer: 400"),
         ([429, 429], "", "did not answer: 429"),
         (["truncated"], "Wheel 12 was", "the reply ended early, after"),

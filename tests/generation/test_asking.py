@@ -122,9 +122,10 @@ def test_citations_of_nothing_are_removed_and_reported(streamed: bool) -> None:
 @given(
     st.lists(st.sampled_from(["Two", " ", "[1]", "[2", "]", "[9]", ", 3", "[", "\n", "NO", "a [1, 9] b"]), max_size=12),
     st.integers(1, 5),
+    st.sampled_from(["", "<think>", "\n<think>It is [1] or [9], NO ANSWER.</think>\n\n", "<think></think>"]),
 )
-def test_the_pieces_in_which_an_answer_arrives_do_not_matter(parts: list[str], size: int) -> None:
-    text = "".join(parts)
+def test_the_pieces_in_which_an_answer_arrives_do_not_matter(parts: list[str], size: int, reasoning: str) -> None:
+    text = reasoning + "".join(parts)
     whole, pieces, shown = _Checked(3, lambda text: None), _Checked(3, lambda text: shown.append(text)), []
     whole.feed(text)
     whole.end()
@@ -141,6 +142,22 @@ def test_no_answer_is_no_text(reply: str, streamed: bool) -> None:
     result = asked(reply, excerpt(0, 13), streamed=streamed)
     assert result.text == "" and result.cited == ()
     assert asked("NO, it is not [1].", excerpt(0, 13)).text == "NO, it is not [1]."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_reasoning_is_neither_shown_nor_cited(streamed: bool) -> None:
+    reply = "<think>\nIs it [1] or [9]?\n</think>\n\nTwo [2]."
+    result = asked(reply, *[excerpt(14, 28)] * 2, streamed=streamed)
+    assert (result.text, result.cited, result.removed, result.reply.raw) == ("Two [2].", (2,), (), reply)
+    result = asked("<think>It is [1], and", excerpt(14, 28), streamed=streamed)
+    assert (result.text, result.cited, result.reply.text) == ("", (), ""), "nothing but reasoning is an empty reply"
+
+
+def test_reasoning_whose_opening_tag_the_template_wrote_is_not_cited() -> None:
+    reply = "Is it [1] or [9]?\n</think>\n\nTwo [2]."
+    with serve(lambda messages: reply) as stub:
+        result = answer(Endpoint(stub.url), AnswerContext("?", (excerpt(14, 28),) * 2, 0, 0), on_text=lambda text: None)
+    assert (result.text, result.cited, result.removed) == ("Two [2].", (2,), ())
 
 
 def test_quotations_are_compared_with_the_excerpts() -> None:

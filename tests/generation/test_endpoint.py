@@ -7,7 +7,7 @@ import pytest
 from helpers.stub_endpoint import Stub, serve
 
 from runnel.errors import EndpointError, InputError, MissingDependency
-from runnel.generation.endpoint import Endpoint
+from runnel.generation.endpoint import Endpoint, Reply
 
 ASK = [{"role": "user", "content": "name a color"}]
 
@@ -54,6 +54,29 @@ def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, faults: list, mess
     with pytest.raises(EndpointError, match=f"{stub.url} {message}"):
         Endpoint(stub.url, "stub", retries=1, timeout_s=0.3).complete(ASK, max_tokens=5)
     assert len(stub.asked) == len(faults), "mistakes of ours are not repeated"
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("<think>\na\n</think>\n\nb", "b"),
+        (" <think>a", ""),
+        ("a</think>b", "b"),
+        ("a <think> is a tag, </think> ends it", "a <think> is a tag, </think> ends it"),
+        ("a", "a"),
+    ],
+)
+def test_reasoning_is_no_part_of_the_text(raw: str, text: str) -> None:
+    reply = Reply(raw, "stop")
+    assert (reply.text, reply.raw) == (text, raw)
+
+
+def test_an_endpoint_that_does_not_stream_answers_with_one_object(stub: Stub) -> None:
+    stub.faults.append("not streamed")
+    parts: list[str] = []
+    reply = Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
+    assert parts == [reply.text] == ["You said: name a color. Blue — 蓝."]
+    assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 7, 8)
 
 
 def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:

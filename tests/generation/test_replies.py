@@ -42,6 +42,15 @@ def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
     assert len(stub.asked) == 1
 
 
+def test_replies_are_stored_with_their_reasoning(stub, endpoint, tmp_path):
+    stub.rule = lambda messages: "<think>why</think>a"
+    for _ in range(2):
+        with Replies(endpoint, tmp_path / "store") as replies:
+            reply = ask(replies, "a")
+            assert (reply.raw, reply.text) == ("<think>why</think>a", "a")
+    assert len(stub.asked) == 1
+
+
 def test_what_makes_another_request(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         ask(replies, "a")

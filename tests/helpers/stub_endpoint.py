@@ -28,7 +28,8 @@ class Stub:
 
     Attributes:
         rule: returns the reply to a list of messages.
-        faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut" or "slow".
+        faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut",
+            "slow" or "not streamed".
         slow_s: how late a slow answer is.
         loading: how often it does not list its models yet.
         asked: the bodies of all requests, also of those in batches.
@@ -92,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, text: str, stream: bool, fault: object) -> None:
         finish = "length" if fault == "cut" else "stop"
         usage, head = usage_of(text), HEAD
-        if not stream:
+        if not stream or fault == "not streamed":
             whole = json.dumps(completion(text, finish)).encode()
             self._raw(whole, kept=len(whole) // 2 if fault == "truncated" else None)
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from runnel.errors import InputError
-from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.generation.endpoint import LanguageModelClient, Reply, without_reasoning
 from runnel.records import Hit
 from runnel.search.finding import Findings, Place, locate_sentences
 from runnel.text.dialogue import Message
@@ -169,15 +169,16 @@ def answer(
 
     Args:
         max_tokens: the most tokens of the answer.
-        on_text: called with each part of the checked text as it arrives.
+        on_text: called with each part of the checked text as it arrives, without reasoning; reasoning whose opening tag the
+            model omits is part of it.
 
     Raises:
         EndpointError: see `Endpoint.complete`.
     """
-    checked = _Checked(len(context.excerpts), on_text or (lambda text: None))
-    reply = endpoint.complete(context.messages(), max_tokens=max_tokens, on_text=None if on_text is None else checked.feed)
-    if on_text is None:
-        checked.feed(reply.text)
+    checked, streamed = (_Checked(len(context.excerpts), show) for show in (lambda text: None, on_text or (lambda text: None)))
+    reply = endpoint.complete(context.messages(), max_tokens=max_tokens, on_text=None if on_text is None else streamed.feed)
+    streamed.end()
+    checked.feed(reply.raw)  # whole: reasoning without an opening tag is streamed before its end shows what it was
     checked.end()
     text = checked.text.strip()
     quoted = (" ".join(filter(None, one.groups())).strip() for one in _QUOTATION.finditer(text))
@@ -208,14 +209,19 @@ class _Checked:
 
     def feed(self, part: str) -> None:
         self._held += part
-        if not self.text and NO_ANSWER.startswith(self._held.strip()[: len(NO_ANSWER)]):
-            return
+        if not self.text:
+            start = without_reasoning(self._held).strip()
+            if any(one.startswith(start[: len(one)]) for one in (NO_ANSWER, "<think>")):
+                return
+            self._held = without_reasoning(self._held)
         unfinished = _UNFINISHED.search(self._held)
         assert unfinished is not None  # it matches the empty end
         self._pass_on(unfinished.start())
 
     def end(self) -> None:
         """Pass on what is held, after the last part."""
+        if not self.text:
+            self._held = without_reasoning(self._held)
         if self.text or not self._held.strip().startswith(NO_ANSWER):
             self._pass_on(len(self._held))
 

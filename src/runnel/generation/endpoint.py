@@ -18,14 +18,20 @@ class Reply:
     """A language model's reply.
 
     Attributes:
+        raw: its text with the reasoning that it may begin with, as written and as stored.
         finish: why it ended: "stop", or "length" if it reached `max_tokens`.
         prompt_tokens, completion_tokens: as the endpoint counts; None if it does not say.
     """
 
-    text: str
+    raw: str
     finish: str
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The reply without reasoning."""
+        return without_reasoning(self.raw)
 
 
 class LanguageModelClient(Protocol):
@@ -149,9 +155,16 @@ class Endpoint:
 
     def _stream(self, options: dict[str, Any]) -> Generator[str, None, Reply]:
         """Yield the parts of a streamed reply; return it whole."""
+        from openai.types.chat import ChatCompletion
+
         parts, finish, usage = [], None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
         with self.errors("did not answer"), self.client.chat.completions.create(**options) as stream:
+            kind = stream.response.headers.get("content-type", "")
+            if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
+                reply = reply_of(ChatCompletion.construct(**stream.response.json()))
+                yield reply.raw
+                return reply
             for chunk in stream:
                 usage = chunk.usage or usage
                 for choice in chunk.choices[:1]:
@@ -190,10 +203,22 @@ class Endpoint:
 
 def reply_of(completion: Any) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
-    choice = completion.choices[0]
-    if not isinstance(choice.message.content, str):
+    choice = next(iter(completion.choices or ()), None)
+    if choice is None or not isinstance(choice.message.content, str):
         raise TypeError("the reply has no text")
     return _reply(choice.message.content, choice.finish_reason, completion.usage)
+
+
+def without_reasoning(text: str) -> str:
+    """Return what follows the <think>...</think> that a reply, or the first part of one, begins with; "" while it may go on.
+
+    The opening tag may be missing: the templates of some models write it.
+    """
+    reasoning, closed, rest = text.partition("</think>")
+    head = reasoning.lstrip()[: len("<think>")]
+    if closed and (head == "<think>" or "<think>" not in reasoning):
+        return rest.lstrip()
+    return "" if head == "<think>" else text
 
 
 def _reply(text: str, finish: str | None, usage: Any) -> Reply:

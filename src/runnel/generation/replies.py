@@ -260,9 +260,9 @@ class Replies:
     def _store(self, key: bytes, version: str, reply: Reply, expected: Usage) -> None:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
         prompt_tokens = expected.prompt_tokens if reply.prompt_tokens is None else reply.prompt_tokens
-        completion_tokens = _tokens(reply.text) if reply.completion_tokens is None else reply.completion_tokens
+        completion_tokens = _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens
         usage = Usage(1, prompt_tokens, completion_tokens, 0 if counted else 1)
-        row = (key, version, reply.text, reply.finish, usage.prompt_tokens, usage.completion_tokens, usage.estimated)
+        row = (key, version, reply.raw, reply.finish, usage.prompt_tokens, usage.completion_tokens, usage.estimated)
         with self.file:
             self.file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self.spent += usage
