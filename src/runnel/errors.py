@@ -96,6 +96,12 @@ class Cancelled(RunnelError):
     """The request was cancelled before it finished."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 document", "2,000 queries"."""
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 def describe(error: Exception) -> str:
     """Return an error in one line."""
     if isinstance(error, OSError) and error.filename is not None:

@@ -92,7 +92,7 @@ def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
     )
     assert (
         dev
-        == "dev.jsonl: recall@10 0.0000 before, 1.0000 after, difference +1.0000 (95 % interval +1.0000 to +1.0000; 1 questions)"
+        == "dev.jsonl: recall@10 0.0000 before, 1.0000 after, difference +1.0000 (95 % interval +1.0000 to +1.0000; 1 question)"
     )
     assert last == "out/model: use it with runnel find -m out/model"
     assert run("find", "number 3", "manuals", "-m", "out/model").code == 0
@@ -113,7 +113,7 @@ def test_too_little_structure(run, trained, tmp_path):
     calls = trained(BUILT_IN["pocket"])
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
     ended = run("adapt", "a.txt", "--to", "out")
-    assert ended.code == 1 and "the structure of 1 documents asks 0 questions; expected at least 30 to train on" in ended.err
+    assert ended.code == 1 and "the structure of 1 document asks 0 questions; expected at least 30 to train on" in ended.err
     assert calls == []
 
 

@@ -39,7 +39,7 @@ def test_an_answer_with_its_sources(run, fake, stub, mill):
         'Anna Berg [1]; "the keeper of the mill was Anna Berg".\n\n'
         f"[1] {mill}:1  characters 0-73\n    The river was low. The keeper of the mill was Anna Berg. She sold flour.\n\n"
     )
-    assert ended.err == "runnel: note: removed from the answer: [9]; there are 1 excerpts\n"
+    assert ended.err == "runnel: note: removed from the answer: [9]; it read 1 excerpt\n"
     [asked] = stub.asked
     assert asked["model"] == "stub" and asked["stream"] and asked["max_tokens"] == 1000
 
@@ -66,9 +66,9 @@ def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
     (tmp_path / "other.txt").write_text("Nothing of the kind.", encoding="utf-8")
     ended = run("ask", QUESTION, "other.txt")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "runnel: 1 excerpts were read; they do not answer the question, says the language model\n"
+    assert ended.err == "runnel: 1 excerpt read; the language model finds no answer there\n"
     stub.rule = lambda _: " "
-    assert run("ask", QUESTION, "other.txt").err == "runnel: 1 excerpts were read; the language model's reply is empty\n"
+    assert run("ask", QUESTION, "other.txt").err == "runnel: 1 excerpt read; the language model's reply is empty\n"
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
     ended = run("ask", QUESTION, "empty.txt")
     assert (ended.code, ended.out, len(stub.asked)) == (1, "", 2), "the third was not asked"
@@ -111,7 +111,7 @@ def test_a_budget_leaves_excerpts_out(run, fake, stub, tmp_path):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"The keeper of the mill was Anna Berg. {name} {'word ' * 60}.", encoding="utf-8")
     ended = run("ask", QUESTION, "a.txt", "b.txt", "c.txt", "--context-tokens", 240)
-    assert ended.code == 0 and "runnel: note: 1 excerpts did not fit into" in ended.err
+    assert ended.code == 0 and "runnel: note: 1 excerpt did not fit into" in ended.err
     said = "\n".join(message["content"] for message in stub.asked[0]["messages"])
     assert len(said.split()) <= 240
 

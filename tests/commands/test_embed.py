@@ -206,7 +206,7 @@ def test_embed_rejects_a_bad_shard(run, fake, corpus, shard):
 def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):
     (tmp_path / "in.tsv").write_text("a\tone two three\nb\t \nc\tone\n")
     done = run("embed", "in.tsv", "--to", "out.npy", "--max-tokens", 2)
-    assert "warning: 1 rows without text were left out, the first is 'b'" in done.err
+    assert "warning: left out: 1 row without text, the first is 'b'" in done.err
     assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
     assert json.loads((tmp_path / "out.npy.json").read_text())["truncated"] == 1
 

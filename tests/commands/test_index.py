@@ -37,7 +37,7 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
 
     (folder / "heart.txt").unlink()
     done = run("index", "files", "--to", "library")
-    assert done.code == 0 and "1 unchanged, 1 deleted; 1 documents, 0 tokens read" in done.out
+    assert done.code == 0 and "1 unchanged, 1 deleted; 1 document, 0 tokens read" in done.out
 
 
 def test_headings_are_shown_with_the_text_below_and_equal_sentences_once(run, tmp_path, terminal):

@@ -41,11 +41,11 @@ def test_missing_and_unreadable_verdicts(run, stub):
     ended = run("judge", "answers.jsonl", "--out", "out", "--threads", 1, "--json")
     report = json.loads(ended.out)
     assert ended.code == 1 and (report["unanswered"], report["unreadable"], report["correct"]) == (1, 1, 1)
-    assert report["agreement"]["labeled"] == 2 and "note: 1 questions have no reply yet" in ended.err
+    assert report["agreement"]["labeled"] == 2 and "note: without a reply yet, and in no score: 1 question;" in ended.err
     assert report["notes"] == {"judgments cut at their limit of tokens": 1}
     assert json.loads(run("judge", "answers.jsonl", "--out", "out", "--json").out)["unanswered"] == 0
 
 
 def test_without_labels(run, stub, tmp_path):
     (tmp_path / "plain.jsonl").write_text(json.dumps(ROWS[3]) + "\n")
-    assert run("judge", "plain.jsonl", "--out", "out").out.startswith("1 of 1 answers are right, by stub\njudgments: 1 requests")
+    assert run("judge", "plain.jsonl", "--out", "out").out.startswith("1 of 1 answers are right, by stub\njudgments: 1 request,")

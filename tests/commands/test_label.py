@@ -83,7 +83,7 @@ def test_what_is_rejected_is_counted(run, stub, tmp_path):
 def test_faults_and_a_repeat(run, stub):
     stub.faults.extend([429, None, 400, None, None, "malformed"])
     ended = run("label", "mills.jsonl", "--out", "out", "--limit", 4, "--threads", 1)
-    assert ended.code == 1 and "note: 2 questions have no reply yet" in ended.err
+    assert ended.code == 1 and "note: without a reply yet, and in no score: 2 questions;" in ended.err
     ended = run("label", "mills.jsonl", "--out", "out", "--limit", 4)
     assert ended.code == 0 and "4 of 4 questions with evidence" in ended.out
     sent = [prompt for prompt in prompts(stub)]

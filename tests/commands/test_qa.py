@@ -172,7 +172,7 @@ def test_a_trial_with_few_questions_is_paid_for_once(run, stub, mills):
 def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, mills):
     stub.faults.extend([429, 500, None, None, "malformed", None, "cut", None, "no text", None])
     ended = run(*BM25, "--threads", 1)
-    assert ended.code == 1 and "note: 2 questions have no reply yet and are in no score; repeat the command" in ended.err
+    assert ended.code == 1 and "note: without a reply yet, and in no score: 2 questions; repeat the command" in ended.err
     assert "runnel: note: the last failure of an endpoint: " in ended.err
     ended = run(*BM25, "--threads", 1, "--json")
     report = json.loads(ended.out)
@@ -196,7 +196,8 @@ def test_batches(run, stub, mills, monkeypatch):
     monkeypatch.setattr("runnel.generation.batches.POLL_S", 0.01)
     stub.batches.faults.extend([None, 500])
     ended = run(*BM25, "--batch")
-    assert ended.code == 1 and stub.batches.created == 2 and "note: 1 questions have no reply yet" in ended.err
+    assert ended.code == 1 and stub.batches.created == 2
+    assert "note: without a reply yet, and in no score: 1 question;" in ended.err
     assert "note: batch batch-2: 5 requests sent to" in ended.err
     report = json.loads(run(*BM25, "--batch", "--json").out)
     assert report["all"]["accuracy"] == 1.0 and stub.batches.created == 4

@@ -134,7 +134,7 @@ def test_standard_input_that_has_changed(run, fake, files):
     fake.embed = FakeEmbedder(stop_after=2)
     run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
     fake.embed = FakeEmbedder()
-    for other, message in (("changed\ntwo\nthree\n", "row '1' is now '1' or has another text"), ("one\n", "has 1 texts, fewer")):
+    for other, message in (("changed\ntwo\nthree\n", "row '1' is now '1' or has another text"), ("one\n", "has 1 text, fewer")):
         done = run("embed", "-", "--to", "out.npy", stdin=other)
         assert done.code == 1 and message in done.err
         assert advised(done.err) == ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]

@@ -189,7 +189,7 @@ def test_a_corpus_that_is_too_small(run, stub, tmp_path):
     (tmp_path / "short.txt").write_text("One sentence. Another one.")
     ended = run("synthesize", "short.txt", "--to", "out")
     assert ended.code == 1 and "out/link.jsonl: 0 examples from 0 subsequences" in ended.out
-    assert "note: left out: 1 documents shorter than 2,000 tokens; lower --lengths to use them" in ended.err
+    assert "note: left out: 1 document shorter than 2,000 tokens; lower --lengths to use them" in ended.err
     ended = run("synthesize", "short.txt", "--to", "out", "--lengths", "5", "--limit", 3)
     assert ended.code == 1 and "note: rejected: 1 subsequences with too few units" in ended.err and not stub.asked
     assert "note: the sources are used up: 0 of 3 examples; add documents, or use another --seed" in ended.err
@@ -238,7 +238,7 @@ def test_examples_without_a_language_model(run, tmp_path):
     (folder / "copy.md").write_text((folder / "0.md").read_text())
     ended = run("synthesize", "manuals", "--without-llm", "--to", "out")
     assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
-    assert "note: left out: 1 documents with the same text as another\n" in ended.err
+    assert "note: left out: 1 document with the same text as another\n" in ended.err
     found = rows(tmp_path / "out" / "structure.jsonl")
     assert sorted(row["question"] for row in found) == [f"Wheel {n} in winter" for n in range(3)]
     assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == [
@@ -261,7 +261,7 @@ def test_examples_without_a_language_model(run, tmp_path):
 def test_documents_without_structure(run, tmp_path):
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
     ended = run("synthesize", "a.txt", "--without-llm", "--to", "out")
-    assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 parts of documents (none)\n"
+    assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
     assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
     assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err
 

@@ -80,7 +80,7 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
 
 def test_default_folder_and_smoke(run, tmp_path):
     done = run("train", "pairs", "--smoke", "--set", "max_steps=1", "--set", "train.seed=3")
-    assert done.code == 0 and done.out.startswith("runs/pairs/model: 1 steps"), done.err
+    assert done.code == 0 and done.out.startswith("runs/pairs/model: 1 step,"), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
 
 
@@ -111,7 +111,7 @@ def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
     recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
     (tmp_path / "here" / "mine.toml").write_text(recipe)
     done = run("train", "here/mine.toml", "--to", "out")
-    assert done.code == 0 and done.out.startswith("out/model: 1 steps"), done.err
+    assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
 
 
 MISTAKES = {

@@ -191,7 +191,7 @@ def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
     }
     assert len(list(read_triples(path))) == 1
     assert caplog.records[0].levelno == logging.WARNING
-    assert f"1 examples kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
+    assert f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
 
 
 def test_queries_without_a_positive_are_dropped_and_counted(beir):
@@ -291,7 +291,7 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     rows = [("q", "a b", [[0, 1]]), (" ", "a", [[0, 1]]), ("q", "\n", [[0, 1]]), ("q", "a b", []), ("q", "a b", [[1, 2]])]
     path = write(tmp_path / "e.jsonl", *({"question": q, "document": d, "evidence": e} for q, d, e in rows))
     assert len(list(read_evidence(path))) == 1
-    assert "1 examples kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
+    assert "1 example kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
     assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
 
 
@@ -302,7 +302,7 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     path = write(tmp_path / "e.jsonl", *rows)
     kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
     assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
-    assert "1 examples kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
+    assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
     for part in ((0.5, 0.5), (-0.1, 1), (0, 1.1), (1, 0), (0.1, 0.2, 0.3)):
         with pytest.raises(InputError, match="must be two rising numbers from 0 to 1, got"):
             next(read_evidence(path, within=part))

@@ -231,7 +231,7 @@ def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
     recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', "train.max_steps=1", "data.held_out=0"))
     with caplog.at_level("WARNING"):
         train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
-    assert "left out: 3 document shares sentences with a test set" in caplog.text  # the last one shares none
+    assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
 
 
 def test_batches_cut_queries_and_documents_apart_and_count():

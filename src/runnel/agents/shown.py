@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 from runnel.agents import results
+from runnel.errors import counted
 
 Answer = results.Searched | results.Found | results.Read | results.VerifiedQuote | results.ServerStatus
 
@@ -34,13 +35,13 @@ def _lines(answer: results.Searched | results.Found | results.Read | results.Ver
         yield f"{_place(answer)}; the document has {answer.characters} characters and {answer.lines} lines"
         yield from _quotation(answer.text, mark)
     elif isinstance(answer, results.Searched):
-        yield f"{answer.total} documents"
+        yield counted(answer.total, "document")
         for hit in answer.documents:
             yield f"{hit.rank}. {_name(hit.file)} {json.dumps(hit.title)}  score {hit.score:.4f}"
             for passage in hit.sentences:
                 yield from _passage(passage, mark)
     elif isinstance(answer, results.Found):
-        yield f"{answer.total} sentences"
+        yield counted(answer.total, "sentence")
         for one in answer.sentences:
             also = f", and {one.other_places} more places" if one.other_places else ""
             yield f"{one.rank}. score {one.score:.2f}{also}"

@@ -15,7 +15,7 @@ import typer
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.options import Json, Model, TestSets
 from runnel.commands.resume import create_folder
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 
 if TYPE_CHECKING:
     from runnel.evaluation.metrics import Comparison
@@ -101,9 +101,9 @@ def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: i
     }
     if len(parts["train.jsonl"]) < _LEAST or not parts["held-back.jsonl"]:
         raise InputError(
-            f"the structure of {documents.documents:,} documents asks {len(rows):,} questions; expected at least {_LEAST} to "
-            "train on, and some about other documents: add documents with headings or lists, or train on evidence "
-            "(docs/training.md)"
+            f"the structure of {counted(documents.documents, 'document')} asks {len(rows):,} questions; "
+            f"expected at least {_LEAST} to train on, and some about other documents: add documents with headings or lists, "
+            "or train on evidence (docs/training.md)"
         )
     for name, part in parts.items():
         _write_once(to / name, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part))
@@ -162,7 +162,7 @@ def _show(measured: dict[str, Comparison], model: str | None) -> None:
     for name, one in measured.items():
         print_text(
             f"{name}: recall@10 {one.a:.4f} before, {one.b:.4f} after, difference {one.difference:+.4f} "
-            f"(95 % interval {one.low:+.4f} to {one.high:+.4f}; {one.queries:,} questions)"
+            f"(95 % interval {one.low:+.4f} to {one.high:+.4f}; {counted(one.queries, 'question')})"
         )
     if model is not None:
         print_text(f"{model}: use it with runnel find -m {model}")

@@ -15,7 +15,7 @@ from runnel.commands.find import FileOptions, MinScore, check_percentage, expect
 from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import Places, open_places
-from runnel.errors import EndpointError
+from runnel.errors import EndpointError, counted
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
@@ -161,16 +161,17 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
     """Say on stderr what the reader of the answer must know."""
     if not result.text:
         silent = not result.reply.text.strip()
-        why = "the language model's reply is empty" if silent else "they do not answer the question, says the language model"
-        say(f"{len(context.excerpts)} excerpts were read; {why}")
+        why = "the language model's reply is empty" if silent else "the language model finds no answer there"
+        say(f"{counted(len(context.excerpts), 'excerpt')} read; {why}")
     elif not result.cited:
         say("note: the answer cites no excerpt")
     if result.removed:
         removed = ", ".join(f"[{number}]" for number in result.removed)
-        say(f"note: removed from the answer: {removed}; there are {len(context.excerpts)} excerpts")
+        say(f"note: removed from the answer: {removed}; it read {counted(len(context.excerpts), 'excerpt')}")
     for quotation in result.misquoted:
         say(f'note: no excerpt says, word for word: "{quotation}"')
     if context.left_out:
-        say(f"note: {context.left_out} excerpts did not fit into {context.tokens:,} tokens; raise --context-tokens to use them")
+        left_out = counted(context.left_out, "excerpt")
+        say(f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens to use more")
     if result.reply.finish == "length":
         say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.rows import RowFile, read_rows
 from runnel.commands.vectors import VectorFacts, VectorLog, load_ranges, vector_output
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.records import Document
 from runnel.text.shards import Shard
 
@@ -89,9 +89,9 @@ def embed(
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         settings["fingerprint"] = embedder.model.fingerprint()
-        facts = output.begin(settings)
+        facts: dict[str, Any] | None = output.begin(settings)
         if facts is not None:
-            say(f"note: {out} is finished already, {facts['count']:,} vectors")
+            say(f"note: {out} is finished already, {counted(facts['count'], 'vector')}")
         else:
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
             with VectorLog(output, embedder.dimension, precision, bounds) as log:
@@ -105,7 +105,7 @@ def embed(
         print_json({"out": str(out), **facts})
     else:
         form = "" if precision == "float32" else f", {precision}"
-        print_text(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers{form}")
+        print_text(f"{out}: {counted(facts['count'], 'vector')} of {facts['dimension']} numbers{form}")
     return 0
 
 
@@ -186,7 +186,7 @@ class BlockEmbedder:
                     self._embed(block, meter)
                 count += len(block)
         if count < self._log.count:
-            raise self._log.output.changed(f"the input has {count:,} texts, fewer than when the work began")
+            raise self._log.output.changed(f"the input has {counted(count, 'text')}, fewer than when the work began")
 
     def _embed(self, block: Sequence[Document], meter: Meter) -> None:
         def count(tokens: int) -> None:
@@ -236,9 +236,9 @@ def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 def _report(work: BlockEmbedder, facts: dict[str, object]) -> None:
     if work.resumed:
-        say(f"note: resumed after {work.resumed:,} vectors of an earlier run")
+        say(f"note: resumed after {counted(work.resumed, 'vector')} of an earlier run")
     if work.empty:
-        say(f"warning: {len(work.empty):,} rows without text were left out, the first is {work.empty[0]!r}")
+        say(f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is {work.empty[0]!r}")
     _report_cut(work, facts)
 
 

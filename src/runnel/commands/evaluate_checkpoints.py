@@ -9,7 +9,7 @@ from typing import Any
 
 from runnel import files
 from runnel.commands.display import print_table, print_text, say
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 
 
 def find_checkpoints(model: str) -> Mapping[int, Path]:
@@ -51,7 +51,7 @@ def show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
     for place, task in enumerate(points[0]["results"]):
         metrics = list(task["metrics"])
         rows = [[f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)] for p in points]
-        print_text(f"checkpoints as {task['as']}: {task['task']}, {task['queries']:,} queries")
+        print_text(f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}")
         print_table(["step", *metrics], rows)
 
 

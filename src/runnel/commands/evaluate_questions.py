@@ -17,6 +17,7 @@ from runnel.commands.display import note_compiling, one_line, print_table, print
 from runnel.commands.evaluate_retrieval import state_of
 from runnel.commands.resume import file_digest
 from runnel.commands.runs import resumed_rows
+from runnel.errors import counted
 
 if TYPE_CHECKING:
     from runnel.evaluation.questions import AnsweredQuestion, Question, Setting
@@ -113,7 +114,7 @@ def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
     options = ["--in", place, *(["--model", model] if model else []), *best.arguments.split()]
     command = f'runnel search "..." {shlex.join(options)}'
     if best.comparison.difference < _VISIBLE:
-        return f"No setting has a higher MRR than the default: keep it ({count:,} questions)."
+        return f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
     gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"
     if best.comparison.p * tried < _SURE:
         return f"Better than the default: {best.name} ({gain}). Use: {command}"

@@ -13,7 +13,7 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.commands.index_update import Wanted, expect_project, finish, update_place, update_project
 from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, refuse, select
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.text.documents.ocr import Ocr
 from runnel.text.shards import Shard
 
@@ -184,8 +184,8 @@ def _read_shard(paths: Sequence[str], to: str, part: Shard, model: str | None, n
         facts = {name: value for name, value in asdict(done).items() if name != "settings"}
         print_json({"folder": str(place), **facts})
     else:
-        counts = f"{done.documents:,} documents, {done.passages:,} passages, {done.tokens:,} tokens"
-        print_text(f"{place}: {counts}, {len(done.failed):,} failed; {done.tokens_read:,} tokens read")
+        counts = f"{counted(done.documents, 'document')}, {counted(done.passages, 'passage')}, {counted(done.tokens, 'token')}"
+        print_text(f"{place}: {counts}, {len(done.failed):,} failed; {counted(done.tokens_read, 'token')} read")
     return 0
 
 
@@ -230,7 +230,8 @@ def _verify(place: str, as_json: bool) -> int:
         advice = "restore it from a copy, or delete damaged documents (Index.delete) and index them again"
         print_text(f"{place}: {len(damage):,} damaged; {advice}")
     else:
-        print_text(f"{place}: {commit.documents:,} documents, {commit.passages:,} passages, none damaged")
+        whole = f"{counted(commit.documents, 'document')}, {counted(commit.passages, 'passage')}"
+        print_text(f"{place}: {whole}, none damaged")
     return 1 if damage else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.commands.display import Meter, print_json, print_text, report_failed, say
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
@@ -95,5 +95,5 @@ def _report(outcome: ShardOutcome, wanted: int, to: str, as_json: bool) -> None:
         facts |= {"not_begun": [str(shard) for shard in outcome.not_begun]}
         print_json(facts | {"failed": failed, "tokens_read": outcome.tokens, "seconds": round(outcome.seconds, 3)})
         return
-    sums = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print_text(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {outcome.tokens:,} tokens read")
+    sums = ", ".join(counted(count, name.removesuffix("s")) for name, count in counts.items())
+    print_text(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {counted(outcome.tokens, 'token')} read")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.index_ray import New
-from runnel.errors import InputError, StoreBusy, StoreError, describe
+from runnel.errors import InputError, StoreBusy, StoreError, counted, describe
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
@@ -146,7 +146,7 @@ def finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
         print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
     else:
         shown = summary(changes) or "no documents found"
-        print_text(f"{to}: {shown}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
+        print_text(f"{to}: {shown}; {counted(len(index), 'document')}, {counted(changes.tokens_read, 'token')} read")
     return 1 if changes.failed else 0
 
 

@@ -10,6 +10,7 @@ import typer
 
 from runnel.commands.display import print_json, print_text
 from runnel.commands.options import Json
+from runnel.errors import counted
 
 _INDENT, _WIDTH = 20, 120
 _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
@@ -106,13 +107,13 @@ def _parts(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     bf16 = "bf16 in hardware" if facts["native_bf16"] else "bf16 emulated"
-    yield "machine", [f"{_number(facts['cores'], 'core')}, {_number(facts['threads'], 'thread')}, {bf16}"]
+    yield "machine", [f"{counted(facts['cores'], 'core')}, {counted(facts['threads'], 'thread')}, {bf16}"]
     gpu = facts["gpu"]
     yield "gpu", [f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else "none"]
     yield "free memory", [f"{_size(facts['memory_free_bytes'])}: {_fits(facts['fits'])}"]
     if facts["states_that_fit"] is not None:
         yield "states that fit", [f"{facts['states_that_fit']:,}"]
-    yield "longest step", [f"{_number(facts['longest_step_tokens'], 'token')}; {facts['step_tokens']:,} unless asked for"]
+    yield "longest step", [f"{counted(facts['longest_step_tokens'], 'token')}; {facts['step_tokens']:,} unless asked for"]
 
 
 def _fits(fits: dict[str, bool]) -> str:
@@ -122,10 +123,6 @@ def _fits(fits: dict[str, bool]) -> str:
 
 def _marker(marker: dict[str, Any] | None) -> str:
     return "none" if marker is None else f"{marker['id']} ({marker['token']})" if marker["token"] else str(marker["id"])
-
-
-def _number(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def _value(value: object) -> str:

@@ -13,7 +13,7 @@ import typer
 from runnel.commands.display import note_compiling, print_text, say
 from runnel.commands.options import Llm, LlmModel
 from runnel.commands.resume import create_folder
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
@@ -98,8 +98,8 @@ def show_costs(found: Mapping[str, Any]) -> None:
     for name, used in found.items():
         if name != "spent" and used["requests"]:
             cost = f", cost {used['money']:,.2f}" if used["money"] else ""
-            tokens = f"{used['prompt_tokens']:,} tokens read, {used['completion_tokens']:,} written"
-            print_text(f"{name}: {used['requests']:,} requests, {tokens}{cost}")
+            tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+            print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}{cost}")
 
 
 def say_notes(inquiry: Inquiry, missing: int) -> None:
@@ -113,4 +113,4 @@ def say_notes(inquiry: Inquiry, missing: int) -> None:
     if inquiry.stopped is not None:
         say(f"note: stopped: {inquiry.stopped}")
     if missing:
-        say(f"note: {missing:,} questions have no reply yet and are in no score; repeat the command to ask again")
+        say(f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat the command to ask again")

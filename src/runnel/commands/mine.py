@@ -18,7 +18,7 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.embed import embed_corpus
 from runnel.commands.options import Bm25Options, Json, PromptOptions, given
 from runnel.commands.resume import Output, appending, file_digest, sibling, text_digest, whole_lines
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.files import replacing
 from runnel.records import Document
 from runnel.text.trec import read_run
@@ -107,7 +107,7 @@ def mine(
     if as_json:
         print_json({"out": to, **facts})
     else:
-        print_text(f"{to}: {facts['examples']:,} examples, {facts['drawn']:,} negatives drawn")
+        print_text(f"{to}: {counted(facts['examples'], 'example')}, {counted(facts['drawn'], 'negative')} drawn")
     return 0
 
 
@@ -261,7 +261,7 @@ def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, j
     (part,) = output.parts
     done = whole_lines(part)
     if done:
-        say(f"note: resuming after {done:,} examples of an earlier run")
+        say(f"note: resuming after {counted(done, 'example')} of an earlier run")
     with Meter("mining", unit="queries") as meter, appending(part) as append:
         for number, mined in enumerate(negatives_of(examples, examples.pool, search, mining, judge, start=done), start=1):
             append(_line(mined).encode())

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -16,7 +16,7 @@ from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse_others
 from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
 from runnel.commands.runs import finish_run, finished_queries, lines_of
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
 from runnel.text.trec import read_run
@@ -102,7 +102,7 @@ def rerank(
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         reranker = load()
         settings["fingerprint"] = reranker.model.fingerprint()
-        facts = output.begin(settings)
+        facts: dict[str, Any] | None = output.begin(settings)
         if facts is not None:
             say(f"note: {out} is finished already")
         else:
@@ -111,7 +111,7 @@ def rerank(
     if as_json:
         print_json({"out": str(out), **facts})
     else:
-        print_text(f"{out}: {facts['count']:,} queries")
+        print_text(f"{out}: {counted(facts['count'], 'query')}")
     return 0
 
 
@@ -175,7 +175,7 @@ def rank_all(
     memory: tuple[str | None, str],
     top_k: int | None = None,
     max_tokens: int | None = None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
     (part,) = output.parts
     done = finished_queries(part)
@@ -267,7 +267,7 @@ def _blocks_with(
 
 def _report_cut(count: int, max_tokens: int | None) -> None:
     if count:
-        say(f"warning: {count:,} documents were cut so that they and the query have at most {max_tokens} tokens")
+        say(f"warning: cut {counted(count, 'document')}: query and document together have at most {max_tokens} tokens")
 
 
 def _load(model: str, dtype: str, template: str | None) -> Reranker:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from runnel.commands.display import Meter, say
 from runnel.commands.resume import Output, appending, whole_lines
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.files import replacing
 
 Item = TypeVar("Item")
@@ -34,7 +34,7 @@ def finished_queries(part: Path) -> set[str]:
         last = list(done)[-1]
         os.truncate(part, done.pop(last))
     if done:
-        say(f"note: resuming after {len(done):,} queries of an earlier run")
+        say(f"note: resuming after {counted(len(done), 'query')} of an earlier run")
     return set(done)
 
 
@@ -83,7 +83,7 @@ def _append_lines(output: Output, items: Iterable[Item], row_of: Callable[[Item]
     """Append a line to the part for each question that has none yet; return the number of lines."""
     (part,) = output.parts
     if count := whole_lines(part):
-        say(f"note: resuming after {count:,} questions of an earlier run")
+        say(f"note: resuming after {counted(count, 'question')} of an earlier run")
     with Meter(label, unit="questions") as meter, appending(part) as append:
         for item in itertools.islice(items, count, None):
             append(json.dumps(row_of(item), ensure_ascii=False).encode() + b"\n")

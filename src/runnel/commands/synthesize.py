@@ -13,7 +13,7 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.inquiries import AskingOptions, costs
 from runnel.commands.options import Json, Model, TestSets, refuse_others
 from runnel.commands.resume import create_folder
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 
 if TYPE_CHECKING:
     from runnel.generation.synthesis.run import Synthesis
@@ -96,7 +96,8 @@ def _from_structure(
         print_json(facts)
     else:
         by_strategy = ", ".join(f"{count:,} {name}" for name, count in found.kept.most_common())
-        print_text(f"{path}: {facts['examples']:,} examples from {facts['parts']:,} parts of documents ({by_strategy or 'none'})")
+        counts = f"{counted(facts['examples'], 'example')} from {counted(facts['parts'], 'part')} of documents"
+        print_text(f"{path}: {counts} ({by_strategy or 'none'})")
     report_left_out(facts)
     if not facts["examples"]:
         say("note: no examples: headings, questions, definitions or lists with sentences are needed")
@@ -185,11 +186,13 @@ def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, 
 
 def _show(facts: dict[str, Any], path: Path) -> None:
     by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in facts["examples_by_length"].items())
-    print_text(f"{path}: {facts['examples']:,} examples from {facts['subsequences']:,} subsequences ({by_length})")
+    print_text(
+        f"{path}: {counted(facts['examples'], 'example')} from {counted(facts['subsequences'], 'subsequence')} ({by_length})"
+    )
     used = facts["used"]
     print_text(
-        f"{used['requests']:,} requests, {used['prompt_tokens']:,} tokens read, {used['completion_tokens']:,} written"
-        + (f", cost {used['money']:,.2f}" if used["money"] else "")
+        f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read, "
+        f"{used['completion_tokens']:,} written" + (f", cost {used['money']:,.2f}" if used["money"] else "")
     )
     if rate := facts["per_million_examples"]:
         print_text(
@@ -203,7 +206,7 @@ def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> N
     report_left_out(facts)
     if facts["short_documents"]:
         count, shortest = facts["short_documents"], min(facts["examples_by_length"])
-        say(f"note: left out: {count:,} documents shorter than {shortest:,} tokens; lower --lengths to use them")
+        say(f"note: left out: {counted(count, 'document')} shorter than {shortest:,} tokens; lower --lengths to use them")
     if facts["used"]["estimated"]:
         say(f"note: the endpoint did not count the tokens of {facts['used']['estimated']:,} replies; they are estimated")
     if synthesis.failure is not None:
@@ -219,4 +222,4 @@ def report_left_out(facts: dict[str, Any]) -> None:
     for reason, count in facts["rejected"].items():
         say(f"note: rejected: {count:,} {reason}")
     if facts["repeated_documents"]:
-        say(f"note: left out: {facts['repeated_documents']:,} documents with the same text as another")
+        say(f"note: left out: {counted(facts['repeated_documents'], 'document')} with the same text as another")

@@ -13,7 +13,7 @@ import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, MissingDependency, counted
 
 if TYPE_CHECKING:
     from runnel.training.run import Summary
@@ -83,6 +83,6 @@ def _report(summary: Summary, as_json: bool) -> None:
         return
     held_out = "".join(f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items())
     print_text(
-        f"{summary.model}: {summary.steps:,} steps, loss {summary.first_loss:.4f} to {summary.last_loss:.4f}{held_out}; "
+        f"{summary.model}: {counted(summary.steps, 'step')}, loss {summary.first_loss:.4f} to {summary.last_loss:.4f}{held_out}; "
         f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
     )

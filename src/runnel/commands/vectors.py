@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from runnel.commands.resume import Output, appending
 from runnel.errors import InputError, describe
@@ -112,7 +112,7 @@ class VectorLog:
         if count < self.count:
             self.count = self._trim(count)
 
-    def finish(self, **more: object) -> dict[str, object]:
+    def finish(self, **more: object) -> dict[str, Any]:
         """Make the output files and return what OUT.json says: the settings, counts, and `more`."""
         from runnel.models.precision import CALIBRATED
 

@@ -16,7 +16,7 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any, Literal
 
-from runnel.errors import EndpointError, InputError
+from runnel.errors import EndpointError, InputError, counted
 from runnel.generation.endpoint import Endpoint, Reply, reply_of
 from runnel.generation.replies import BatchedRequest, Replies, Usage
 
@@ -82,7 +82,7 @@ class Batches:
                     self._forget(mark)
                 raise
             self._set_id(mark, name)
-            self.report(f"note: batch {name}: {len(requests):,} requests sent to {endpoint.url}")
+            self.report(f"note: batch {name}: {counted(len(requests), 'request')} sent to {endpoint.url}")
 
     def _finish_all(self) -> None:
         """Wait for all batches under way, and store their replies."""

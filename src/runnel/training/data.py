@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.text.lines import keys, read_json
 from runnel.training.corpora import Texts
 from runnel.training.formats import Format, Raw, find_source, read_raw
@@ -57,7 +57,7 @@ class Dropped:
 
     def __str__(self) -> str:
         reasons = "; ".join(f"{count:,} {reason} (first: {self.first[reason]})" for reason, count in self.counts.most_common())
-        return f"{self.kept:,} examples kept" + (f", left out: {reasons}" if reasons else "")
+        return f"{counted(self.kept, 'example')} kept" + (f", left out: {reasons}" if reasons else "")
 
 
 def read_triples(

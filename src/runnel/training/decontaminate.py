@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, ROWS, recognize
 from runnel.text.documents.reader import DocumentReader
@@ -27,7 +27,7 @@ log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
-QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document shares sentences with a test set"
+QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _SHARE = 0.01
@@ -100,7 +100,8 @@ class Decontaminator:
         return (example for example in examples if not self.contaminated(example))
 
     def __str__(self) -> str:
-        return "; ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common()) or "no overlap with test sets"
+        parts = ((reason.partition(" "), count) for reason, count in self.counts.most_common())
+        return "; ".join(f"{counted(count, noun)} {where}" for (noun, _, where), count in parts) or "no overlap with test sets"
 
     def _add_example(self, query: str, documents: Iterable[str]) -> bool:
         """Remember a test example; return whether anything in it is long enough to be recognized."""
