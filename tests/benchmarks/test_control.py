@@ -1,6 +1,7 @@
 """The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -162,17 +163,11 @@ def test_a_killed_experiment_resumes(place):
         (lambda place: (place / "data" / "pairs.csv").write_text("query,positive\na,b\n"), r"\(data\)"),
     ],
 )
-def test_other_settings_are_not_mixed(place, monkeypatch, change, named):
-    run_part = control._run_part
-
-    def first_only(part, data, folder):
-        if part.name != "mamba2-0":
-            raise KeyboardInterrupt
-        return run_part(part, data, folder)
-
-    monkeypatch.setattr(control, "_run_part", first_only)
-    with pytest.raises(KeyboardInterrupt):
-        run(place, monkeypatch)
+def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, named):
+    """Also those of a part that was interrupted."""
+    place = shutil.copytree(finished[0], tmp_path / "place")
+    (place / "experiment.toml").write_text(FILE)
+    (place / "to" / "mamba2-0" / "part.json").unlink()
     change(place)
     with pytest.raises(InputError, match=rf"mamba2-0 has a part with other settings or data {named}; use another folder"):
         run(place, monkeypatch)
