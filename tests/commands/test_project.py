@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,34 +129,50 @@ def test_options_without_effect_are_refused(run, folder, arguments, message):
     assert not (folder / ".runnel").exists()
 
 
-@pytest.mark.parametrize("to", [(), ("notes", "--to", "library")])
-def test_watch_follows_changes_until_ctrl_c(folder, to):
-    command = [sys.executable, "-m", "runnel", "index", *to, "--watch"]
-    child = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | PATHS
-    )
-    lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
-    reader.start()
+class Watching:
+    """`runnel index --watch` in a process of its own."""
 
-    def expect(text):
+    def __init__(self, folder, *arguments):
+        self.folder = folder
+        command = [sys.executable, "-m", "runnel", "index", *arguments, "--watch"]
+        self.child = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | PATHS
+        )
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.child.stdout.readline, "")))
+        self.reader.start()
+
+    def expect(self, text):
         deadline = time.monotonic() + 60
-        while text not in "".join(lines):
-            assert time.monotonic() < deadline and child.poll() is None, "".join(lines)
+        while text not in "".join(self.lines):
+            assert time.monotonic() < deadline and self.child.poll() is None, "".join(self.lines)
             time.sleep(0.05)
 
+    def end(self):
+        """Press Ctrl-C; return the exit code and the last line."""
+        self.child.send_signal(signal.SIGINT)
+        code = self.child.wait(30)
+        self.reader.join()
+        self.child.stdout.close()
+        return code, self.lines[-1]
+
+
+def test_watch_follows_changes_until_ctrl_c(folder, tmp_path_factory):
+    """The index of a project and one with a name of its own; both at the same time, for they wait for most of it."""
+    other = shutil.copytree(folder, tmp_path_factory.mktemp("other") / "folder")
+    watching = [Watching(folder), Watching(other, "notes", "--to", "library")]
+    half = b'{"id": 1, "text": "one"}\n{"id": 2, "te'
     try:
-        expect("2 added; 2 documents")
-        half = b'{"id": 1, "text": "one"}\n{"id": 2, "te'
-        (folder / "notes" / "rows.jsonl").write_bytes(half)
-        expect("rows.jsonl")  # cannot be read yet
-        (folder / "notes" / "rows.jsonl").write_bytes(half + b'xt": "two"}\n')
-        expect("4 documents")
-        (folder / "notes" / "heart.txt").unlink()
-        expect("1 deleted; 3 documents")
+        for change, text in (
+            (lambda notes: None, "2 added; 2 documents"),
+            (lambda notes: (notes / "rows.jsonl").write_bytes(half), "rows.jsonl"),  # cannot be read yet
+            (lambda notes: (notes / "rows.jsonl").write_bytes(half + b'xt": "two"}\n'), "4 documents"),
+            (lambda notes: (notes / "heart.txt").unlink(), "1 deleted; 3 documents"),
+        ):
+            for one in watching:
+                change(one.folder / "notes")
+            for one in watching:
+                one.expect(text)
     finally:
-        child.send_signal(signal.SIGINT)
-        code = child.wait(30)
-        reader.join()
-        child.stdout.close()
-    assert code == 0 and lines[-1] == "runnel: stopped watching\n", "".join(lines)
+        ends = [one.end() for one in watching]
+    assert ends == [(0, "runnel: stopped watching\n")] * 2, watching[0].lines + watching[1].lines

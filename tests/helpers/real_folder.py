@@ -215,7 +215,7 @@ WRITERS: dict[str, tuple[int, Callable[[Path, list[Text]], object]]] = {
 # ---- files of this machine ---------------------------------------------------------------------------------------------
 
 # how many of each kind, and how large they may be; rows and packed files hold more than their size tells
-_TAKEN = {"html": (60, 6000), "md": (60, 4000), "txt": (300, 1400), "gz": (200, 450), "pdf": (10, 150_000), "csv": (12, 600)}
+_TAKEN = {"html": (60, 3000), "md": (60, 2000), "txt": (300, 700), "gz": (200, 300), "pdf": (10, 150_000), "csv": (12, 600)}
 _ENDINGS = {".htm": "html", ".html": "html", ".md": "md", ".gz": "gz", ".pdf": "pdf", ".csv": "csv", ".tsv": "csv"}
 _TEXTS = re.compile(r"copyright|licen[sc]e|copying|readme|authors|metadata|notice|changelog|news|.*\.(txt|rst)", re.IGNORECASE)
 _PACKED = re.compile(r".*\.\d\w*\.gz|.*\.(txt|md|html|rst)\.gz|(changelog|news|readme|copyright).*\.gz", re.IGNORECASE)
