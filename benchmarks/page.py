@@ -24,6 +24,7 @@ from benchmarks.processes import Spec, Worker
 from benchmarks.segments import Grid, sweep, sweep_chunks
 from benchmarks.speed import OTHERS, Settings, measure
 from runnel.errors import InputError
+from runnel.files import replacing
 from runnel.models.base import BUILT_IN
 from runnel.planning import fit
 from runnel.speed.machine import in_words, machine
@@ -129,8 +130,9 @@ def _publish(folder: Path, result: Mapping[str, Any], measured: Mapping[str, Any
             progress(f"error: {line}")
         progress(f"nothing was published; what was measured is in {folder / FAILED}")
         return False
-    (folder / "performance.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (folder / "performance.md").write_text(page_text(dict(result)), encoding="utf-8")
+    with replacing(folder / "performance.json") as data, replacing(folder / "performance.md") as page:  # both or none
+        data.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        page.write_text(page_text(dict(result)), encoding="utf-8")
     return True
 
 

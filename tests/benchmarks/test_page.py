@@ -71,7 +71,7 @@ def test_a_failed_check_has_no_figure_and_is_not_published(small, tmp_path, monk
     assert "| transformers | fp32 | -1.000000 |" in text
 
 
-def test_one_section_is_measured_again(small, tmp_path):
+def test_one_section_is_measured_again(small, tmp_path, monkeypatch):
     page.write_page(tmp_path, lambda message: None)
     before = json.loads((tmp_path / "performance.json").read_text())
     started = len(small.started)
@@ -87,6 +87,10 @@ def test_one_section_is_measured_again(small, tmp_path):
     }
     assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "fails by 66.7%" in text
     assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(page, "page_text", lambda result: result["no such part"])
+        page.write_section(tmp_path, "search", lambda message: None)
+    assert json.loads((tmp_path / "performance.json").read_text()) == after, "the two files are of one measurement"
     small.answers["runnel"]["fill_index"] = {"wrong": "other vectors"}
     reported: list[str] = []
     assert page.write_section(tmp_path, "search", reported.append) is False
