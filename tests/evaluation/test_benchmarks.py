@@ -94,6 +94,12 @@ def longembed(tmp_path):
     return folder
 
 
+def test_a_length_that_is_no_number(longembed):
+    write_rows(longembed / "needle" / "queries.jsonl", [{"qid": "q", "text": "which", "context_length": [256]}])
+    with pytest.raises(InputError, match=r"queries\.jsonl, line 1: context_length is \[256\]; expected a whole number"):
+        find_sets(str(longembed))
+
+
 def test_longembed_has_a_set_for_each_length_of_needle(longembed, tmp_path):
     sets = find_sets(str(longembed))
     assert [(one.name, one.group, one.metrics) for one in sets] == [

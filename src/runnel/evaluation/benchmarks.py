@@ -247,12 +247,19 @@ def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]
     for split in splits:
         files = [one.get(split) or next(iter(one.values())) for one in (corpus, queries, judged)]
         own = name if len(splits) == 1 else split
-        lengths = dict.fromkeys(row.get(_LENGTH) for _, row in read_rows(files[1]))
+        lengths = dict.fromkeys(_length(row, where) for where, row in read_rows(files[1]))
         for length in lengths:
             one = own if length is None else f"{own}-{length}"
             write = partial(_write_hub, name=one, files=files, length=length)
             sets.append(Set(one, write, _NDCG if length is None else ("nDCG@1",), "" if length is None else own))
     return sets
+
+
+def _length(row: Mapping[str, Any], where: object) -> int | None:
+    length = row.get(_LENGTH)
+    if length is not None and not isinstance(length, int):
+        raise InputError(f"{where}: {_LENGTH} is {length!r}; expected a whole number, as in LongEmbed")
+    return length
 
 
 def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
