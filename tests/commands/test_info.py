@@ -175,3 +175,12 @@ def test_a_transformer(run, tmp_path):
     assert "states that fit" not in shown and shown["free memory"].endswith("it fits as bfloat16 and as float32")
     facts = json.loads(run("info", tmp_path, "--json").out)
     assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, 40, None, {})
+
+
+def test_an_index_is_no_model(run, tmp_path):
+    (tmp_path / "a.txt").write_text("The river was low.")
+    assert run("index", "a.txt", "--to", "texts").code == 0
+    done = run("info", "texts")
+    assert (done.code, done.out) == (1, "")
+    assert "error: texts is an index, not a model; `runnel search QUERY --in texts` searches it" in done.err
+    assert run("index", "--check", "--to", "texts").out == "texts: 1 document, 1 passage, none damaged\n"

@@ -10,7 +10,7 @@ import typer
 
 from runnel.commands.display import print_json, print_text
 from runnel.commands.options import Json
-from runnel.errors import counted
+from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120
 _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
@@ -25,7 +25,13 @@ def info(
     """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
     from runnel.models.describe import describe_model
 
-    facts = describe_model(model)
+    try:
+        facts = describe_model(model)
+    except CheckpointError as error:
+        if not _is_index(model):
+            raise
+        commands = f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}` verifies it"
+        raise InputError(f"{model} is an index, not a model; {commands}") from error
     if as_json:
         print_json(facts)
         return 0
@@ -34,6 +40,15 @@ def info(
             print_text(_line(label, line))
             label = ""
     return 0
+
+
+def _is_index(place: str) -> bool:
+    from runnel.search.stores import holds_index
+
+    try:
+        return holds_index(place)
+    except RunnelError:
+        return False
 
 
 def _line(label: str, text: str) -> str:

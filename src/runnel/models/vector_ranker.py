@@ -52,7 +52,7 @@ class VectorRanker:
     ) -> np.ndarray:
         """See `Reranker.score`. Equal texts are read once."""
         if max_tokens is not None:
-            raise InputError(f"{self._source} reads documents of any length, in passages; do not give max_tokens")
+            raise InputError(f"{self._source} reads documents of any length, in passages; do not give max_tokens (--max-tokens)")
         if isinstance(documents, Memory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
         if isinstance(documents, SentenceMemory):
