@@ -1,6 +1,7 @@
 """`runnel train`: the two commands of the README on real files, and what is said of mistakes."""
 
 import json
+import re
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
 
 def test_default_folder_and_smoke(run, tmp_path):
     done = run("train", "pairs", "--smoke", "--set", "max_steps=1", "--set", "train.seed=3")
-    assert done.code == 0 and done.out.startswith("runs/pairs/model: 1 step,"), done.err
+    assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
 
 
@@ -124,6 +125,8 @@ MISTAKES = {
     ("pairs", "--data", "p.csv", "--model", "no-such-folder"): "no-such-folder",
     ("evidence", "--data", "e.jsonl", "--model", "embedder"): "embedder has no head for 'sentences' (it has: embed, generate)",
     ("pairs", "--data", "p.csv", "--to", "p.csv/run"): "Not a directory",
+    ("pairs", "--data", "p.csv", "--to", "p.csv"): "p.csv is a file; name a folder for the run with --to",
+    ("evidence", "--data", "empty.jsonl"): "empty.jsonl: no examples to train on",
     ("pairs", "--data", "bad.csv"): "bad.csv, line 2: 3 values in 2 columns; quote what holds ','",
     ("evidence", "--data", "bad.jsonl"): "bad.jsonl, line 1: span [3, 99] is empty or not inside",
 }
@@ -138,6 +141,7 @@ def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
     (tmp_path / "bad.csv").write_text("query,positive\na,b,c\n")
     (tmp_path / "e.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[0, 2]]}\n')
     (tmp_path / "bad.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[3, 99]]}\n')
+    (tmp_path / "empty.jsonl").write_text("")
     done = run("train", *arguments)
     assert done.code == 1 and done.out == "" and MISTAKES[arguments] in done.err
     assert len(done.err.splitlines()) == 1 and done.err.startswith("runnel: error: ")

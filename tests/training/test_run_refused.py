@@ -50,7 +50,7 @@ def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "message", "left_out"),
     [
-        ("evidence", "there are no evidence examples to train on", "1 document with sentences of a test set"),
+        ("evidence", r"data\.jsonl: no examples to train on", "1 document with sentences of a test set"),
         ("pairs", r"data\.jsonl has no examples to train on", "1 query in a test set"),
     ],
 )

@@ -82,7 +82,8 @@ def _report(summary: Summary, as_json: bool) -> None:
         print_json(asdict(summary))
         return
     held_out = "".join(f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items())
+    losses = " to ".join(dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss)))
     print_text(
-        f"{summary.model}: {counted(summary.steps, 'step')}, loss {summary.first_loss:.4f} to {summary.last_loss:.4f}{held_out}; "
+        f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
         f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
     )

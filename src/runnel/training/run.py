@@ -115,6 +115,8 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
 @contextmanager
 def _locked(folder: Path, state: Any) -> Iterator[None]:
     """Create and lock the folder against other runs; the main process holds the lock for all processes of this run."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder for the run with --to")
     folder.mkdir(parents=True, exist_ok=True)
     lock = WriterLock(folder / LOCK, folder)
     if state.is_main_process:

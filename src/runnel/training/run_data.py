@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset, DatasetDict
 
@@ -24,6 +24,8 @@ from runnel.training.triple_table import EVIDENCE, by_negatives, require_negativ
 from runnel.training.vector_data import read_vector_data
 
 log = logging.getLogger("runnel")
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
 def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
-    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
+    examples = _some(itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean), table.sets)
     if stored:  # documents are read as inference reads them; `model` has its weights in fp32
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
@@ -143,13 +145,22 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
 def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
     table = recipe.data
     parts = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
-    exchanges = itertools.chain.from_iterable(parts)
+    exchanges = _some(itertools.chain.from_iterable(parts), table.sets)
 
     def made(name: str, part: Iterator[Exchange]) -> CompletionData:
         path = folder / f"{name}.arrow"
         return CompletionData.write(path, model, part) if write else CompletionData(path)
 
     return _split(exchanges, table.held_out, made)
+
+
+def _some(items: Iterator[Item], sets: tuple[DataSet, ...]) -> Iterator[Item]:
+    """Yield items; without any, raise an InputError that names their files."""
+    first = next(items, None)
+    if first is None:
+        raise InputError(f"{', '.join(one.path for one in sets)}: no examples to train on")
+    yield first
+    yield from items
 
 
 def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
