@@ -72,6 +72,7 @@ def test_chunks(drawn, tmp_path):
 
 def test_nothing_to_show(tmp_path):
     plots.plot_speed([cell(8, None)], tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib(monkeypatch, tmp_path):

@@ -99,7 +99,7 @@ def test_8_bit_layers_are_loaded_and_saved_as_they_are(tmp_path: Path, weights: 
 
 
 def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=r"unknown model '.*/nothing-here': there is no folder .*; check the spelling"):
         Embedder.load(tmp_path / "nothing-here")
     model = tiny_model(tmp_path / "tokenizer")
     model.save(tmp_path / "model")

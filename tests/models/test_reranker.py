@@ -185,7 +185,9 @@ def test_only_the_document_is_cut_and_that_is_told(reranker: Reranker, caplog: p
     cut = reranker.score(QUERY, DOCUMENTS[:3], max_tokens=40)
     assert reranker.truncated == 1 and "1 documents were cut to fit into 40 tokens" in caplog.text
     assert abs(float(full[0] - cut[0])) > 1e-5
-    with pytest.raises(InputError):
+    with pytest.raises(
+        InputError, match=r"max_tokens is 3, but the parts that are never cut .* have \d+ tokens; raise max_tokens or"
+    ):
         reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)
 
 

@@ -328,6 +328,6 @@ def test_other_object_storages_are_handed_to_lancedb(monkeypatch):
     asked = []
     monkeypatch.setattr("lancedb.connect", lambda uri, **options: asked.append(uri) or (_ for _ in ()).throw(RuntimeError("x")))
     for uri in ("gs://bucket/index", "az://container/index"):
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match=f"cannot read or write the index at {uri}: x; committed documents are safe"):
             LanceStore.open(uri)
     assert asked == ["gs://bucket/index", "az://container/index"]

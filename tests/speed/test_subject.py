@@ -99,7 +99,7 @@ def test_devices(monkeypatch):
     with pytest.raises(InputError, match="must be"):
         check_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendUnavailable):
+    with pytest.raises(BackendUnavailable, match="a GPU was requested but torch sees none; use --device cpu, or install"):
         check_device("cuda")
 
 

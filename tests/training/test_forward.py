@@ -185,17 +185,20 @@ def test_max_tokens(tmp_path: Path) -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
-    for call in (
-        lambda: make_pair(model, " ", "a dog"),
-        lambda: make_item(model, "", "a dog"),
-        lambda: render_document(model, " "),
-        lambda: make_item(model, QUERY, "a dog", np.array([[0, 5]]), [1, 0]),
-        lambda: vectors(model, []),
-        lambda: vectors(model, [np.zeros(0, np.int32)]),
-        lambda: Long(segment_tokens=0),
-        lambda: Long(gradient_segments=2),
+    for call, message in (
+        (lambda: make_pair(model, " ", "a dog"), "the query is empty; give the words to look for"),
+        (lambda: make_item(model, "", "a dog"), "the query is empty; give the words to look for"),
+        (lambda: render_document(model, " "), r"cannot embed an empty text, texts\[0\]; remove it"),
+        (
+            lambda: make_item(model, QUERY, "a dog", np.array([[0, 5]]), [1, 0]),
+            "the document has 1 sentences, got 2 labels; give one label per sentence",
+        ),
+        (lambda: vectors(model, []), r"training rows need at least one token each, got lengths \[\]"),
+        (lambda: vectors(model, [np.zeros(0, np.int32)]), r"training rows need at least one token each, got lengths \[0\]"),
+        (lambda: Long(segment_tokens=0), "segment_tokens must be at least 1, got 0"),
+        (lambda: Long(gradient_segments=2), "gradient_segments counts segments; also give segment_tokens, their length"),
     ):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=message):
             call()
 
 
