@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.backbones.encoder.model import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
@@ -138,8 +139,17 @@ def _vectors(embedder: Embedder, memory: bytes, text: str) -> SentenceVectors:
 def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
     """Return a memory for another document's sentences that repeats the vectors of one that was read."""
     tokens = read_sentences(text, [embedder.model.tokenizer.encode(text)])
-    rows = np.arange(len(tokens.spans)) % len(read)
-    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, read.vectors[rows], read.scales[rows]).to_bytes()
+    vectors, scales = _repeated((read.vectors, read.scales), len(tokens.spans))
+    count = len(passages_of(tokens.bounds, embedder.model.backbone)) - 1
+    passages = None if read.passages is None else _repeated(read.passages, count)
+    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, vectors, scales, passages).to_bytes()
+
+
+def _repeated(stored: tuple[np.ndarray, np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first `count` rows of vectors and scales, from the beginning again where there are fewer."""
+    vectors, scales = stored
+    rows = np.arange(count) % len(scales)
+    return vectors[rows], scales[rows]
 
 
 def _close_to(row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator) -> PassageRow:

@@ -1,6 +1,7 @@
 """The documents of the index benchmark, its checks and its timings."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from runnel.models.sentence_vectors import SentenceVectors
 from runnel.search.encoding import remembers_sentences
 
 
-@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder])
+@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder, partial(tiny_encoder, sentence_layers=1)])
 def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny") / "model"
     request.param(folder.parent / "parts").save(folder)
@@ -62,6 +63,11 @@ def check_words(monkeypatch, words):
     return words
 
 
+def mirrored_memory(read):
+    passages = None if read.passages is None else (read.passages[0][:, ::-1], read.passages[1])
+    return replace(read, vectors=read.vectors[:, ::-1], passages=passages)
+
+
 @pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
 def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
     check_words(monkeypatch, 30)
@@ -87,7 +93,7 @@ def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
                 if remembers_sentences(index.embedder):
                     width = index.embedder.model.backbone.hidden_size
                     read = {name: SentenceVectors.from_bytes(found[name], documents[int(name[1:])], width) for name in found}
-                    return {name: replace(one, vectors=one.vectors[:, ::-1]).to_bytes() for name, one in read.items()}
+                    return {name: mirrored_memory(one).to_bytes() for name, one in read.items()}
                 return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
 
             monkeypatch.setattr(store, "memories", mixed)
