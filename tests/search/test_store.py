@@ -81,7 +81,9 @@ UNSPACED = {
 
 
 def test_words_of_scripts_without_spaces_are_found(store):
-    add(store, APPLE, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, (text, _) in UNSPACED.items()))
+    add(store, APPLE)
+    assert [one.document for one in store.lexical("green 新宿", 5, [])] == ["apple"]
+    add(store, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, (text, _) in UNSPACED.items()))
     add(store, document("later", ["later 電話番号 here"], [unit(1, 0, 0, 0)]))
     for name, (_, word) in UNSPACED.items():
         assert [one.document for one in store.lexical(word, 5, [])] == [name]
