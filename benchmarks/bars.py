@@ -202,14 +202,14 @@ def _over(above: float | str, below: float | str) -> float | str:
 
 
 def long_texts(model: str, progress: Progress, lengths: Sequence[int] = LONG, dtype: str = "bf16") -> tuple[list[Point], Check]:
-    """Measure speed and peak memory of one text of each length, each in a process of its own, the shortest first and last."""
+    """Measure speed and peak memory of one text of each length, each in a new process; the shortest twice before and after."""
     spec = Spec("runnel", model, dtype)
     with Worker(spec) as worker:
         if "ready" not in worker.first:
             return [], Check("runnel", model, dtype, False, note=failure(worker.first)[1])
         checked = check([worker], Report(), progress)[spec]
     points = {tokens: Point(model, "runnel", "runnel", dtype, tokens, 1, 1024) for tokens in lengths}
-    for tokens in (*lengths, lengths[0]) if checked.passed else ():
+    for tokens in (lengths[0], *lengths, lengths[0], lengths[0]) if checked.passed else ():
         progress(f"{model}: one text of {tokens:,} tokens")
         peak(points[tokens], spec, timed=False)
     for point in () if checked.passed else points.values():

@@ -34,6 +34,7 @@ from runnel.text.tokenizer import Tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))
 _SHORT = (128, 64)
+_PASSAGES = (16, 160)
 _SLOW_S = 25.0
 _TRAINING_LIMIT = 4 << 30
 _V = (128, 512, 1024, 4096, None)
@@ -61,6 +62,7 @@ SPEED = (
     ),
     Settings(models=("xlstm-scaled",), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S),
     Settings(models=("rwkv7-0.1b", "pocket-mamba2"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)),
+    Settings(models=("pocket",), dtypes=("bf16", "int8", "fp32"), cells=(_PASSAGES, _SHORT)),
 )
 GRIDS = (
     Grid("pocket-mamba2", ((1, 2048), (1, 32768), (32, 2048)), _V),

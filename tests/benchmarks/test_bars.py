@@ -112,7 +112,7 @@ def test_a_model_that_could_not_be_measured_loses_its_bar():
 def test_long_texts(fake_workers):
     points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
     assert checked.passed
-    assert [(p.tokens, len(p.seconds), p.peak_bytes) for p in points] == [(10, 2, 1 << 20), (100, 1, 1 << 20)]
+    assert [(p.tokens, len(p.seconds), p.peak_bytes) for p in points] == [(10, 4, 1 << 20), (100, 1, 1 << 20)]
     fake_workers.answers = {"runnel": {"hidden": wrong_hidden}}
     points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
     assert not checked.passed and {p.outcome for p in points} == {"wrong"}
