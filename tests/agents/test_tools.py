@@ -284,7 +284,7 @@ def test_shown_answers(tools):
     mark = text.split("[document text ")[1][:8]
     digest = sha256(TEXT.encode()).hexdigest()[:16]
     assert text == (
-        "1 sentence\n1. score 3.00, and 1 more places\n"
+        "1 sentence\n1. score 3.00, and 1 more place\n"
         f'a.md, line 3, characters 8-24, under "Dogs", sha256 {digest}\n'
         f"[document text {mark}]\n# Dogs\n\n[answer {mark}]The dog barked. [/answer {mark}]It was warm.\n\n\n[end {mark}]"
     )

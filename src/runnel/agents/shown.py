@@ -43,7 +43,7 @@ def _lines(answer: results.Searched | results.Found | results.Read | results.Ver
     elif isinstance(answer, results.Found):
         yield counted(answer.total, "sentence")
         for one in answer.sentences:
-            also = f", and {one.other_places} more places" if one.other_places else ""
+            also = f", and {counted(one.other_places, 'more place')}" if one.other_places else ""
             yield f"{one.rank}. score {one.score:.2f}{also}"
             yield _place(one) + _cut(one)
             yield from _quotation(f"{one.before}[answer {mark}]{one.text}[/answer {mark}]{one.after}", mark)

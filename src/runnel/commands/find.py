@@ -31,7 +31,7 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.options import DTYPES, Dtype, Encoding, Exclude, Include, Model, NoIgnore, OcrOption, Query, refuse, select
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
@@ -218,7 +218,7 @@ def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Se
         print_names(dict.fromkeys(place.file for answer in findings.answers for place in (answer.place, *answer.also)))
     elif form == "plain":
         for answer in findings.answers:
-            more = f"  (and {_places(len(answer.also))})" if answer.also else ""
+            more = f"  (and {counted(len(answer.also), 'more place')})" if answer.also else ""
             print_text(one_line(f"{answer.place.file}:{answer.place.where}:{normalize(answer.sentence.text)}{more}"))
     else:
         show(stdout_console(), findings)
@@ -261,7 +261,7 @@ def show(console: Console, findings: Findings) -> None:
 def _also(item: Answer) -> str:
     """Return the other places of a sentence, the first few by name."""
     names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
-    more = f" and {_places(len(names) - _ALSO)}" if len(names) > _ALSO else ""
+    more = f" and {counted(len(names) - _ALSO, 'more place')}" if len(names) > _ALSO else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 
@@ -271,10 +271,6 @@ def _parts(parts: Mapping[str, float]) -> str:
         return "no words; the lowest score of the document"
     first, *others = parts.items()
     return f"= {first[1]:.2f} {first[0]}" + "".join(f" {'-' if n < 0 else '+'} {abs(n):.2f} {name}" for name, n in others)
-
-
-def _places(count: int) -> str:
-    return "1 more place" if count == 1 else f"{count:,} more places"
 
 
 def place_link(file: str, place: Place) -> str | None:

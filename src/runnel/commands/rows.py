@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from runnel.commands.display import say
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
@@ -161,8 +161,7 @@ def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
 
 def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
     if places:
-        rows = "1 row" if len(places) == 1 else f"{len(places):,} rows"
-        say(f"warning: {name}: {rows} {what}; the first is in line {places[0].line:,}")
+        say(f"warning: {name}: {counted(len(places), 'row')} {what}; the first is in line {places[0].line:,}")
 
 
 def _kind(name: str) -> str:
