@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.waiting import GIVE_UP_S
 
 import runnel
 from runnel import cli
@@ -110,6 +111,6 @@ def test_standard_streams_may_be_closed(tmp_path, closed, out):
     """The text is read, and the note about its encoding is written, if there is a place for them."""
     (tmp_path / "a.txt").write_bytes("Die Wiese ist grün.\n".encode("cp1252"))
     command = f"{shlex.quote(sys.executable)} -m runnel read a.txt {closed}"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120)
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=GIVE_UP_S)
     assert (done.returncode, done.stdout) == (0, out), done.stderr
     assert ("read as cp1252" in done.stderr) == ("2>" not in closed) and "Traceback" not in done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.children import PATHS
+from helpers.waiting import GIVE_UP_S
 
 from runnel.commands.serve import serve
 
@@ -76,5 +77,5 @@ def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_
             assert done.returncode == code, done.stderr
     finally:
         server.terminate()
-        server.communicate(timeout=60)
+        server.communicate(timeout=GIVE_UP_S)
     assert server.returncode == 0

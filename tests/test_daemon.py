@@ -19,6 +19,7 @@ import time
 
 import pytest
 from helpers.background import CommandLine
+from helpers.waiting import GIVE_UP_S
 
 from runnel.cli import LIKE_GREP
 from runnel.commands import background
@@ -57,8 +58,8 @@ def process(line, monkeypatch):
     return status
 
 
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
+def wait_for(condition):
+    deadline = time.monotonic() + GIVE_UP_S
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
@@ -130,7 +131,7 @@ def on_terminal(line, *, warm):
     except OSError:  # Linux reports the end of a terminal as an error
         pass
     os.close(master)
-    assert process.wait(60) == 0
+    assert process.wait(GIVE_UP_S) == 0
     return re.sub(rb"\x1b\]8;[^\x1b]*\x1b\\", b"", shown)
 
 
@@ -154,7 +155,9 @@ def test_output_that_cannot_be_written(line, process, target):
             os.close(reader)
         with line.popen("find", QUESTION, "a.txt", warm=warm, stdout=output) as child:
             os.close(output)
-            assert (child.communicate(timeout=60)[1], child.returncode) == ((FULL, 2) if target == "/dev/full" else (b"", 141))
+            assert (child.communicate(timeout=GIVE_UP_S)[1], child.returncode) == (
+                (FULL, 2) if target == "/dev/full" else (b"", 141)
+            )
     assert line("find", QUESTION, "a.txt") == line.cold
 
 
@@ -172,7 +175,7 @@ def test_ctrl_c_interrupts_the_command(line, process):
     pid = process()["pid"]
     with waiting(line, process) as child:
         child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 130
+        assert child.wait(GIVE_UP_S) == 130
         assert (child.stdout.read(), child.stderr.read()) == (b"", b"runnel: interrupted\n")
     fresh = wait_for(lambda: (facts := process()) and not facts["commands"] and facts)  # it has started itself again
     assert (fresh["pid"], fresh["busy"]) == (pid, False)
@@ -182,7 +185,7 @@ def test_ctrl_c_interrupts_the_command(line, process):
 def test_a_killed_command_line_ends_its_command(line, process):
     with waiting(line, process) as child:
         child.kill()
-        child.wait(30)
+        child.wait(GIVE_UP_S)
         wait_for(lambda: (facts := process()) and not facts["busy"])
 
 
@@ -193,7 +196,7 @@ def test_a_busy_process_is_not_waited_for(line, process):
         assert noted.startswith("runnel: note: the background process is busy; this command runs without it\n")
         code, out, err = line("serve", "--status")
         assert code == 0 and b": busy, " in out
-        out, err = child.communicate(TEXT.encode(), timeout=60)
+        out, err = child.communicate(TEXT.encode(), timeout=GIVE_UP_S)
     assert (child.returncode, err) == (0, b"") and b"Rivers carry water" in out
 
 
@@ -210,7 +213,7 @@ def test_the_exit_code_of_a_command_whose_process_dies_is_that_of_an_error(monke
 def test_a_process_that_dies_is_an_error_then_a_stale_socket_is_ignored(line, process):
     with waiting(line, process) as child:
         os.kill(process()["pid"], signal.SIGKILL)
-        assert child.wait(30) == 2
+        assert child.wait(GIVE_UP_S) == 2
         assert child.stdout.read() == b""
         assert child.stderr.read().decode() == (
             "runnel: error: the background process ended before this command did, so its output may be incomplete; "
@@ -228,10 +231,10 @@ def test_stopping_waits_for_the_command(line, process):
         stopping = line.popen("serve", "--stop")
         wait_for(lambda: line("find", " ", "a.txt", "-v")[2].startswith(b"runnel: note: the background process is busy"))
         assert stopping.poll() is None
-        out, _ = child.communicate(TEXT.encode(), timeout=60)
+        out, _ = child.communicate(TEXT.encode(), timeout=GIVE_UP_S)
         assert child.returncode == 0 and b"Rivers carry water" in out
     with stopping:
-        assert stopping.communicate(timeout=30)[0] == f"background process {pid} has stopped\n".encode()
+        assert stopping.communicate(timeout=GIVE_UP_S)[0] == f"background process {pid} has stopped\n".encode()
     assert process() is None and not (line.runtime / "runnel" / "socket").exists()
 
 
@@ -287,7 +290,7 @@ def test_an_idle_process_ends(tmp_path):
 def test_two_starts_at_once_start_one(tmp_path):
     line = CommandLine(tmp_path)
     children = [line.popen("serve", "--background") for _ in range(2)]
-    outputs = [child.communicate(timeout=180) for child in children]
+    outputs = [child.communicate(timeout=GIVE_UP_S) for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     assert len({out.split()[2] for out, _ in outputs}) == 1
     assert line("serve", "--stop")[0] == 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.tiny_transformers import LONGEST, write_transformer
 from helpers.toy import Toy, alone, ids_of
+from helpers.waiting import GIVE_UP_S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -367,5 +368,5 @@ def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() 
 
     thread = threading.Thread(target=lambda: engine.run([Request(ids_of(40), take=closing)]), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(GIVE_UP_S)
     assert not thread.is_alive()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.toy import Toy, alone, ids_of
+from helpers.waiting import GIVE_UP_S
 from torch import Tensor
 
 from runnel.engine import Engine, Request, Result
@@ -26,7 +27,7 @@ class Gate(Toy):
 
     def step(self, *args: Any) -> Tensor:
         self.started.release()
-        assert self.allowed.acquire(timeout=20)
+        assert self.allowed.acquire(timeout=GIVE_UP_S)
         if self.failing is not None:
             raise self.failing
         return super().step(*args)
@@ -34,7 +35,7 @@ class Gate(Toy):
     def allow(self, steps: int = 1) -> None:
         """Wait for steps to start, and let them end."""
         for _ in range(steps):
-            assert self.started.acquire(timeout=20)
+            assert self.started.acquire(timeout=GIVE_UP_S)
             self.allowed.release()
 
 
@@ -57,7 +58,7 @@ class Caller(threading.Thread):
 
     def check(self) -> None:
         """Assert that every text was read as it would be alone."""
-        self.join(20)
+        self.join(GIVE_UP_S)
         assert self.error is None
         for ids, result in zip(self.texts, self.results, strict=True):
             torch.testing.assert_close(result.hidden[0], alone(Toy(), ids)[-1], rtol=1e-5, atol=1e-5)
@@ -76,7 +77,7 @@ def test_a_short_text_of_another_thread_joins_the_next_step_of_a_long_one() -> N
     backbone = Gate()
     engine = Engine(backbone, step_tokens=16)
     long = Caller(engine, 160)
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     shorts = [Caller(engine, 3), Caller(engine, 4)]
     wait_until(lambda: len(engine._active) == 3)
     backbone.allowed.release()  # the step that runs already
@@ -94,7 +95,7 @@ def test_short_texts_of_many_threads_share_steps() -> None:
     backbone = Gate()
     engine = Engine(backbone, step_tokens=64)
     first = Caller(engine, 5)
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     others = [Caller(engine, 4) for _ in range(16)]
     wait_until(lambda: len(engine._active) == 17)
     for _ in range(2):
@@ -109,15 +110,15 @@ def test_a_failed_step_fails_every_call_in_it_and_no_other(failing: BaseExceptio
     backbone = Gate()
     engine = Engine(backbone, step_tokens=8)
     long = Caller(engine, 800)
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     short = Caller(engine, 3)
     wait_until(lambda: len(engine._active) == 2)
     backbone.allowed.release()
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     backbone.failing = failing
     backbone.allowed.release()
     for caller in (long, short):
-        caller.join(20)
+        caller.join(GIVE_UP_S)
         assert caller.error is not None
     assert {type(long.error), type(short.error)} <= {type(failing), Cancelled} and failing in (long.error, short.error)
     backbone.failing = None
@@ -135,7 +136,7 @@ def test_a_map_closed_while_another_thread_runs_a_step_is_dropped_after_it() -> 
     next(unfinished)
     assert backbone.started.acquire(blocking=False)
     other = Caller(engine, 3)
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     unfinished.close()
     assert len(engine._active) == 2, "the step still reads for it"
     backbone.allowed.release()
@@ -147,7 +148,7 @@ def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
     backbone = Gate()
     engine = Engine(backbone, step_tokens=4)
     long = Caller(engine, 400)
-    assert backbone.started.acquire(timeout=20)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
     done = threading.Event()
 
     def extend() -> None:
@@ -158,7 +159,7 @@ def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
     wait_until(lambda: len(engine._turns) == 2)
     backbone.allowed.release()
     backbone.allow()
-    assert done.wait(20), "the next step after the running one"
+    assert done.wait(GIVE_UP_S), "the next step after the running one"
     assert long.is_alive()
     for _ in range(100):
         backbone.allowed.release()

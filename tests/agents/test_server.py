@@ -17,6 +17,7 @@ import httpx
 import pytest
 import uvicorn
 from helpers.command_line import FakeRetriever
+from helpers.waiting import GIVE_UP_S
 from mcp import Client, StdioServerParameters
 
 from runnel.agents.documents import AgentSettings
@@ -193,7 +194,7 @@ def http(root):
         finally:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()
-            process.wait(60)
+            process.wait(GIVE_UP_S)
 
 
 def test_streamable_http(http):

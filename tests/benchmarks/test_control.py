@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.waiting import GIVE_UP_S
 
 from benchmarks import control
 from benchmarks.control import read_experiment, run_experiment, summarize, tokens_per_s
@@ -142,14 +143,14 @@ def test_a_killed_experiment_resumes(place):
     command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to"]
     for moment in ("mamba2-0/settings.json", "mamba2-0/run/metrics.jsonl", "llama-0/run/model"):
         process = subprocess.Popen([*command, place / "to"], cwd=SHIPPED.parent.parent, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + GIVE_UP_S
         while not (place / "to" / moment).exists():
             assert process.poll() is None and time.monotonic() < deadline, moment
             time.sleep(0.02)
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.communicate()
-        assert children and not psutil.wait_procs(children, timeout=60)[1], "a part goes on without its command"
+        assert children and not psutil.wait_procs(children, timeout=GIVE_UP_S)[1], "a part goes on without its command"
     for name in ("to", "undisturbed"):
         subprocess.run([*command, place / name], cwd=SHIPPED.parent.parent, check=True, capture_output=True)
     resumed, expected = (json.loads((place / name / "control.json").read_text()) for name in ("to", "undisturbed"))

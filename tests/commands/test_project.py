@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.children import PATHS
+from helpers.waiting import GIVE_UP_S
 
 from runnel.lock import WriterLock
 
@@ -143,7 +144,7 @@ class Watching:
         self.reader.start()
 
     def expect(self, text):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + GIVE_UP_S
         while text not in "".join(self.lines):
             assert time.monotonic() < deadline and self.child.poll() is None, "".join(self.lines)
             time.sleep(0.05)
@@ -151,7 +152,7 @@ class Watching:
     def end(self):
         """Press Ctrl-C; return the exit code and the last line."""
         self.child.send_signal(signal.SIGINT)
-        code = self.child.wait(30)
+        code = self.child.wait(GIVE_UP_S)
         self.reader.join()
         self.child.stdout.close()
         return code, self.lines[-1]

@@ -11,6 +11,7 @@ import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.command_line import FakeEmbedder, FakeReranker
 from helpers.tiny import WORDS, tiny_model
+from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Reranker
 from runnel.commands.resume import Output
@@ -53,7 +54,7 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(run, fake, f
         name = arguments[-1]
         assert second.code == 1
         assert second.err == f"runnel: error: {name} is being written by process {first.pid}; wait until it is done\n"
-        assert first.communicate(b"\n" * 100, timeout=60)[1] == b"" and first.returncode == 0
+        assert first.communicate(b"\n" * 100, timeout=GIVE_UP_S)[1] == b"" and first.returncode == 0
     finally:
         first.kill()
     made = outputs(files)

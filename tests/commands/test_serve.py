@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from helpers.children import PATHS
+from helpers.waiting import GIVE_UP_S
 
 
 @contextmanager
@@ -31,10 +32,10 @@ def server(*arguments, cwd, **environment):
             raise AssertionError(f"exit code {process.wait()}: {''.join(process.lines)}")
         reader = threading.Thread(target=lambda: process.lines.extend(process.stderr))
         reader.start()
-        with httpx.Client(base_url=match[1], timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=match[1], timeout=GIVE_UP_S, trust_env=False) as client:
             yield process, client
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(GIVE_UP_S) == 0
         reader.join()
     finally:
         process.kill()
@@ -67,8 +68,8 @@ def test_a_second_signal_ends_requests(tmp_path):
         while httpx.get(f"{client.base_url}/ready", trust_env=False).status_code != 503:
             pass
         process.send_signal(signal.SIGTERM)
-        assert answer.result(60).status_code == 503
-        assert process.wait(60) == 0
+        assert answer.result(GIVE_UP_S).status_code == 503
+        assert process.wait(GIVE_UP_S) == 0
 
 
 def test_without_json_only_two_lines(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
+from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.commands.embed import _BLOCK_ROWS
@@ -138,7 +139,7 @@ def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
     command = ("embed", "in.txt", "--to", "out.npy", "--model", model)
     process = start(*command, cwd=tmp_path)
     names = tmp_path / "out.npy.part.ids"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + GIVE_UP_S
     while (
         not (names.exists() and names.read_bytes().count(b"\n") >= _BLOCK_ROWS)
         and process.poll() is None
@@ -146,7 +147,7 @@ def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
     ):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=GIVE_UP_S)
     assert (process.returncode, out) == (130, b""), err
     assert err.endswith(b"runnel: interrupted\n") and b"Traceback" not in err
     kept = names.read_bytes().count(b"\n") // _BLOCK_ROWS * _BLOCK_ROWS
@@ -171,11 +172,11 @@ def test_a_killed_evaluation_is_kept_and_continued(run, model, tmp_path):
     command = ("evaluate", model, "task", "--out", "out")
     process = start(*command, cwd=tmp_path)
     names = tmp_path / "out" / "task.vectors.npy.part.ids"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + GIVE_UP_S
     while not (names.exists() and names.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=GIVE_UP_S)
     assert names.stat().st_size and not (tmp_path / "out" / "task.json").exists()
     assert run(*command).code == 0
     assert (tmp_path / "out" / "task.vectors.ids").read_bytes().startswith(b"d0\nd1\n")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.stub_endpoint import serve
+from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import EndpointError, InputError, StoreBusy, StoreError
 from runnel.generation.endpoint import Endpoint, Reply
@@ -24,7 +25,7 @@ def stub():
 
 @pytest.fixture
 def endpoint(stub):
-    return Endpoint(stub.url, "stub", retries=0, timeout_s=5)
+    return Endpoint(stub.url, "stub", retries=0, timeout_s=GIVE_UP_S)
 
 
 def ask(replies, text, max_tokens=10, version="1"):
@@ -84,7 +85,7 @@ def test_threads_share_replies(stub, endpoint, tmp_path):
 
 
 def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=GIVE_UP_S)
     stub.rule = lambda messages: f"{together.wait()}"
     with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(4) as pool:
         assert sorted(reply.text for reply in pool.map(lambda n: ask(replies, f"{n}"), range(4))) == list("0123")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.children import PATHS
+from helpers.waiting import GIVE_UP_S
 
 from runnel.commands import background
 
@@ -40,7 +41,7 @@ class CommandLine:
     def __call__(self, *arguments: object, data: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
         """Return exit code, stdout and stderr of a command."""
         with self.popen(*arguments, **options) as process:
-            out, err = process.communicate(data, timeout=120)
+            out, err = process.communicate(data, timeout=GIVE_UP_S)
         return process.returncode, out, err
 
     def status(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from helpers.waiting import GIVE_UP_S
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -35,7 +36,7 @@ def open_tab(chromium: Browser) -> Iterator[Callable[..., Any]]:
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(GIVE_UP_S * 1000)
         context.add_init_script(before)
         tab: Any = context.new_page()  # with `problems`
         tab.problems = []

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from helpers.children import PATHS
 from helpers.stub_endpoint import Stub
-
-_WAIT_S = 60
+from helpers.waiting import GIVE_UP_S
 
 
 def kill_while_asking(
@@ -30,7 +29,7 @@ def kill_while_asking(
     def hold(messages: list[dict[str, str]]) -> str:
         if len(answered) >= replies:
             held.release()
-            free.wait(_WAIT_S)
+            free.wait(GIVE_UP_S)
         answered.append(json.dumps(messages))
         return rule(messages)
 
@@ -39,8 +38,8 @@ def kill_while_asking(
     process = subprocess.Popen(command, cwd=folder, env=os.environ | PATHS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         for _ in range(threads):
-            assert held.acquire(timeout=_WAIT_S), "each thread waits for a reply"
-        end = time.monotonic() + _WAIT_S
+            assert held.acquire(timeout=GIVE_UP_S), "each thread waits for a reply"
+        end = time.monotonic() + GIVE_UP_S
         while _stored(folder) < replies and time.monotonic() < end:
             time.sleep(0.05)
     finally:

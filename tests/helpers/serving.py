@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from helpers.waiting import GIVE_UP_S
 
 from runnel.models.base import Model, load_model
 from runnel.server.app import create_app
@@ -46,11 +47,11 @@ def serving(
     thread.start()
     try:
         if loads_itself:
-            assert ready.wait(300)
-        with Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=300, trust_env=False) as client:
+            assert ready.wait(GIVE_UP_S)
+        with Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=GIVE_UP_S, trust_env=False) as client:
             client.app, client.server = app, server
             yield client
     finally:
         server.handle_exit(signal.SIGTERM, None)
-        thread.join(300)
+        thread.join(GIVE_UP_S)
     assert not thread.is_alive()

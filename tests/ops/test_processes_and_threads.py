@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.children import PATHS
+from helpers.waiting import GIVE_UP_S
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -51,7 +52,7 @@ def run(tmp_path: Path, code: str, **environment: str) -> str:
     variables = os.environ | PATHS | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
     variables.setdefault("TOKENIZERS_PARALLELISM", "false")
     done = subprocess.run(
-        [sys.executable, "-c", START + code, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", START + code, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=GIVE_UP_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -61,13 +61,16 @@ def everything(index: Any) -> tuple[Any, Any]:
 def main(files: str, model: str) -> None:
     """For each line "PLACE SHARD ..." on standard input: a process for each shard; their ids, then how they ended, are printed.
 
-    They are forked from this one, which has the model and no threads, so that they can be many.
+    They are forked from this one, which has the model and no busy threads, so that they can be many. They do not wait for
+    the disk: a killed process leaves what it has written, and a slow disk would take longer than all else.
     """
+    import runnel.files
     from runnel import Embedder
     from runnel.search import encoding
     from runnel.search.shards import encode_shard
     from runnel.text.shards import Shard
 
+    runnel.files.sync = lambda path: None
     encoding._BATCH_DOCUMENTS = BATCH
     embedder = Embedder.load(model)
     settings = encoding.new_settings(embedder, FIELDS, PASSAGE_TOKENS)  # kernels are ready, too

@@ -17,6 +17,7 @@ import lancedb
 import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
+from helpers.waiting import GIVE_UP_S
 from programs.killed_writer import text_of
 
 from runnel.errors import StoreError
@@ -115,7 +116,7 @@ class Paused:
         self._left -= 1
         if self._left == 0:
             self.reached.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(GIVE_UP_S)
 
 
 def attempt(work):
@@ -148,14 +149,14 @@ def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
     s3.before = lambda key, path: gates[key]()
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(attempt, lambda: commit(store, "b", "bananas"))
-        assert gates["first"].reached.wait(30)
+        assert gates["first"].reached.wait(GIVE_UP_S)
         two = pool.submit(attempt, lambda: commit(other, "c", "cherries", delete=["a"]))
         while not (two.done() or gates["second"].reached.wait(0.01)):
             pass
         gates["first"].go_on.set()
-        first_wins = one.result(60)
+        first_wins = one.result(GIVE_UP_S)
         gates["second"].go_on.set()
-        second_wins = two.result(60)
+        second_wins = two.result(GIVE_UP_S)
     assert gates["second"].reached.is_set() == (second <= STEPS)
     assert (first_wins, second_wins) in ([(False, False)] if (first, second) in CROSSED else [(True, False), (False, True)])
     seen = {"a": "apples", "b": "bananas"} if first_wins else {"c": "cherries"} if second_wins else {"a": "apples"}
@@ -176,13 +177,13 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     s3.before = lambda key, path: gate() if key == "first" else None
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(LanceStore.create, uri, replace(SETTINGS, fields={}))
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(GIVE_UP_S)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
         store = LanceStore.create(uri, SETTINGS)
         commit(store, "a", "apples")
         gate.go_on.set()
         with pytest.raises(StoreError, match="already holds an index, which another writer has just made; open it"):
-            late.result(60)
+            late.result(GIVE_UP_S)
     assert content(uri) == {"a": "apples"} and LanceStore.open(uri).settings == SETTINGS
     commit(store, "b", "bananas")
     assert content(uri) == {"a": "apples", "b": "bananas"}
@@ -205,7 +206,7 @@ def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch, reason):
                 pass
             commit(other, f"d{step}", "dates")
             gate.go_on.set()
-            lost += not one.result(60)
+            lost += not one.result(GIVE_UP_S)
     assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
 
 
@@ -218,7 +219,7 @@ def race(uri, attempts):
     for writer in writers:
         writer.stdin.write("\n")
         writer.stdin.flush()
-    lines = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
+    lines = [line.split() for writer in writers for line in writer.communicate(timeout=GIVE_UP_S)[0].splitlines()]
     assert all(writer.returncode == 0 for writer in writers) and len(lines) == 2 * attempts
     won = sorted((int(number), name, int(i)) for name, i, number in lines if number != "lost")
     assert len({number for number, *_ in won}) == len(won)

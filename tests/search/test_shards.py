@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.tiny import tiny_model
+from helpers.waiting import GIVE_UP_S
 from programs.sharded import BATCH, FIELDS, PASSAGE_TOKENS, contents, everything, write_few, write_files
 
 from runnel import Embedder
@@ -77,6 +78,7 @@ def starter(model, tmp_path):
     """Start a process for each shard, kill those alive when `until()` is true; return how they ended."""
     files = write_files(tmp_path / "files", pages=False)  # no process to parse them: that would take most of the time
     no_threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}  # for fork
+    no_threads["TOKENIZERS_PARALLELISM"] = "false"
     command = [sys.executable, str(PROGRAMS / "sharded.py"), str(files), str(model)]
     environment = os.environ | PATHS | no_threads
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -84,7 +86,7 @@ def starter(model, tmp_path):
         def call(place, *shards, until=lambda: False):
             process.stdin.write(f"{place} {' '.join(shards)}\n")
             process.stdin.flush()
-            pids, late = list(map(int, process.stdout.readline().split())), time.monotonic() + 60
+            pids, late = list(map(int, process.stdout.readline().split())), time.monotonic() + GIVE_UP_S
             while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < late and not until():
                 time.sleep(0.001)
             for pid in left:

@@ -9,6 +9,7 @@ import openai
 import pytest
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
+from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
@@ -38,7 +39,7 @@ def test_ready_only_after_loading(tiny):
     go = threading.Event()
 
     def load():
-        assert go.wait(30)
+        assert go.wait(GIVE_UP_S)
         return Loaded.of("tiny", tiny)
 
     with serving(load=load, name="tiny") as client:

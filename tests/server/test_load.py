@@ -14,6 +14,7 @@ import httpx
 import pytest
 from helpers.children import PATHS
 from helpers.serving import serving
+from helpers.waiting import GIVE_UP_S
 
 from benchmarks.serving import Case, Load, cases, measure, run_phase, server, vanish
 from runnel.models.base import load_model
@@ -53,7 +54,7 @@ def start(port):
 
 
 def ended(process):
-    _, log = process.communicate(timeout=300)
+    _, log = process.communicate(timeout=GIVE_UP_S)
     assert process.returncode == 0 and log.count("\n") == 2, log  # loading, serving
 
 
@@ -66,7 +67,7 @@ class Retrying(threading.Thread):
         self.start()
 
     def run(self):
-        with httpx.Client(timeout=60, trust_env=False, verify=False) as client:
+        with httpx.Client(timeout=GIVE_UP_S, trust_env=False, verify=False) as client:
             while self.difference is None:
                 try:
                     done = client.post(self.url, json=self.case.body)
@@ -104,7 +105,7 @@ def test_a_restart_under_load_loses_only_what_was_not_answered(model):
         ended(process)
         process = start(port)
         for one in (*held, *later):
-            one.join(300)
+            one.join(GIVE_UP_S)
         assert [one.refusals for one in held] == [[], []]
         assert all(one.refusals for one in later)
         assert max(one.difference for one in (*held, *later)) < 2e-3

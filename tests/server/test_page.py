@@ -10,6 +10,7 @@ from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
 from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
+from helpers.waiting import GIVE_UP_S
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
@@ -236,7 +237,7 @@ def test_reading_ends_when_the_client_disconnects(server):
     text = "\n\n".join(f"{n}: {line}" for n in range(40) for line in FILLER).encode()
     with server.stream("POST", "/page/files", params={"name": "long.txt"}, content=text) as response:
         assert set(json.loads(next(response.iter_lines()))) == {"done", "total"}
-    work, deadline = server.app.state.context.work, time.monotonic() + 60
+    work, deadline = server.app.state.context.work, time.monotonic() + GIVE_UP_S
     while work.running and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not work.running and not work.left
@@ -328,7 +329,7 @@ def test_the_page_waits_for_the_model(tmp_path, open_tab):
     go, tiny = threading.Event(), tiny_encoder(tmp_path)
 
     def load():
-        assert go.wait(30)
+        assert go.wait(GIVE_UP_S)
         return Loaded.of("tiny", tiny)
 
     with serving(load=load, name="tiny") as client:

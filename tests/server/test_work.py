@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import Cancelled, InputError
 from runnel.server.refusals import Refusal
@@ -66,7 +67,7 @@ def start(work, call, tokens=10, characters=10, client=None):
 
 
 async def until(condition):
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + GIVE_UP_S
     while not condition():
         assert time.monotonic() < limit
         await asyncio.sleep(0.001)
@@ -270,7 +271,7 @@ def test_a_stopped_request_is_answered_before_its_step_ends(work):
 
         def call(progress):
             began.set()
-            go.wait(10)
+            go.wait(GIVE_UP_S)
             progress(1)
 
         running = start(one, call)

@@ -10,6 +10,7 @@ import torch
 from helpers.children import PATHS, PROGRAMS
 from helpers.evidence_examples import examples
 from helpers.tiny import tiny_model
+from helpers.waiting import GIVE_UP_S
 from programs.training_workers import together
 from safetensors.torch import load_file
 
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = torch.get_num_threads()
     try:
         together(folder)
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = [process.communicate(timeout=GIVE_UP_S)[0] for process in processes]
     finally:
         torch.set_num_threads(before)
         for process in processes:

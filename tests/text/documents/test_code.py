@@ -108,9 +108,9 @@ def test_any_text(text):
     "line", ["export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000]
 )
 def test_hostile_lines_take_no_time(line):
-    start = time.perf_counter()
+    start = time.process_time()
     read(line)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_kinds(tmp_path):

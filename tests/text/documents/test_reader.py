@@ -15,6 +15,7 @@ import pytest
 from helpers.children import PROGRAMS
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
+from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
@@ -228,7 +229,7 @@ def test_a_parser_that_hangs_is_ended(failing):
     with pytest.raises(ReadError, match=r"hang\.html was not parsed within 0\.3 s"):
         failing("hang")
     assert time.monotonic() - start < 10
-    failing.reader.limits = Limits(seconds=20)
+    failing.reader.limits = Limits(seconds=GIVE_UP_S)
     assert failing("").startswith("process ")
 
 
