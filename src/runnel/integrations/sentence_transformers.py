@@ -30,11 +30,11 @@ models of the transformers library.)
 from __future__ import annotations
 
 import itertools
-import json
 import logging
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -50,6 +50,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.foreign import Job
 from runnel.models.reranker import Reranker
+from runnel.records import read_model_json
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
 from runnel.training.adapters import save_adapter
@@ -304,7 +305,7 @@ class EmbedderModule(_ModelModule):
         """Save as any module, with the prompts that the library has just written to the folder."""
         settings = Path(output_path) / "config_sentence_transformers.json"
         if settings.exists():
-            prompts = json.loads(settings.read_text(encoding="utf-8")).get("prompts", {})
+            prompts = _read_shared(settings).get("prompts", {})
             self.model.prompts = {name: text for name, text in prompts.items() if text}
         super().save(output_path)
 
@@ -375,11 +376,18 @@ class RerankerModule(_ModelModule):
 
 @contextmanager
 def _outside_inference() -> Iterator[None]:
-    """Leave inference mode, in which the library's `encode` and `predict` run: later calls outside it could not change tensors
-    created inside it (states, kernels' copies of weights).
-    """
+    """Leave inference mode, in which the library calls us: tensors made in it, such as states, cannot be changed outside it."""
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def _read_shared(path: Path) -> Any:
+    """Return the object in a JSON file that every process of a training run writes, and that one of them may just have begun."""
+    for _ in range(1000):  # ten seconds
+        with suppress(CheckpointError):
+            return read_model_json(path)
+        time.sleep(0.01)
+    return read_model_json(path)
 
 
 def _padded(rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
