@@ -78,7 +78,7 @@ def starter(model, tmp_path):
     """Start a process for each shard, kill those alive when `until()` is true; return how they ended."""
     files = write_files(tmp_path / "files", pages=False)  # no process to parse them: that would take most of the time
     no_threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}  # for fork
-    no_threads["TOKENIZERS_PARALLELISM"] = "false"
+    no_threads |= {"TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, str(PROGRAMS / "sharded.py"), str(files), str(model)]
     environment = os.environ | PATHS | no_threads
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
