@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import re
@@ -178,6 +179,21 @@ def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damag
     assert done.err.count("\n") == 1 and entry.read_bytes() == data  # it had been asked for
     reading.clear()
     assert find("a.md").err == "" and reading == [5]
+
+
+def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models, reading, tmp_path):
+    (tmp_path / "b.md").write_text("The keeper is Mallory. A river runs to b.")
+    right = {
+        (name, model): find(name, "--remember", model=model).out for name in ("a.md", "b.md") for model in ("encoder", "other")
+    }
+    whole = {path: path.read_bytes() for path in entries(tmp_path)}
+    for path, other in itertools.permutations(whole, 2):
+        path.write_bytes(whole[other])
+        reading.clear()
+        found = [find(name, model=model) for name, model in right]
+        assert [one.out for one in found] == [*right.values()]
+        assert [path.name in one.err for one in found if one.err] == [True] and sum(name in reading for name, _ in right) == 2
+        assert path.read_bytes() == whole[path]
 
 
 def test_scores_are_explained(find, models, tmp_path, terminal):

@@ -1,9 +1,9 @@
 """Remembered documents: the state after each document, stored so that a query costs only its own tokens.
 
 On disk a memory is a folder of blocks (safetensors, a few hundred documents each) and `memory.json`; blocks are written
-atomically, so interrupted work resumes. In RAM it is a list of the same blocks.
+atomically, so interrupted work resumes. In RAM it is a list of the same blocks (`models/memory_block.py`).
 
-    n  documents of a block   L  layers   D  width of hidden vectors
+    n  documents   D  width of hidden vectors
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
@@ -27,22 +27,12 @@ from runnel.backbones.state import WRITERS, State
 from runnel.errors import InputError, StateError, StoreBusy
 from runnel.files import replacing, sweep, write
 from runnel.lock import WriterLock
+from runnel.models.memory_block import Precision, Remembered, pack, read_block, row_of, seal, unique_ids_of, unpack
 
-Precision = Literal["fp32", "bf16", "int8"]
+log = logging.getLogger("runnel")
 Piece = bytes  # a single remembered document
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 _FORMAT = "runnel-memory-1"
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """One document as a reranker remembers it: its state, the mean of its hidden vectors (D,), its distinct token ids."""
-
-    id: str
-    text: str | None
-    state: State
-    mean: Tensor
-    unique_ids: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +53,7 @@ class Memory:
         self._names: list[list[str]] = []
         self._texts: list[list[str]] = []
         self._digests: list[str] = []
+        self._checked: set[tuple[int, str]] = set()  # blocks on disk whose digest has been compared
         self._lock = None if folder is None else WriterLock(folder / "memory.lock", folder)
 
     def __len__(self) -> int:
@@ -91,9 +82,9 @@ class Memory:
             count = len(chosen)
             state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
             for place, (tensors, row) in enumerate(chosen):
-                _unpack(tensors, row, state, place)
+                unpack(tensors, row, state, place)
             means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float()
-            yield Batch(state, means, [_unique_ids(tensors, row).numpy() for tensors, row in chosen])
+            yield Batch(state, means, [unique_ids_of(tensors, row).numpy() for tensors, row in chosen])
 
     def _rows(self, shapes: Mapping[str, tuple[int, ...]], width: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
         """Yield (block, row in it) of every document, after checking each block's shapes."""
@@ -111,7 +102,14 @@ class Memory:
         block = self._blocks[number]
         if not isinstance(block, Path):
             return block
-        return _read_block(lambda: load_file(block), len(self._names[number]), str(block))
+        one, count = (number, self._digests[number]), len(self._names[number])
+        tensors = read_block(lambda: load_file(block), count, str(block), None if one in self._checked else self._owner(one[1]))
+        self._checked.add(one)
+        return tensors
+
+    def _owner(self, digest: str) -> str:
+        """Return whose the block with these documents is: the block of others, or of another model, is refused."""
+        return f"{self.fingerprint} {digest}"
 
     def entries(self) -> list[tuple[str, str]]:
         """Return (id, text) of every document, in order, without reading states."""
@@ -133,7 +131,7 @@ class Memory:
             number, row = places[name]
             if number not in opened:
                 opened[number] = self._block(number)
-            chosen._blocks.append(_row(opened[number], row))
+            chosen._blocks.append(row_of(opened[number], row))
             chosen._names.append([name])
             chosen._texts.append([self._texts[number][row]])
         return chosen
@@ -141,7 +139,7 @@ class Memory:
     def pieces(self) -> list[Piece]:
         """Return each document's state separately, in order, to store elsewhere; `of_pieces` reads them."""
         blocks = map(self._block, range(len(self._blocks)))
-        return [save(_row(block, row)) for block in blocks for row in range(len(block["tokens"]))]
+        return [save(seal(row_of(block, row))) for block in blocks for row in range(len(block["tokens"]))]
 
     @classmethod
     def of_pieces(cls, precision: Precision, fingerprint: str, pieces: Mapping[str, Piece]) -> Memory:
@@ -151,12 +149,12 @@ class Memory:
             StateError: a state is damaged.
         """
         memory = cls(precision, fingerprint)
-        memory._blocks = [_read_block(partial(load, piece), 1, f"the index, document {name!r}") for name, piece in pieces.items()]
+        memory._blocks = [read_block(partial(load, piece), 1, f"the index, document {name!r}") for name, piece in pieces.items()]
         memory._names, memory._texts = [[name] for name in pieces], [[""] for _ in pieces]
         return memory
 
     def lacks(self, block: int, digest: str) -> bool:
-        """Return whether this block must be written because it is missing or holds other documents.
+        """Return whether this block must be written because it is missing or damaged, or holds other documents.
 
         If so, this memory holds the folder's lock until `release`.
 
@@ -174,7 +172,13 @@ class Memory:
             self._lock.release(remove=True)
 
     def _has(self, block: int, digest: str) -> bool:
-        return block < len(self._digests) and self._digests[block] == digest
+        if self._digests[block : block + 1] != [digest]:
+            return False
+        try:
+            self._block(block)
+        except StateError:
+            return False
+        return True
 
     def _lock_folder(self, kept: int) -> None:
         """Lock the folder and read it again; raise if its first `kept` blocks, already compared, have changed."""
@@ -189,19 +193,24 @@ class Memory:
             raise StoreBusy(f"{self.folder} was changed by another process in the meantime; remember the documents again")
         self._names, self._texts, self._digests, self._blocks = now._names, now._texts, now._digests, now._blocks
 
-    def add(self, documents: Sequence[Remembered], digest: str) -> None:
-        """Append a block; with a folder, the whole block is on disk when this returns."""
-        tensors = _pack(documents, self.precision)
-        if self.folder is None:
-            self._blocks.append(tensors)
+    def put(self, block: int, documents: Sequence[Remembered], digest: str) -> None:
+        """Write a block that this memory lacks: in place of a damaged one, or of other documents and all blocks after them.
+
+        With a folder, the whole block is on disk when this returns.
+        """
+        if self._digests[block : block + 1] == [digest]:
+            log.warning("%s was damaged; its documents were read again", self._blocks[block])
         else:
-            path = self.folder / f"block-{len(self._blocks):06d}.safetensors"
+            self.truncate(block)
+        written: Path | dict[str, Tensor] = pack(documents, self.precision)
+        if self.folder is not None:
+            path = self.folder / f"block-{block:06d}.safetensors"
             with replacing(path) as file:
-                save_file(tensors, file)
-            self._blocks.append(path)
-        self._names.append([d.id for d in documents])
-        self._texts.append([d.text or "" for d in documents])
-        self._digests.append(digest)
+                save_file(seal(written, self._owner(digest)), file)
+            written = path
+        place = slice(block, block + 1)
+        self._blocks[place], self._digests[place] = [written], [digest]
+        self._names[place], self._texts[place] = [[d.id for d in documents]], [[d.text or "" for d in documents]]
         if self.folder is not None:
             self._write_index()
 
@@ -237,7 +246,7 @@ class Memory:
             StateError: as for `open`.
         """
         if not (folder / "memory.json").exists():
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold texts
             return cls(precision, fingerprint, folder)
         memory = cls.open(folder, fingerprint=fingerprint)
         if memory.precision != precision:
@@ -277,7 +286,7 @@ class Memory:
 
 def piece(document: Remembered, precision: Precision) -> Piece:
     """Return this document as `Memory.pieces` would."""
-    return save(_pack([document], precision))
+    return save(seal(pack([document], precision)))
 
 
 def block_digest(documents: Sequence[tuple[str, str]]) -> str:
@@ -304,93 +313,10 @@ def _check_index(index: Mapping[str, Any], folder: Path) -> None:
         or not isinstance(index.get("fingerprint"), str)
         or index.get("precision") not in PRECISIONS
         or [len(block) for block in names] != [len(block) for block in texts]
-        or len(digests) != len(names)
+        or [block_digest([*zip(*block, strict=True)]) for block in zip(names, texts, strict=True)] != digests
     ):
         raise StateError(f"{folder / 'memory.json'} is damaged; remember the documents again in an empty folder")
 
 
 def _is_list_of(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
-
-
-def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -> dict[str, Tensor]:
-    """Read the tensors of a block and check that they hold `rows` documents."""
-    try:
-        tensors = read()
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"cannot read remembered documents from {source}: {error}; remember or index them again") from error
-    if not _is_block(tensors, rows):
-        raise StateError(f"the remembered documents from {source} are damaged; remember or index them again")
-    return tensors
-
-
-def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
-    """Return whether tensors are as `_pack` makes them for `rows` documents: names, dtypes, lengths and positions in range."""
-    tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
-    if tokens is None or mean is None or ids is None or stops is None:
-        return False
-    counted = all(tensor.dtype == torch.int64 and tensor.shape == (rows,) for tensor in (tokens, stops))
-    averaged = mean.ndim == 2 and mean.dtype in (torch.float32, torch.float64)
-    if not (counted and averaged and ids.ndim == 1 and ids.dtype == torch.int32):
-        return False
-    ends = [0, *stops.tolist()]
-    if ends != sorted(ends) or ends[-1] != len(ids) or bool((tokens < 0).any()):
-        return False
-    for key, tensor in tensors.items():
-        group, _, name = key.partition(".")
-        scale = tensors.get(f"scale.{name}")
-        if (group == "scale" and f"state.{name}" not in tensors) or group not in ("state", "scale", "tokens", "mean", "unique"):
-            return False
-        if group == "state" and not _is_packed(tensor, scale):
-            return False
-    return all(len(tensor) == rows for key, tensor in tensors.items() if key != "unique.ids")
-
-
-def _is_packed(tensor: Tensor, scale: Tensor | None) -> bool:
-    if scale is None:
-        return tensor.ndim > 1 and tensor.dtype in (torch.float32, torch.bfloat16)
-    return (
-        tensor.ndim > 1 and tensor.dtype == torch.int8 and scale.dtype == torch.float32 and scale.shape == (*tensor.shape[:-1], 1)
-    )
-
-
-def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {
-        "tokens": torch.cat([d.state.tokens for d in documents]),
-        "mean": torch.stack([d.mean for d in documents]),
-        "unique.ids": torch.from_numpy(np.concatenate([d.unique_ids for d in documents])),
-        "unique.stops": torch.from_numpy(np.cumsum([len(d.unique_ids) for d in documents])),
-    }
-    whole = sum(tensor.numel() for tensor in documents[0].state.tensors.values())
-    for name in documents[0].state.tensors:
-        tensor = torch.cat([d.state[name] for d in documents])
-        if 100 * documents[0].state[name].numel() < whole:  # small, and may scale the others (xLSTM's m and n)
-            tensors[f"state.{name}"] = tensor
-        elif precision == "int8" and tensor.shape[-1] >= 16:  # short last dimensions (conv tails) are a few percent of the bytes
-            scale = (tensor.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-30)
-            tensors[f"state.{name}"] = (tensor / scale).round().to(torch.int8)
-            tensors[f"scale.{name}"] = scale
-        else:
-            tensors[f"state.{name}"] = tensor if precision == "fp32" else tensor.to(torch.bfloat16)
-    return tensors
-
-
-def _row(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
-    """Return one row of a block as a block."""
-    ids = _unique_ids(tensors, row)
-    unique = {"unique.ids": ids, "unique.stops": torch.tensor([len(ids)])}
-    return unique | {name: tensor[row : row + 1] for name, tensor in tensors.items() if name not in unique}
-
-
-def _unique_ids(tensors: Mapping[str, Tensor], row: int) -> Tensor:
-    stops = tensors["unique.stops"]
-    return tensors["unique.ids"][int(stops[row - 1]) if row else 0 : int(stops[row])]
-
-
-def _unpack(tensors: Mapping[str, Tensor], row: int, state: State, place: int) -> None:
-    """Fill a row of a state in place: rows are as large as a processor's cache, and there are many."""
-    for name, tensor in state.tensors.items():
-        tensor[place].copy_(tensors[f"state.{name}"][row])
-        if f"scale.{name}" in tensors:
-            tensor[place].mul_(tensors[f"scale.{name}"][row])
-    state.tokens[place] = tensors["tokens"][row]

@@ -27,7 +27,8 @@ from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
-from runnel.models.memory import Piece, Remembered, piece
+from runnel.models.memory import Piece, piece
+from runnel.models.memory_block import Remembered
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences

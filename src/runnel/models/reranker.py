@@ -23,7 +23,8 @@ from runnel.errors import InputError, NumericalError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.match import Item, query_marks
-from runnel.models.memory import Batch, Memory, Remembered, block_digest, check_precision
+from runnel.models.memory import Batch, Memory, block_digest, check_precision
+from runnel.models.memory_block import Remembered
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.models.vector_ranker import VectorRanker
 from runnel.ops.backend import inference
@@ -196,8 +197,7 @@ class Reranker:
             while batch := list(itertools.islice(source, BLOCK)):
                 digest = block_digest(batch)
                 if memory.lacks(blocks, digest):
-                    memory.truncate(blocks)
-                    memory.add([*self._remember(batch, progress)], digest)
+                    memory.put(blocks, [*self._remember(batch, progress)], digest)
                 blocks += 1
             memory.truncate(blocks)
         finally:

@@ -30,7 +30,7 @@ def check(store: Store) -> list[Damage]:
 
     Checked are: the counts of the last commit; that each document has all its passages, and each passage its document; that texts
     match their hashes; that passages equal the text at their offsets; that vectors are finite and of length 1; that
-    remembered sentences match their digest and the text. A change of a passage's vector that leaves
+    what is remembered matches its digest, and sentences the text. A change of a passage's vector that leaves
     its length within 0.1 % of 1 is not detected.
     """
     try:
@@ -121,11 +121,14 @@ def _wrong_memory(piece: bytes, text: str) -> str:
     """Return the problem of a document's memory, or ""."""
     from safetensors.torch import load  # imported here: nothing else needs torch
 
+    from runnel.models.memory_block import read_block
     from runnel.models.sentence_vectors import SentenceVectors
 
     try:
         shapes = {name: tensor.shape for name, tensor in load(piece).items()}
-        if "mean" not in shapes:  # otherwise a state for the reranker, which only the model can check
+        if "mean" in shapes:  # a state for the reranker
+            read_block(lambda: load(piece), 1, "the index")
+        else:
             SentenceVectors.from_bytes(piece, text, shapes.get("vectors", (0,))[-1])
     except (SafetensorError, ValueError, KeyError, StateError) as error:
         return f"what is remembered of it is damaged ({error})"

@@ -3,6 +3,7 @@
     find/CONTENT/MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
 
 CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
+The digest of an entry covers both names, so an entry in the place of another is told.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class DocumentCache:
     def get(self, entry: Entry) -> tuple[DocumentText, SentenceVectors] | None:
         """Return a remembered document, or None. A damaged entry is reported and ignored."""
         try:
-            return _unpack(entry.path.read_bytes(), self._load().model.backbone.hidden_size)
+            return _unpack(entry.path, self._load().model.backbone.hidden_size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, StateError) as error:
@@ -113,7 +114,7 @@ class DocumentCache:
             new = not self._folder.is_dir()
             for folder in (self._folder, entry.path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a user reads is private
-            write(entry.path, _pack(document, vectors))
+            write(entry.path, _pack(entry.path, document, vectors))
         except OSError as error:
             self._report(f"note: {entry.name} is not remembered: {describe(error)}")
             return
@@ -162,21 +163,25 @@ def _holds_rows(name: str) -> bool:
     return (recognize(b"", name) if kind == "packed" else kind) in ROWS
 
 
-def _pack(document: DocumentText, vectors: SentenceVectors) -> bytes:
+def _digest(path: Path, document: bytes) -> bytes:
+    whose = "/".join(path.parts[-2:]).encode()
+    return hashlib.blake2b(whose + document, digest_size=_DIGEST_BYTES).digest()
+
+
+def _pack(path: Path, document: DocumentText, vectors: SentenceVectors) -> bytes:
     import numpy as np
     from safetensors.numpy import save
 
     text = json.dumps(document.to_wire()).encode()
-    digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
-    parts = {"document": text, "digest": digest, "sentences": vectors.to_bytes()}  # the last has its own digest
+    parts = {"document": text, "digest": _digest(path, text), "sentences": vectors.to_bytes()}  # the last has its own digest
     return save({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
 
 
-def _unpack(data: bytes, width: int) -> tuple[DocumentText, SentenceVectors]:
+def _unpack(path: Path, width: int) -> tuple[DocumentText, SentenceVectors]:
     """Read the result of `_pack`.
 
     Raises:
-        StateError: the data is damaged.
+        StateError: the data is damaged, or of another entry.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -184,10 +189,10 @@ def _unpack(data: bytes, width: int) -> tuple[DocumentText, SentenceVectors]:
     from runnel.models.sentence_vectors import SentenceVectors
 
     try:
-        parts = {name: value.tobytes() for name, value in load(data).items()}
+        parts = {name: value.tobytes() for name, value in load(path.read_bytes()).items()}
         text = parts["document"]
-        if hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() != parts["digest"]:
-            raise StateError("its digest differs")
+        if _digest(path, text) != parts["digest"]:
+            raise StateError("its digest differs: it is damaged, or an entry of another file or model")
         document = DocumentText.from_wire(json.loads(text))
         return document, SentenceVectors.from_bytes(parts["sentences"], document.text, width)
     except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
