@@ -37,7 +37,6 @@ CLASSIFIERS = {
 SPELLINGS = {"Apache 2.0", "Apache 2.0 License", "Apache License, Version 2.0", "3-Clause BSD License"}
 REVIEWED = {  # what states its license in words alone
     "pypdfium2": "BSD-3-Clause and Apache-2.0; PDFium inside is permissive; GPL of build tools alone, with their exceptions",
-    "rerankers": "the text of Apache-2.0",
     "tiktoken": "the text of MIT",
 }
 

@@ -19,10 +19,6 @@ NEEDED = {
     "LlamaIndex": ["llama_index.core"],
     "Haystack": ["haystack"],
     "sentence-transformers": ["sentence_transformers"],
-    "rerankers": ["rerankers"],
-    "LanceDB": ["lancedb"],
-    "Chroma": ["chromadb"],
-    "PyTerrier": ["pyterrier", "lancedb"],
 }
 
 
@@ -78,6 +74,21 @@ def test_haystack_pipeline(monkeypatch, capsys):
     assert any(
         re.fullmatch(r'-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*', line) for line in lines
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "library", "first"),
+    [
+        ("chroma_collection.py", "chromadb", "gc"),
+        ("lancedb_table.py", "lancedb", "Objects"),
+        ("pyterrier_pipeline.py", "pyterrier", "gc"),
+        ("rerankers_ranker.py", "rerankers", "gc"),
+    ],
+)
+def test_examples_of_other_libraries(script, library, first, monkeypatch, capsys):
+    pytest.importorskip(library)
+    assert run(f"integrations/{script}", monkeypatch, capsys).lstrip("[']").startswith(first)
 
 
 def test_mteb_own_task(monkeypatch, capsys):

@@ -12,14 +12,10 @@ from runnel.errors import MissingDependency
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {
-    "chroma": "chromadb",
     "haystack": "haystack",
-    "lancedb": "lancedb",
     "langchain": "langchain_core",
     "llama_index": "llama_index",
     "mteb": "mteb",
-    "pyterrier": "pyterrier",
-    "rerankers": "rerankers",
     "sentence_transformers": "sentence_transformers",
 }
 
