@@ -3,11 +3,13 @@
 import os
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from runnel.agents.documents import AgentDocuments, AgentSettings
 from runnel.errors import InputError
+from runnel.text.documents.reader import DocumentReader
 
 
 @contextmanager
@@ -59,6 +61,37 @@ def test_files_outside_of_the_roots(inside, tmp_path, name):
         text(name, inside)
 
 
+@pytest.mark.parametrize("name", ["sub/b.txt", "sub/b.html"])  # read here, and by the process that parses
+@pytest.mark.parametrize(
+    ("owner", "function", "seen"), [(Path, "resolve", "cannot be opened"), (DocumentReader, "read", "One cat.")]
+)
+def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
+    inside, tmp_path, monkeypatch, name, owner, function, seen
+):
+    """When its path is resolved, and when it is opened and about to be read."""
+    (tmp_path / "outside").mkdir()
+    for folder, content in ((inside / "sub", "One cat."), (tmp_path / "outside", "a secret")):
+        (folder / Path(name).name).write_text(f"<html><p>{content}</p></html>" if name.endswith("html") else content)
+    call = getattr(owner, function)
+
+    def then_swap(*arguments, **options):
+        result = call(*arguments, **options)
+        if str(arguments[0]).endswith(name) or owner is DocumentReader:
+            (inside / "sub").rename(tmp_path / "moved")
+            (inside / "sub").symlink_to(tmp_path / "outside")
+        return result
+
+    reading = documents(inside)
+    monkeypatch.setattr(owner, function, then_swap)
+    try:
+        found = reading.read(name, [])[0].document.text
+    except InputError as error:
+        found = str(error)
+    finally:
+        reading._reader.close()
+    assert seen in found and "secret" not in found
+
+
 def test_the_message_does_not_depend_on_what_exists_outside(inside):
     with pytest.raises(InputError, match="is outside of the allowed folders"):
         text("../missing.txt", inside)
@@ -74,9 +107,9 @@ def test_names_of_no_document(inside):
         "missing.txt": "missing.txt: no such file below .*inside; check the path",
         "pipe": "pipe is not a regular file",
         "circle": "circle",
-        "a\0b": r"'a\\x00b' is not the name of a file",
+        "a\0b": r"'a\\x00b' cannot be opened",
         "": " is a folder; name a file in it",
-        "x" * 5000: "is not the name of a file",
+        "x" * 5000: "cannot be opened",
         "picture.txt": "is an image; read its text by OCR first",
         "bytes.txt": "bytes.txt",
     }.items():

@@ -14,6 +14,7 @@ from runnel.agents.shown import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, InputError
 from runnel.lock import WriterLock
+from runnel.records import Document
 from runnel.search.index import Index
 from runnel.search.project import Project
 
@@ -213,7 +214,7 @@ def test_search_and_stored_documents(tmp_path):
     assert tools.status().model_loaded
     first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
     assert first.vectors is not None and second is first  # a second question does not read it again
-    with pytest.raises(InputError, match="the index has no document 'x'; use a name that search returned"):
+    with pytest.raises(InputError, match="the index has no document 'x' of the allowed folders; use a name that search returned"):
         read(tools, "index:x")
     with Index.open(tmp_path / "library") as index:
         index.delete([best.file.removeprefix("index:")])
@@ -251,6 +252,25 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
         assert other.delete(
             [hit.file.removeprefix("index:") for hit in tools.search("cat", 1, 1, None, ignore).documents]
         ).deleted
+
+
+def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp_path):
+    (root := tmp_path / "root").mkdir()
+    (tmp_path / "secret").mkdir()
+    for number in range(5):  # they answer better than what may be shown
+        (tmp_path / "secret" / f"{number}.txt").write_text(f"The password is swordfish {number}.")
+    (root / "a.txt").write_text("The train leaves at noon. No password is needed.")
+    (root / "link.txt").symlink_to(tmp_path / "secret" / "0.txt")
+    with Index.create(tmp_path / "library", store="local") as index:
+        index.add_files([root, tmp_path / "secret"])
+        index.add([Document("note", "A password has eight letters.")])
+    tools = Tools(AgentSettings((root,), str(tmp_path / "library")))
+    found = tools.search("what is the password", 2, 1, None, ignore)
+    assert sorted((hit.source, hit.rank) for hit in found.documents) == [("", 1), (str(root / "a.txt"), 2)] and found.total == 2
+    assert "swordfish" not in shown(found) and "outside of the allowed folders" in found.notes[0]
+    for name in (root / "link.txt", tmp_path / "secret" / "1.txt"):
+        with pytest.raises(InputError, match=r"the index has no document .* of the allowed folders"):
+            read(tools, f"index:{name}")
 
 
 def test_cancelling_a_search_that_updates_the_index_leaves_it_free(tmp_path):

@@ -7,7 +7,7 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -79,13 +79,18 @@ class AgentDocuments:
         if name.startswith(INDEXED):
             one = self._indexed(name)
             return [self._keep((name, one.document.sha256), one)]
-        path = self.path(name)
-        key = _state(path)
-        with self._keeping:
-            documents = [self._kept[key]] if key in self._kept else []
-        if not documents:
-            with self._reading:
-                documents = [FileDocument(self.name(path), document) for document in self._reader.read(path)]
+        path, file = self._open(name)
+        try:
+            status = os.fstat(file)
+            key = str(path), status.st_ino, status.st_size, status.st_mtime_ns  # changes when the file does
+            with self._keeping:
+                documents = [self._kept[key]] if key in self._kept else []
+            if not documents:
+                with self._reading:
+                    read = self._reader.read(file, name=str(path))
+                    documents = [FileDocument(self.name(path), document) for document in read]
+        finally:
+            os.close(file)
         notes += [warning for one in documents for warning in one.document.warnings]
         whole = len(documents) == 1 and documents[0].document.id is None
         return [self._keep(key, documents[0])] if whole else documents
@@ -99,27 +104,39 @@ class AgentDocuments:
                     self._kept[key] = one
         return one
 
-    def path(self, name: str) -> Path:
-        """Return the file of a name.
+    def shows(self, source: str) -> bool:
+        """Return whether a document of the index may be shown: one of a file below the allowed folders, or of no file."""
+        with suppress(OSError, RuntimeError, ValueError):
+            return not source or self._root_of(Path(source).resolve()) is not None
+        return False
+
+    def _root_of(self, path: Path) -> Path | None:
+        return next((root for root in self._roots if path.is_relative_to(root)), None)
+
+    def _open(self, name: str) -> tuple[Path, int]:
+        """Open the file of a name; return its path and its descriptor.
 
         Raises:
             InputError: it is outside of the allowed folders, missing, or not a regular file.
         """
         try:
             path = (self._roots[0] / name).resolve()  # follows links, so a link cannot lead out of the folders
-            kind = path.stat().st_mode if path.exists() else 0
+            root = self._root_of(path)
+            file = None if root is None else _open_below(root, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{name}: no such file below {self._roots[0]}; check the path") from error
         except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a null character
-            raise InputError(f"{name!r} is not the name of a file ({error})") from error
-        if not any(path.is_relative_to(root) for root in self._roots):
+            raise InputError(f"{name!r} cannot be opened ({error}); check the path and its permissions") from error
+        if file is None:
             allowed = ", ".join(map(str, self._roots))
             raise InputError(f"{name} is outside of the allowed folders ({allowed}); use a file below them")
-        if not kind:
-            raise InputError(f"{name}: no such file below {self._roots[0]}; check the path")
+        kind = os.fstat(file).st_mode
+        if stat.S_ISREG(kind):
+            return path, file
+        os.close(file)
         if stat.S_ISDIR(kind):
             raise InputError(f"{name} is a folder; name a file in it")
-        if not stat.S_ISREG(kind):
-            raise InputError(f"{name} is not a regular file; save its content to a file first")
-        return path
+        raise InputError(f"{name} is not a regular file; save its content to a file first")
 
     def name(self, path: Path) -> str:
         """Return the name of a file: relative to the first folder if it is below it."""
@@ -131,8 +148,8 @@ class AgentDocuments:
         wanted = name.removeprefix(INDEXED)
         with self._store() as store:
             stored = store.documents([wanted])
-        if wanted not in stored:
-            raise InputError(f"the index has no document {wanted!r}; use a name that search returned")
+        if wanted not in stored or not self.shows(stored[wanted].source):
+            raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
         row = stored[wanted]
         places = Places(row.blocks)
         blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
@@ -153,7 +170,15 @@ def digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _state(path: Path) -> object:
-    """Return what changes when a file does."""
-    facts = path.stat()
-    return str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns
+def _open_below(root: Path, path: Path) -> int:
+    """Open a path without links folder by folder, so that a link that has replaced one of its names meanwhile is an error."""
+    if os.open not in os.supports_dir_fd:  # Windows, where links need a right of their own
+        return os.open(path, os.O_RDONLY)
+    opened = os.open(root, os.O_RDONLY | os.O_NOFOLLOW)
+    for name in path.relative_to(root).parts:
+        folder = opened
+        try:
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # a pipe would block
+        finally:
+            os.close(folder)
+    return opened

@@ -66,7 +66,7 @@ class Searched(BaseModel):
 
     documents: list[FoundDocument]
     total: int
-    notes: list[str] = Field([], description="Why the index is not up to date.")
+    notes: list[str] = Field([], description="Why the index is not up to date, or has documents that are not shown.")
     next_cursor: Next = None
 
 

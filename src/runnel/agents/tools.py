@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -38,6 +39,8 @@ class Tools:
     def search(self, query: str, top_k: int, sentences: int, cursor: str | None, progress: Progress) -> results.Searched:
         """Return documents of the index that answer the query; the index of a project is first brought up to date.
 
+        Documents of files outside of the allowed folders are left out, with a note.
+
         Raises:
             RunnelError: there is no index, it cannot be searched, or the cursor is not of these results.
         """
@@ -50,7 +53,16 @@ class Tools:
             progress(read, None)
 
         with self._models.index(notes, count) as index:
-            hits = [_hit(hit, self._most(sentences)) for hit in index.search(query, top_k, sentences=sentences, progress=count)]
+            asked = top_k
+            while True:
+                found = index.search(query, asked, sentences=sentences, progress=count)
+                shown = [hit for hit in found if self._documents.shows(hit.source)]
+                if len(shown) >= top_k or len(found) < asked:
+                    break
+                asked *= 2
+        if len(shown) < len(found):
+            notes.append("documents of files outside of the allowed folders are not shown")
+        hits = [_hit(replace(hit, rank=rank), self._most(sentences)) for rank, hit in enumerate(shown[:top_k], start=1)]
         page, next_cursor = self._page(hits, cursor)
         return results.Searched(documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
 

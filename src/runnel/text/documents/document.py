@@ -23,17 +23,6 @@ from runnel.text.reading import Decoded
 
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
-PARSED_APART = (
-    "html",
-    "pdf",
-    "docx",
-    "pptx",
-    "xlsx",
-    "odt",
-    "ods",
-    "odp",
-    "epub",
-)  # parsed by libraries that a hostile file may crash
 ROWS = ("jsonl", "csv", "tsv")
 LINES = ("txt", "md", "code")  # shown by lines: the text is that of the file
 HEAD_BYTES = 4096

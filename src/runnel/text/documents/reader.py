@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
 from runnel.text.documents.code import read_code
-from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
+from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
@@ -96,12 +96,13 @@ class DocumentReader:
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
         try:
+            path: or the descriptor of an open file, which stays open: no name is followed any more.
             yield from self._read_file(path, name)
         except OSError as error:  # a failing disk, a removed file
             raise ReadError(f"{name} cannot be read: {error.strerror or error}; check the file and its disk") from error
 
-    def _read_file(self, path: str | Path, name: str) -> Iterator[DocumentText]:
-        file = open_bytes(path)
+    def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
+        file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
         if file is sys.stdin.buffer:
             yield from self._read_stream(file, name)
             return
@@ -110,16 +111,16 @@ class DocumentReader:
             if not stat.S_ISREG(status.st_mode):
                 yield from self._read_stream(file, name)
                 return
-            yield from self._read(file, Path(path), name)
+            yield from self._read(file, None if isinstance(path, int) else Path(path), name)
             if _state(os.stat(path)) != _state(status):
                 raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
-        """Copy standard input first: a pipe can be read only once."""
+        """Copy a stream first: a pipe can be read only once, and the second process needs a name that leads to the file."""
         with _copied(stream, name, self.limits.file_bytes) as copy:
             yield from self._read(copy, Path(copy.name), name)
 
-    def _read(self, file: BinaryIO, path: Path, name: str) -> Iterator[DocumentText]:
+    def _read(self, file: BinaryIO, path: Path | None, name: str) -> Iterator[DocumentText]:
         head = file.read(HEAD_BYTES)
         kind = recognize(head, name)
         file.seek(0)
@@ -129,11 +130,7 @@ class DocumentReader:
             yield from read_rows(file, kind, name, self.limits, self.encoding)
         elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
             raise ReadError(f"{name} has {size:,} bytes; expected at most {self.limits.file_bytes:,} (Limits.file_bytes)")
-        elif kind == "pdf" and self.ocr is not None:
-            yield self._read_scan(path, name, self.ocr)
-        elif kind == "zip" or kind in PARSED_APART:
-            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
-        else:
+        elif kind in _PLAIN:
             data = file.read()
             self.limits.check_unpacked(len(data), name)
             decoded = decode(data, name, self.encoding)
@@ -145,6 +142,12 @@ class DocumentReader:
             file.seek(0)
             if kind == "packed":
                 raise ReadError(f"{name} is packed twice; unpack it first")
+        elif path is None:
+            yield from self._read_stream(file, name)
+        elif kind == "pdf" and self.ocr is not None:
+            yield self._read_scan(path, name, self.ocr)
+        else:
+            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
             if kind in ROWS:
                 yield from read_rows(file, kind, name, self.limits, self.encoding)
                 return
