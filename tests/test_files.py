@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from runnel import files
-from runnel.files import replacing, sweep, write
+from runnel.errors import StoreError
+from runnel.files import open_own, replacing, sweep, write
 
 needs_full_device = pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has"
@@ -127,12 +129,12 @@ def test_nothing_in_dev_is_replaced():
 
 
 @needs_full_device
-def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+def test_a_full_disk_is_told_with_the_file(tmp_path):
     (tmp_path / "out").write_bytes(b"old")
-    monkeypatch.setattr(files, "token_hex", lambda size: "00" * size)
-    (tmp_path / "out.00000000.partial").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"No space left on device: '.*out'") as caught:
-        write(tmp_path / "out", b"new")
+    with pytest.raises(OSError, match=r"No space left on device: '.*out'") as caught, replacing(tmp_path / "out") as partial:
+        partial.unlink()
+        partial.symlink_to("/dev/full")
+        partial.write_bytes(b"new")
     assert caught.value.errno == errno.ENOSPC
     assert (tmp_path / "out").read_bytes() == b"old" and names(tmp_path) == ["out"]
 
@@ -156,3 +158,42 @@ def test_errors_about_other_files_keep_their_names(tmp_path):
         (tmp_path / "input").read_bytes()
     with pytest.raises(ValueError, match="a bug"), replacing(tmp_path / "out"):
         raise ValueError("a bug")
+
+
+# ---- files that others may have put there ----------------------------------------------------------------------------
+
+
+def test_a_partial_file_is_not_written_through_a_link(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_bytes(b"mine")
+    monkeypatch.setattr(files, "token_hex", lambda size: "00" * size)
+    (tmp_path / "out.00000000.partial").symlink_to("mine")
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "out", b"new")
+    assert (tmp_path / "mine").read_bytes() == b"mine" and not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and named pipes")
+@pytest.mark.parametrize("kind", ["link", "dangling link", "second name", "pipe"])
+def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind):
+    mine, own = tmp_path / "mine", tmp_path / "own"
+    mine.write_bytes(b"mine")
+    if kind == "second name":
+        own.hardlink_to(mine)
+    elif kind == "pipe":
+        os.mkfifo(own)
+    else:
+        own.symlink_to("mine" if kind == "link" else "new")
+    with pytest.raises(StoreError, match=re.escape(str(own))):
+        open_own(own)
+    assert mine.read_bytes() == b"mine" and names(tmp_path) == ["mine", "own"]
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"123"])
+def test_a_file_of_our_own_is_read_and_appended_to(tmp_path, data):
+    for already in (0, 1):
+        with open_own(tmp_path / "own", mode=0o600) as file:
+            file.seek(0)
+            assert file.read() == data * already
+            file.write(data)
+    assert (tmp_path / "own").read_bytes() == 2 * data
+    assert os.name == "nt" or (tmp_path / "own").stat().st_mode & 0o777 == 0o600

@@ -1,13 +1,14 @@
 """The writer's lock: one holder, named to the others, and free again when its process is dead."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 import runnel.lock as lock_module
-from runnel.errors import StoreBusy
+from runnel.errors import StoreBusy, StoreError
 from runnel.lock import WriterLock
 
 HOLDER = """
@@ -70,3 +71,33 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, 
     with pytest.raises(StoreBusy):
         WriterLock(path, path).acquire()
     second.release()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and named pipes")
+@pytest.mark.parametrize("kind", ["content", "link", "dangling link", "second name", "empty second name", "pipe", "folder"])
+def test_what_is_not_a_lock_is_left_as_it_is(path, tmp_path, kind):
+    """A cloned repository may have brought it: git keeps links, and archives keep hard links too."""
+    mine = path if kind == "content" else tmp_path / "mine"
+    mine.write_text("" if "empty" in kind else "process of my own\n")
+    if "second name" in kind:
+        path.hardlink_to(mine)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif "link" in kind:
+        path.symlink_to("missing" if "dangling" in kind else "mine")
+    before = sorted(tmp_path.iterdir()), mine.read_text()
+    with pytest.raises((StoreError, IsADirectoryError), match=re.escape(str(path))) as caught:
+        WriterLock(path, path).acquire()
+    assert not isinstance(caught.value, StoreBusy)
+    assert (sorted(tmp_path.iterdir()), mine.read_text()) == before
+
+
+@pytest.mark.parametrize("content", ["", "process 7", "process 1234567\n"])
+def test_a_lock_file_that_was_left_behind_is_used_again(path, content):
+    path.write_text(content)
+    lock = WriterLock(path, path)
+    lock.acquire()
+    assert path.read_text() == f"process {os.getpid()}\n"
+    lock.release()

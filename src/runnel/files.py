@@ -1,4 +1,7 @@
-"""Write files whole or not at all: a reader, or the next run after a crash, sees the old file or the new one."""
+"""Write files whole or not at all: a reader, or the next run after a crash, sees the old file or the new one.
+
+Files with fixed names, such as locks, are opened with `open_own`: a folder may come from somebody else.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import errno
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
+
+from runnel.errors import StoreError
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -40,6 +47,28 @@ def expect_replaceable(path: Path) -> None:
         raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
 
 
+def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
+    """Open a file that runnel keeps beside a user's files, to read and to append; create it, with `mode`, if it does not exist.
+
+    Raises:
+        StoreError: it is a link, has a second name or is no regular file, so that writing could change a file of the user.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # Without waiting for the other end of a pipe. Windows has neither flag.
+        handle = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
+        facts = os.fstat(handle)
+        if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
+            return handle
+        os.close(handle)
+        raise refused
+
+    refused = StoreError(f"{path} is a link or not a regular file, so that writing it could change another file; remove it")
+    if path.is_symlink():
+        raise refused
+    return open(path, "a+b", opener=opener)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` once all of it is on disk.
@@ -54,6 +83,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     try:
         with naming(path, partial):
+            partial.touch(exist_ok=False)  # never through a link
             yield partial
             sync(partial)
             partial.replace(path)

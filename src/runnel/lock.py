@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
-from runnel.errors import StoreBusy
+from runnel.errors import StoreBusy, StoreError
+from runnel.files import open_own
+
+_CONTENT = re.compile(rb"(process \d+\s*)?")
+_LOCKED_BYTE = 1 << 30  # far behind the content: Windows lets no other process read a locked byte
 
 
 class WriterLock:
@@ -19,11 +24,12 @@ class WriterLock:
 
     Raises:
         StoreBusy: another process, or another lock of this process, holds it.
+        StoreError: the lock file is a link, or a file of somebody else, which is left as it is.
     """
 
     def __init__(self, path: Path, what: Path) -> None:
         self._path, self._what = path, what
-        self._file: IO[str] | None = None
+        self._file: BinaryIO | None = None
 
     @property
     def held(self) -> bool:
@@ -33,18 +39,22 @@ class WriterLock:
     def acquire(self) -> None:
         """Take the lock; do nothing if it is already held."""
         while self._file is None:
-            file = open(self._path, "a+", encoding="utf-8")
-            if not _try_lock(file):
-                file.seek(0)
-                holder = file.read().strip() or "another process"
+            file = open_own(self._path)
+            locked = _try_lock(file)
+            file.seek(0)
+            content = _CONTENT.fullmatch(file.read(64))
+            if content is None:
                 file.close()
+                raise StoreError(f"{self._path} has other content than a lock file of runnel; move it away")
+            if not locked:
+                file.close()
+                holder = content[0].decode().strip() or "another process"
                 raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
             if not _is_at(file, self._path):  # the holder removed the file after it was opened here
                 file.close()
                 continue
-            file.seek(0)
-            file.truncate()
-            file.write(f"process {os.getpid()}\n")
+            file.truncate(0)
+            file.write(b"process %d\n" % os.getpid())
             file.flush()
             self._file = file
 
@@ -58,18 +68,19 @@ class WriterLock:
             self._file = None
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
+def _is_at(file: BinaryIO, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
 
-def _try_lock(file: IO[str]) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     try:
         if os.name == "nt":
             import msvcrt
 
+            file.seek(_LOCKED_BYTE)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
         else:
             import fcntl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from runnel.commands import doctor
 from runnel.models.embedder import Embedder
+from runnel.search.project import Project
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,3 +73,16 @@ def test_a_model_that_does_not_work_gives_exit_code_1(run, monkeypatch):
 def test_why_kernels_do_not_run(run, monkeypatch, without_speed):
     monkeypatch.setattr("runnel.ops.backend.numba_problem", lambda: "NUMBA_DISABLE_JIT is set")
     assert "kernels       plain torch, because NUMBA_DISABLE_JIT is set" in run("doctor").out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_folders_of_texts_that_others_can_enter_are_named_with_what_closes_them(run, without_speed, tmp_path, monkeypatch):
+    Project(tmp_path).save()
+    (tmp_path / "cache" / "find").mkdir(mode=0o755, parents=True)
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path / "a b")
+    assert json.loads(run("doctor", "--json").out)["open_folders"] == [str(tmp_path / "cache" / "find")]
+    (tmp_path / ".runnel").chmod(0o705)
+    assert f"lets other users in; to keep them out: chmod 700 {tmp_path / '.runnel'}\n" in run("doctor").out
+    (tmp_path / ".runnel" / "project.json").write_text("{")
+    assert run("doctor").code == 0

@@ -1,10 +1,11 @@
 """Commands that make a file in steps: one writer at a time, and work that was stopped is never mixed with other work."""
 
+import errno
+import io
 import json
 import os
 import random
 import sys
-from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
@@ -16,6 +17,7 @@ from helpers.waiting import GIVE_UP_S
 from runnel import Embedder, Reranker
 from runnel.commands.resume import Output
 from runnel.errors import InputError
+from runnel.files import open_own
 
 ROWS = "".join(json.dumps({"id": f"d{n}", "text": "word " * (n + 1)}) + "\n" for n in range(7))
 EMBED = ("embed", "in.jsonl", "--to", "out.npy")
@@ -165,6 +167,32 @@ def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(
     assert run(*arguments).code == 0
 
 
+# ---- files that are not from the command -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [EMBED, RERANK], ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize("ending", [".part.lock", ".part"])
+def test_nothing_is_written_through_a_link_next_to_the_output(run, fake, files, arguments, ending):
+    """The link of .part is as a stranger's folder may have it: with the description of work that has begun."""
+    stopped(run, fake, *arguments)
+    (files / "mine").write_bytes(before := b"mine " * 1000)
+    beside = files / f"{arguments[-1]}{ending}"
+    beside.unlink(missing_ok=True)
+    beside.symlink_to("mine")
+    done = run(*arguments)
+    assert done.code == 1 and f"{arguments[-1]}{ending} is a link" in done.err and len(done.err.splitlines()) == 1
+    assert (files / "mine").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.npy.json", "out.ids"])
+@pytest.mark.parametrize("content", ["mine", '{"mine": 1}'])
+def test_a_file_that_would_be_replaced_with_the_output_is_refused(run, fake, files, name, content):
+    (files / name).write_text(content)
+    done = run(*EMBED)
+    assert done.code == 1 and f"{name} exists already and is not from this command" in done.err
+    assert (files / name).read_text() == content and [path.name for path in files.glob("out*")] == [name]
+
+
 # ---- what resumes equals what was never stopped ----------------------------------------------------------------------
 
 
@@ -244,7 +272,11 @@ def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch)
 # ---- the disk --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+class FullDisk(io.BufferedRandom):
+    def write(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [(EMBED, "out.npy.part"), (RERANK, "out.trec.part"), (("mine", "pairs.csv", "--to", "out.jsonl"), "out.jsonl.part")],
@@ -253,12 +285,11 @@ def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch)
 def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch, arguments, part):
     pytest.importorskip("bm25s")
     (files / "pairs.csv").write_text("query,positive\nwhere is it,it is here\n")
-    opened = Path.open
 
-    def full(path, mode="r", **more):
-        return opened(Path("/dev/full") if mode[0] == "a" and path.name == part else path, mode, **more)
+    def full(path):
+        return FullDisk(open_own(path).detach()) if path.name == part else open_own(path)
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr("runnel.commands.resume.open_own", full)
     done = run(*arguments)
     assert (done.code, done.err.splitlines()[-1]) == (1, f"runnel: error: {part}: No space left on device")
 

@@ -1,5 +1,6 @@
 """Stored replies: nothing is paid for twice, by threads, runs or after failures, and a budget is never exceeded."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -160,6 +161,16 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
 
 def test_costs():
     assert Budget(price_in=2, price_out=10).cost(Usage(9, 500_000, 100_000)) == 2.0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_others_cannot_read_a_new_store_and_a_link_is_none(endpoint, tmp_path):
+    with Replies(endpoint, tmp_path / "store"):
+        assert (tmp_path / "store").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "link").symlink_to("new")
+    with pytest.raises(StoreError, match="link is a link"), Replies(endpoint, tmp_path / "link"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
 
 
 def test_errors(endpoint, tmp_path):

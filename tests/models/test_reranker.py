@@ -111,6 +111,15 @@ def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp
     assert len(longer) == 5 and steps
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_of_a_memory_is_private_and_an_existing_one_keeps_its_mode(reranker: Reranker, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        reranker.remember(DOCUMENTS, tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+
+
 def test_one_writer_at_a_time_in_a_memory_and_any_number_of_readers(reranker: Reranker, tmp_path: Path) -> None:
     """A second writer is refused as long as the first is at work; what is complete is read meanwhile."""
     reranker.remember(DOCUMENTS, tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -59,6 +60,30 @@ def test_a_project_is_found_upwards_with_its_paths(folder, made):
     inner = Project(folder / "notes").extend([str(folder / "notes")])
     inner.save()
     assert Project.find(folder / "notes" / "deep") == inner and inner.paths == (".",)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(folder):
+    for _ in range(2):
+        Project(folder).save()
+        assert (folder / ".runnel").stat().st_mode & 0o777 == 0o700
+    (folder / ".runnel").chmod(0o750)
+    Project(folder).save()
+    assert (folder / ".runnel").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("name", [".runnel", ".runnel/index", ".runnel/index/commits.lance", ".runnel/files.json"])
+def test_a_link_in_the_folder_is_refused(folder, name):
+    """An update of a cloned repository would change, or empty, the index that its link points to."""
+    mine = folder / "mine"
+    mine.mkdir()
+    Project(folder).save()
+    (folder / ".runnel" / "index").mkdir()
+    if (folder / name).is_dir():
+        (folder / name).rename(mine / "moved")
+    (folder / name).symlink_to("mine/moved" if name == ".runnel" else mine)
+    with pytest.raises(StoreError, match=re.escape(f"{folder / name} is a link")):
+        Project.find(folder)
 
 
 def test_only_what_has_changed_is_read(folder, made, monkeypatch):

@@ -61,7 +61,8 @@ def adapt(
     decisive = list(measured.values())[-1]
     better = decisive.difference > 0
     if better and not (to / "model").exists():
-        shutil.copytree(adapted, to / "model.part", dirs_exist_ok=True)
+        shutil.rmtree(to / "model.part", ignore_errors=True)  # of a killed run; a link stays, and is an error
+        shutil.copytree(adapted, to / "model.part")
         os.replace(to / "model.part", to / "model")
     result = str(to / "model") if better else None
     if as_json:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.commands import background
 from runnel.commands.display import Meter, note_compiling, print_json, print_text
 from runnel.commands.options import Json
-from runnel.errors import RunnelError, describe
+from runnel.errors import RunnelError, StoreError, describe
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
@@ -34,9 +36,6 @@ PURPOSES = {
     "langchain": "LangChain",
     "llama-index": "LlamaIndex",
     "haystack": "Haystack",
-    "rerankers": "the package rerankers",
-    "chroma": "Chroma",
-    "pyterrier": "PyTerrier",
 }  # by extra
 _BUNDLES = {"all", "dev", "docs"}
 _WORDS = 600  # of the text that is timed: less than a step
@@ -44,7 +43,8 @@ _ROUNDS = 3
 
 
 def doctor(as_json: Json = False) -> int:
-    """Check this installation: which kernels run and why, how fast pocket is with and without them, and what is missing for what.
+    """Check this installation: which kernels run and why, how fast pocket is with and without them, what is missing for what,
+    and whether other users can read the texts that are stored for this folder and in the cache.
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
@@ -61,7 +61,7 @@ def doctor(as_json: Json = False) -> int:
 def _facts() -> dict[str, Any]:
     from runnel.hardware import available_memory
     from runnel.ops.backend import numba_problem
-    from runnel.speed.machine import machine
+    from benchmarks.machine import machine
 
     with Meter("measuring pocket"):
         pocket = _pocket()
@@ -72,6 +72,7 @@ def _facts() -> dict[str, Any]:
         "kernel_cache": _kernel_cache(),
         "gpu_problem": _gpu_problem(),
         "background": background.status(),
+        "open_folders": _open_folders(),
         "pocket": pocket,
         "extras": extras(),
     }
@@ -168,6 +169,18 @@ def _gpu_problem() -> str | None:
     return None
 
 
+def _open_folders() -> list[str]:
+    """Return the folders of stored texts whose modes let other users in: the project's, and the one of documents of `find`."""
+    from runnel.search.finding import cache_folder
+    from runnel.search.project import NAME, Project
+
+    folders = [cache / "find"] if (cache := cache_folder()) is not None else []
+    with suppress(StoreError):  # the commands that use this project say why it cannot be used
+        if (project := Project.find(Path.cwd())) is not None:
+            folders.append(project.folder / NAME)
+    return [str(one) for one in folders if os.name != "nt" and one.is_dir() and one.stat().st_mode & 0o077]
+
+
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +206,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "background",
         f"process {there['pid']}" if there else "none; runnel serve --background keeps find, search, rerank and embed warm",
     )
+    for folder in facts["open_folders"]:
+        yield "texts", f"the mode of {folder} lets other users in; to keep them out: chmod 700 {shlex.quote(folder)}"
     for label, ready in (("installed", True), ("missing", False)):
         for extra, one in facts["extras"].items():
             if ready != bool(one["missing"]):

@@ -69,4 +69,5 @@ def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
             axis.plot([p["step"] for p in points], [p["results"][place]["metrics"][name] for p in points], marker="o", label=name)
         axis.set(title=task["task"], xlabel="step")
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    with files.replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)

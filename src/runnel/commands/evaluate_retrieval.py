@@ -184,7 +184,9 @@ def _rank_segments(
     if segments.begin({name: value for name, value in settings.items() if name != "aggregate"}) is None:
         rank_all(segments, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
     (part,) = output.parts
-    part.write_bytes(b"".join(lines_of(query, reading.combine(found)) for query, found in read_scores(segments.path).items()))
+    part.unlink(missing_ok=True)
+    with appending(part) as append:
+        append(b"".join(lines_of(query, reading.combine(found)) for query, found in read_scores(segments.path).items()))
     finish_run(output, {"count": len(candidates)})
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from types import TracebackType
 
 from runnel.commands.display import say
 from runnel.errors import InputError
-from runnel.files import naming, sweep, write
+from runnel.files import naming, open_own, sweep, write
 from runnel.lock import WriterLock
 
 
@@ -51,8 +50,8 @@ def expect_parent(path: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that appends bytes to a file and flushes them; errors name the file."""
-    file = path.open("ab")
+    """Yield a function that appends bytes to a part and flushes them; errors name the part."""
+    file = open_own(path)
 
     def write(data: bytes) -> None:
         with naming(path):
@@ -102,8 +101,9 @@ class Output:
         Settings that are not known yet may be omitted, here and in `begin`.
 
         Raises:
-            InputError: OUT, or the work so far, has other settings, or OUT is not from this command.
+            InputError: OUT, or the work so far, has other settings, or a file to write is not from this command.
             StoreBusy: another process is making OUT.
+            StoreError: as `open_own`, for a file next to OUT.
         """
         facts = self._finished(settings)
         if facts is None and not self._lock.held:
@@ -150,13 +150,12 @@ class Output:
             sweep(file.parent, file.name)
 
     def _finished(self, settings: Mapping[str, object]) -> dict[str, object] | None:
-        if not self.path.exists():
-            return None
-        if self._facts.exists():
+        if self.path.exists() and self._facts.exists():
             return self._compare(self._facts, settings, "finished work")
-        if self._about.exists():
-            return None  # interrupted between the two
-        raise InputError(f"{self.path} exists already and is not from this command; move it away or choose another name")
+        there = next((file for file in self._made if file.exists()), None)
+        if there is None or self._about.exists() or _describes(self._facts, settings):  # interrupted, or OUT was removed
+            return None
+        raise InputError(f"{there} exists already and is not from this command; move it away or choose another name")
 
     def _compare(self, about: Path, settings: Mapping[str, object], what: str) -> dict[str, object]:
         advice = _remove(self._made if about is self._facts else [about, *self.parts])
@@ -171,6 +170,14 @@ class Output:
                     f"give the same options and input, choose another output name, or {advice}"
                 )
         return found
+
+
+def _describes(about: Path, settings: Mapping[str, object]) -> bool:
+    try:
+        found = json.loads(about.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(found, dict) and settings.keys() <= found.keys()
 
 
 def _remove(files: Sequence[Path]) -> str:
@@ -191,12 +198,11 @@ def file_digest(name: str) -> str:
 
 def whole_lines(part: Path) -> int:
     """Cut a file back to its whole lines; return their number."""
-    if not part.exists():
-        return 0
     count = size = 0
-    with part.open("rb") as file:
+    with open_own(part) as file:
+        file.seek(0)
         for line in file:
             if line.endswith(b"\n"):
                 count, size = count + 1, size + len(line)
-    os.truncate(part, size)
+        file.truncate(size)
     return count

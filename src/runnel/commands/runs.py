@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from runnel.commands.display import Meter, say
 from runnel.commands.resume import Output, appending, whole_lines
 from runnel.errors import InputError, counted
-from runnel.files import replacing
+from runnel.files import open_own, replacing
 
 Item = TypeVar("Item")
 Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
@@ -22,17 +21,15 @@ Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
 
 def finished_queries(part: Path) -> set[str]:
     """Return the queries already ranked in the part file. The last one may be incomplete: it is removed and repeated."""
-    if not part.exists():
-        return set()
     done: dict[str, int] = {}  # query -> where it starts
     at = 0
-    with part.open("rb") as file:
+    with open_own(part) as file:
+        file.seek(0)
         for line in file:
             done.setdefault(line.split(b" ", 1)[0].decode(), at)
             at += len(line)
-    if done:
-        last = list(done)[-1]
-        os.truncate(part, done.pop(last))
+        if done:
+            file.truncate(done.popitem()[1])
     if done:
         say(f"note: resuming after {counted(len(done), 'query')} of an earlier run")
     return set(done)

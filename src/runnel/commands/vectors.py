@@ -83,9 +83,9 @@ class VectorLog:
     def __init__(self, output: Output, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> None:
         self.output, self._size, self._precision, self._ranges = output, size, precision, ranges
         self._part, self._names = output.parts
-        self.count = self._trim()
         self._files = ExitStack()
         self._append_vectors, self._append_names = (self._files.enter_context(appending(file)) for file in output.parts)
+        self.count = self._trim()
 
     def __enter__(self) -> VectorLog:
         return self
@@ -132,8 +132,6 @@ class VectorLog:
 
     def _trim(self, most: int | None = None) -> int:
         """Cut both files back to the rows that are whole in both, `most` of them at most; their number."""
-        for file in (self._part, self._names):
-            file.touch()
         whole = self._part.stat().st_size // (4 * self._size)
         if most is not None:
             whole = min(whole, most)

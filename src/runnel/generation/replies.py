@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from runnel.errors import EndpointError, InputError, RunnelError, StoreError
+from runnel.files import open_own
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lock import WriterLock
 from runnel.text.dialogue import Message
@@ -115,7 +116,7 @@ class Replies:
 
     Args:
         endpoint: the language model.
-        path: the store, an SQLite file, created if it does not exist.
+        path: the store, an SQLite file; created, as a file that others cannot read, if it does not exist.
         budget: see `Budget`.
         temperature: of all requests.
         batch_size: collect up to this many requests instead of sending them, for `runnel.generation.batches`.
@@ -155,6 +156,7 @@ class Replies:
         self._bytes = 0  # of the requests that wait
 
     def __enter__(self) -> Replies:
+        open_own(self._path, mode=0o600).close()
         self._lock.acquire()
         try:
             self.file = sqlite3.connect(self._path, check_same_thread=False)

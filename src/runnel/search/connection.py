@@ -42,7 +42,7 @@ def connect(uri: str, *, create: bool) -> Any:
     if "://" in uri:
         return lancedb.connect(uri, storage_options=_PATIENCE)
     if create:
-        Path(uri).mkdir(parents=True, exist_ok=True)
+        Path(uri).mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold texts
     elif not Path(uri).is_dir():
         raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
     return lancedb.connect(uri)

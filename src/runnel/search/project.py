@@ -12,8 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+import shlex
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError
@@ -57,13 +60,13 @@ class Project:
 
     @classmethod
     def find(cls, start: Path) -> Project | None:
-        """Return the project that holds the folder `start`: the innermost `.runnel` in it or above; None without one.
+        """Return the project that holds the folder `start`: the innermost `.runnel` in `folders_of(start)`; None without one.
 
         Raises:
-            StoreError: `.runnel` is not a project's folder, or is damaged.
+            StoreError: `.runnel` is not a project's folder, belongs to another user, is damaged, names paths outside of the
+                project, or has a link in it.
         """
-        start = start.resolve()
-        folder = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / NAME)), None)
+        folder = next((folder for folder in folders_of(start) if os.path.lexists(folder / NAME)), None)
         return None if folder is None else cls._read(folder)
 
     @classmethod
@@ -73,12 +76,18 @@ class Project:
             raise StoreError(
                 f"{place} is not a folder; expected the index of a project. Rename it, or give the place of an index"
             )
+        _expect_trusted(folder)
+        inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
+        if (link := next(filter(os.path.islink, chain([str(place)], inside)), None)) is not None:
+            raise StoreError(f"{link} is a link, so that an update could change an index or a file elsewhere; remove it")
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             if stored["format"] != _FORMAT:
                 raise StoreError(f"{place} has format {stored['format']}, this version of runnel reads {_FORMAT}; upgrade runnel")
             chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
             selection = Selection(chosen["include"], chosen["exclude"], bool(stored["ignore_files"]))
+            if outside := [name for name in map(PurePath, chosen["paths"]) if name.anchor or ".." in name.parts]:
+                raise ValueError(f"the path {outside[0]} is outside of the project")
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())
             raise StoreError(
@@ -87,13 +96,13 @@ class Project:
         return cls(folder, chosen["paths"], selection)
 
     def save(self) -> None:
-        """Store the paths and the selection in `.runnel`, which is created if it does not exist.
+        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if it does not exist.
 
         Raises:
             OSError: the folder cannot be written.
         """
         place = self.folder / NAME
-        place.mkdir(exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
         write(place / ".gitignore", "*\n")
         facts = {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)}
         write(place / "project.json", json.dumps(facts, indent=2) + "\n")
@@ -122,7 +131,13 @@ class Project:
         return str(path.relative_to(self.folder) / root.pattern)
 
     def update(
-        self, index: Index, *, retry: bool = False, ocr: Ocr | None = None, progress: Callable[[int], None] | None = None
+        self,
+        index: Index,
+        *,
+        retry: bool = False,
+        keep_missing: bool = False,
+        ocr: Ocr | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are deleted.
 
@@ -131,41 +146,43 @@ class Project:
         Args:
             index: opened at `place`.
             retry: try files again that failed before and have not changed.
+            keep_missing: keep the documents of a path that is missing or has no files any more, which is then in
+                `changes.failed`: it may be a mount point that is not mounted.
             ocr: reads scanned pages of new and changed PDF files.
 
         Raises:
             StoreBusy: another process is writing.
+            StoreError: the index cannot be written.
+            InputError: a link has replaced a path, and leads outside of the project.
             OSError: `.runnel` cannot be written.
         """
         lock = WriterLock(self.folder / NAME / "update.lock", self.folder / NAME)
         lock.acquire()
         try:
             index.refresh()
-            return self._update(index, retry, ocr, progress)
+            return self._update(index, retry, keep_missing, ocr, progress)
         finally:
             lock.release()
 
-    def _update(self, index: Index, retry: bool, ocr: Ocr | None, progress: Callable[[int], None] | None) -> Changes:
+    def _update(
+        self, index: Index, retry: bool, keep_missing: bool, ocr: Ocr | None, progress: Callable[[int], None] | None
+    ) -> Changes:
         hashes = FileHashes(self.folder / NAME / "files.json")
         if retry:
             hashes.failures.clear()
-        roots = self._roots()
-        changes = index.add_files(roots, selection=self.selection, hashes=hashes, ocr=ocr, progress=progress)
+        roots = [self._root(name) for name in self.paths]
+        missing = [root for root in roots if not root.exists or (keep_missing and self._is_empty(root))]
+        there = [root for root in roots if root not in missing]
+        changes = index.add_files(there, selection=self.selection, hashes=hashes, ocr=ocr, progress=progress)
         sources = {name: content.source for name, content in index.store.content_hashes().items()}
-        unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
-        if stale := [name for name, source in unseen.items() if not any(root.covers(source) for root in roots)]:
+        stale = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
+        for root in there:
+            stale = {name: source for name, source in stale.items() if not root.covers(source)}
+        for root in missing:
+            ...
+        if stale:
             changes.deleted += index.delete(stale).deleted
         hashes.save()
         if changes:
             index.optimize()
         return changes
-
-    def _roots(self) -> list[Root]:
-        """Return the roots of the paths that exist, and log the others."""
-        roots = []
-        for name in self.paths:
-            try:
-                roots.append(Root.parse(self.folder / name).resolve())
-            except InputError:
-                log.warning("%s is no longer in %s; its documents are removed from the index", name, self.folder)
-        return roots

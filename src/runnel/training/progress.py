@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.files import write
+from runnel.files import open_own, replacing, write
 from runnel.training.checkpoints import find_whole_checkpoint
 
 log = logging.getLogger("runnel")
@@ -150,8 +150,8 @@ class Recorder(TrainerCallback):
             "seconds": round(self.seconds, 3),
         }
         self.rows.append(row)
-        with (self._folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with open_own(self._folder / METRICS) as file:
+            file.write(json.dumps(row).encode() + b"\n")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draw the curve so far, at most once a minute."""
@@ -198,7 +198,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     rate = axes.twinx()
     rate.plot(steps, [row["learning_rate"] for row in rows], color="tab:gray", linewidth=0.8, linestyle="--")
     rate.set_ylabel("learning rate (dashed)")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)
 
 
 @contextmanager
