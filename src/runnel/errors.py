@@ -7,7 +7,7 @@
     │       └── ScannedPdf               a PDF whose pages are pictures
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
-    ├── StoreError                       an index that is missing, of another model or format, or damaged
+    ├── StoreError                       an index that is missing, of another model or format, or damaged; a file that is not runnel's
     │   └── StoreBusy                    an index that another process is writing
     ├── EndpointError                    a language model's endpoint that cannot be reached or does not answer as expected
     ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
@@ -51,7 +51,7 @@ class CheckpointError(RunnelError, ValueError):
 
 
 class StoreError(RunnelError):
-    """An index that is missing, of another model or format, or damaged."""
+    """An index that is missing, of another model or format, or damaged; a link or a foreign file in place of one of runnel's."""
 
 
 class StoreBusy(StoreError):
