@@ -33,6 +33,15 @@ def evidence(tmp_path):
     return "evidence.jsonl"
 
 
+def test_rows_with_units_are_ranked_by_them(run, tmp_path):
+    units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
+    rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = json.loads(run("evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
+    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
+    assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
+
+
 class StoppingRetriever(FakeRetriever):
     def __init__(self, stop_after=None):
         super().__init__()

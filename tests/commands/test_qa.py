@@ -30,7 +30,11 @@ def mills(tmp_path):
 
 
 def write(path, data):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows(data)), encoding="utf-8")
+    return write_rows(path, rows(data))
+
+
+def write_rows(path, given):
+    path.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
     return path
 
 
@@ -167,6 +171,30 @@ def test_a_trial_with_few_questions_is_paid_for_once(run, stub, mills):
     assert ended.code == 0 and len(stub.asked) == 12 and "note: out/mills.found.jsonl is finished already" in ended.err
     ended = run(*BM25[:-1], 3)
     assert ended.code == 1 and "describes finished work with another top_k (2, now 3)" in ended.err
+
+
+def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
+    """18 questions about each of 15 documents, one document after the other."""
+    rows = [
+        {"id": f"{n // 18}-{n}", "question": f"wheel number {n}?", "document": f"Mill {n // 18}.", "answers": ["red"]}
+        for n in range(270)
+    ]
+    write_rows(tmp_path / "mills.jsonl", rows)
+    command = ("qa", "bm25", "mills.jsonl", "--limit", 60)
+
+    def asked(out, *options):
+        assert run(*command, "--out", out, *options).code == 0
+        return [one["question"] for one in lines(tmp_path / out / "mills.answers.jsonl")]
+
+    drawn = asked("out")
+    assert len(drawn) == 60 and len({name.partition("-")[0] for name in drawn}) >= 12
+    assert drawn == sorted(drawn, key=lambda name: int(name.partition("-")[2])), "in the order of the data"
+    (note,) = json.loads((tmp_path / "out" / "mills.json").read_text())["notes"]
+    assert "60 of its 270 questions" in note and "seed 0" in note
+    paid = len(stub.asked)
+    assert asked("out") == drawn == asked("again") and asked("other", "--seed", 1) != drawn
+    assert set(drawn) < set(asked("out", "--limit", 90)) and len(stub.asked) > paid
+    assert run(*BM25, "--seed", 1).code == 2
 
 
 def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, mills):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.command_line import FakeRetriever
+from helpers.tiny import tiny_model
 
 from runnel.evaluation.metrics import parse_metrics
 from runnel.evaluation.sentences import (
@@ -20,6 +21,7 @@ from runnel.evaluation.sentences import (
     summarize,
     values_of,
 )
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 
@@ -99,9 +101,21 @@ def test_bm25_of_sentences():
     assert (score("cat", "A cat. A dog.")[1] > 0).tolist() == [True, False]
 
 
+def test_units_are_ranked_in_place_of_sentences(tmp_path):
+    pytest.importorskip("bm25s")
+    units = ((0, 13), (13, 20), (20, len(TEXT)))
+    for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
+        assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
+        assert scorer("cat", TEXT)[0].tolist() == split_sentences(TEXT).tolist()
+    assert len(by_bm25(0.9, 0.4, chunk_words=4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
+
+
 def test_an_embedder_of_sentences():
     class Embedder:
         read = 0
+
+        def is_empty(self, text):
+            return not text.strip()
 
         def encode_document(self, texts, max_tokens=None):
             self.read += len(texts)

@@ -133,6 +133,10 @@ def test_instructions_in_columns(tmp_path):
         ([{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}], [("q", ("a",), ("b", "c"))]),
         ([{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}], [("q", ("a", "b"), ("c",))]),
         ([{"query": "q", "docs": ["a", "b", "c"], "labels": [1, 0, 0.5]}], [("q", ("a", "c"), ("b",))]),
+        (
+            [{"id": "1", "pid": "1_0", "input": "a long report", "output": "its summary"}],
+            [("its summary", ("a long report",), ())],
+        ),
     ],
 )
 def test_columns_by_name(tmp_path, lines, triples):
@@ -161,10 +165,12 @@ def test_evidence(tmp_path):
     rows = [
         {"id": "1", "question": "q", "document": "a 🜨 c", "evidence": [[0, 1], [2, 3]], "answers": ["x"]},
         {"query": "r", "document": "d", "evidence": [[0, 1]]},
+        {"query": "s", "document": "abc", "evidence": [[0, 1]], "units": [[0, 2], [2, 3]]},
     ]
     assert list(read_evidence(write(tmp_path / "e.jsonl", *rows))) == [
         Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
         Evidence("r", "d", ((0, 1),)),
+        Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
     ]
 
 
@@ -279,6 +285,14 @@ def test_ids_need_their_texts(tmp_path):
         ({"question": "q", "document": "abc", "evidence": [[-1, 1]]}, r"span \[-1, 1\] is empty or not inside"),
         ({"question": "q", "document": "abc", "evidence": [[0, 1.0]]}, "expected spans as"),
         ({"question": "q", "document": "abc", "evidence": [0, 1]}, "expected spans as"),
+        *(
+            ({"question": "q", "document": "abc", "evidence": [[0, 1]], "units": units}, message)
+            for units, message in [
+                (3, "expected a list of spans"),
+                ([[0, 3], [3, 3]], r"span \[3, 3\] is empty"),
+                *((some, r"the \d units do not tile") for some in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])),
+            ]
+        ),
     ],
 )
 def test_bad_evidence(tmp_path, row, message):

@@ -2,10 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
+from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError, InputError
+from runnel.text.sentences import read_spans
+from runnel.training.completions import read_exchanges
 from runnel.training.data import Evidence, read_evidence
+from runnel.training.decontaminate import Decontaminator
+from runnel.training.sentence_table import SentenceData
+from runnel.training.settings import DataSet, DataTable
+from runnel.training.triple_table import write_triple_table
 from tests.helpers.tokenizers_for_tests import build
 
 UNITS = ["The café is long; the dogs, they run. ", "Rivers run to the sea,\n", "in 2024 (or so)."]
@@ -41,10 +49,42 @@ def read(folder, tokenizer, *rows):
 
 def test_rows(tmp_path, tokenizer, caplog):
     first, second = read(tmp_path, tokenizer, row(tokenizer), row(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0]))
-    assert first == Evidence("Where do rivers run?", "".join(UNITS), ((38, 61), (61, 77)), "book*7")
+    units = ((0, 38), (38, 61), (61, 77))
+    assert first == Evidence("Where do rivers run?", "".join(UNITS), units[1:], "book*7", units)
     assert [first.document[a:b] for a, b in first.spans] == UNITS[1:]
     assert (second.query, second.spans) == ("Two\nlines?", ((0, 38),))
     assert caplog.messages == [f"{tmp_path / 'mambaretriever_train.jsonl'}: released under CC-BY-NC, not for commercial use"]
+
+
+@pytest.mark.parametrize("lengths", [None, (60,)])
+def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths):
+    """Neither sentences nor clauses: the authors' units end inside sentences, and have no white space at their ends."""
+    units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
+    labels = [int(n in (7, 8)) for n in range(20)]
+    (example,) = read(tmp_path, tokenizer, made := row(tokenizer, units, sentence_labels=labels))
+    model = tiny_model(tmp_path / "model")
+    _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
+    scored = [item.sentences.text[a:b] for a, b in item.sentences.spans.tolist()]
+    first = units.index(scored[0])
+    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (lengths is not None)
+    assert item.labels.tolist() == labels[first : first + len(scored)] and item.labels.sum() == 2
+    # each at its last token, which in the authors' tokens is where the row says
+    tokens = read_spans(example.document, [tokenizer.encode(example.document)], np.array(example.units))
+    asked = len(made["input_ids"]) - len(tokens.ids)
+    assert (tokens.ends + asked).tolist() == made["sentence_indices"]
+    np.testing.assert_array_equal(item.request.positions - (len(item.request.ids) - len(item.sentences.ids)), item.sentences.ends)
+
+
+def test_triples_and_copies_are_of_the_units_too(tmp_path, tokenizer):
+    read(tmp_path, tokenizer, row(tokenizer))
+    path, guard = tmp_path / "mambaretriever_train.jsonl", Decontaminator([])
+    (exchange,) = read_exchanges(path, "evidence", guard)
+    assert exchange.reply == "Rivers run to the sea,\nin 2024 (or so)."
+    table = write_triple_table(
+        tmp_path / "t.arrow", path, DataSet("x", "evidence"), DataTable(negatives=1), "embed", 0, guard, {}
+    )
+    assert table["positive"][:] == ["Rivers run to the sea,", "in 2024 (or so)."]
+    assert set(table["negative_1"][:]) == {"The café is long; the dogs, they run."}
 
 
 @pytest.mark.parametrize("off", [-4, 4])

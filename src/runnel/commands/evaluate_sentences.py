@@ -20,14 +20,12 @@ from runnel.errors import InputError
 from runnel.integrations.embedders import PREFIXES
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from runnel.evaluation.sentences import Judged, Scorer
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.training.data import Evidence
 
 
-_FORMAT = 2  # of the ranks: from 2 on with the position of each evidence span
+_FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
 
 def context_of(given: str | None) -> int | None:
@@ -43,30 +41,23 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
-def scorer_of(
-    system: System, units: Mapping[str, np.ndarray] | None = None, window: tuple[int, int] | None = None
-) -> tuple[Scorer, str | None]:
+def scorer_of(system: System, window: tuple[int, int] | None = None) -> tuple[Scorer, str | None]:
     """Return what scores sentences, and the fingerprint of its model.
 
     Args:
-        units, window: see `by_retriever`; units are also for BM25 and embedders.
+        window: see `by_retriever`.
     """
-    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever, split_chunks
-    from runnel.text.sentences import split_sentences
+    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
     from runnel.training.candidates import K1, B
 
-    def split(document: str) -> np.ndarray:
-        if system.chunk_words is not None:
-            return split_chunks(document, words=system.chunk_words)
-        return units[document] if units and document in units else split_sentences(document)
-
     if system.how == "bm25":
-        return by_bm25(**{"k1": K1, "b": B, **system.bm25}, split=split), None
+        parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
+        return by_bm25(**parameters, chunk_words=system.chunk_words), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context, units, window), retriever.model.fingerprint()
-    embedder = load_model(system)
-    scorer = by_embedder(embedder, system.reading.max_tokens, system.reading.max_query_tokens, split=split)
+        return by_retriever(retriever, system.context, window), retriever.model.fingerprint()
+    embedder, reading = load_model(system), system.reading
+    scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words)
     return scorer, None if system.model.startswith(PREFIXES) else embedder.model.fingerprint()
 
 
@@ -121,7 +112,8 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
 
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered
-            found = judge(example, *score(example.query, example.document), logits=system.how == "sentences")
+            scored = score(example.query, example.document, example.units)
+            found = judge(example, *scored, logits=system.how == "sentences")
             return asdict(found) | {"query": example.id or str(number)}
 
         return enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1), judged_row, fingerprint

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands.display import Meter, print_json
-from runnel.commands.inquiries import AskingOptions, Limit, Out, QaPaths, SetNames, open_llm, say_notes
+from runnel.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, open_llm, say_notes
 from runnel.commands.options import Dtype, Json, refuse
-from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of, window_of
+from runnel.commands.qa_reading import Setup, draw, find, read_excerpts, read_windows, system_of, window_of
 from runnel.commands.qa_results import SetResult, save_all, say_about_sets, show
 from runnel.errors import InputError
 from runnel.files import replacing
@@ -77,7 +77,8 @@ def qa(
     out: Out,
     only: SetNames = None,
     excerpts: ExcerptOptions = ExcerptOptions(),
-    limit: Limit = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     asking: AskingOptions = AskingOptions(),
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
@@ -91,6 +92,7 @@ def qa(
     after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
     setup = excerpts.setup(model, dtype)
+    refuse({"--seed": limit is None and seed}, "goes with --limit")
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
@@ -100,8 +102,8 @@ def qa(
     with asking.rounds(out, endpoint, judging) as (replies, rounds):
         for _ in rounds:
             exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
-            data = (first(data, limit) for path in paths for data in read_qa_sets(path, only or ()))
-            results = _examine_all(exam, data, setup, out, "" if limit is None else f".first-{limit}")
+            data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only or ()))
+            results = _examine_all(exam, data, setup, out, "" if limit is None else f".{limit}-seed-{seed}")
         report = save_all(results, exam, setup.settings, out)
     if as_json:
         print_json(report)

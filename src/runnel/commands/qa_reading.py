@@ -69,13 +69,10 @@ def read_excerpts(system: System, top_k: int, max_tokens: int | None, window: tu
         raise InputError("windows are for sentence retrievers that read whole documents; leave --window-tokens out")
 
     def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
-        import numpy as np
-
         from runnel.commands.evaluate_sentences import scorer_of
         from runnel.evaluation.qa.retrieving import by_retrieval
 
-        units = {one.text: np.array(one.sentences) for one in data.documents.values() if one.sentences}
-        score, fingerprint = scorer_of(system, units, window)
+        score, fingerprint = scorer_of(system, window)
         return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
 
     settings = {"model": system.model, "as": system.how, "context": system.context, "chunk_words": system.chunk_words}
@@ -106,9 +103,19 @@ def read_windows(way: Way, window: tuple[int, int]) -> Setup:
     return Setup({"model": way, "as": way, "window_tokens": size, "stride": stride}, way, load)
 
 
-def first(data: QaSet, limit: int | None) -> QaSet:
-    """Return a set with its first `limit` questions; None: all."""
-    return replace(data, questions=data.questions[:limit])
+def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
+    """Return a set with `limit` of its questions, drawn at random, in their order, and with a note of that; None: all.
+
+    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or fewer of the same.
+    """
+    count = len(data.questions)
+    if limit is None or limit >= count:
+        return data
+    import numpy as np
+
+    chosen = sorted(np.random.default_rng(seed).permutation(count)[:limit].tolist())
+    note = f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}"
+    return replace(data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note))
 
 
 def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:

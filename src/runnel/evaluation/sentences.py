@@ -12,11 +12,11 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,11 +40,14 @@ _TENTHS = 10  # of a document, for the position of each evidence span, as in pap
 _DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
 
-Split = Callable[[str], np.ndarray]
-"""Of a document: spans (n, 2) that tile it."""
+Units = tuple[tuple[int, int], ...]
+"""Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
-Scorer = Callable[[str, str], tuple[np.ndarray, np.ndarray]]
-"""Of a query and a document: the spans (S, 2) of its sentences, and their scores (S,)."""
+
+class Scorer(Protocol):
+    """Returns the spans (S, 2) of a document's sentences, or of its units, and their scores (S,) for a query."""
+
+    def __call__(self, query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +110,12 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 # ---- systems -----------------------------------------------------------------------------------------------------------
 
 
-def by_retriever(
-    retriever: SentenceRetriever,
-    context: int | None = None,
-    units: Mapping[str, np.ndarray] | None = None,
-    window: tuple[int, int] | None = None,
-) -> Scorer:
+def by_retriever(retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None) -> Scorer:
     """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
 
     Args:
         context: tokens that are read together: a document is cut into pieces of whole sentences, each read by itself. 1: every
-            sentence alone. None: the whole document.
-        units: document -> spans to score instead of its sentences; only of documents that are read whole.
+            sentence alone. None: the whole document. Units are scored only in documents that are read whole.
         window: tokens of a window and from one to the next, to read documents in windows; see `SentenceRetriever.score`.
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
@@ -132,11 +129,11 @@ def by_retriever(
         texts = [document[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
-    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        spans = units.get(document) if units and context is None else None
-        if spans is not None or window is not None:
+    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        own = context is None and units
+        if own or window is not None:
             size, stride = window or (None, None)
-            scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
+            scored = retriever.score(query, document, spans=own or None, window=size, stride=stride)
             return np.array([(one.start, one.end) for one in scored]), np.array([one.score for one in scored], np.float32)
         pieces, texts = read(document)
         scanned = list(retriever.scan(query, texts))
@@ -165,16 +162,23 @@ def cut_into_pieces(document: str, starts: np.ndarray, context: int) -> list[tup
     return [(start, end) for start, end, _ in pieces]
 
 
-def by_bm25(k1: float, b: float, *, split: Split = split_sentences) -> Scorer:
-    """Score by BM25 with the sentences of the document, or other parts of it, as the collection."""
+def _parts(document: str, units: Units, chunk_words: int | None) -> np.ndarray:
+    """Return the spans (n, 2) that are ranked: chunks, if they are wanted, else the units, if there are any, else sentences."""
+    if chunk_words is not None:
+        return split_chunks(document, chunk_words)
+    return np.array(units) if units else split_sentences(document)
+
+
+def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
+    """Score by BM25 with the sentences of the document, or its units or chunks, as the collection."""
 
     @lru_cache(maxsize=1)
-    def index(document: str) -> tuple[np.ndarray, Ranker]:
-        spans = split(document)
+    def index(document: str, units: Units) -> tuple[np.ndarray, Ranker]:
+        spans = _parts(document, units, chunk_words)
         return spans, bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
 
-    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        spans, rank = index(document)
+    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, rank = index(document, units)
         ((rows, found),) = rank([query], len(spans))
         scores = np.zeros(len(spans), np.float32)
         scores[rows] = found
@@ -188,18 +192,18 @@ def by_embedder(
     max_tokens: int | None = None,
     max_query_tokens: int | None = None,
     *,
-    split: Split = split_sentences,
+    chunk_words: int | None = None,
 ) -> Scorer:
-    """Score by the cosine of the query and each sentence, or other part, which is read by itself; longer ones are cut."""
+    """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut."""
 
     @lru_cache(maxsize=1)
-    def read(document: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        spans = split(document)
-        full = np.array([bool(document[s:e].strip()) for s, e in spans])
+    def read(document: str, units: Units) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        spans = _parts(document, units, chunk_words)
+        full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
         return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
 
-    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        spans, full, vectors = read(document)
+    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, full, vectors = read(document, units)
         scores = np.full(len(spans), -1.0, np.float32)
         scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens)[0]
         return spans, scores

@@ -24,10 +24,9 @@ from runnel.models.language_model import encode_prompt
 from runnel.request import Request
 from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
 from runnel.text.lines import keys, read_json
-from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.sentence_table import label_sentences
+from runnel.training.sentence_table import label_sentences, units_of
 
 log = logging.getLogger("runnel")
 
@@ -70,7 +69,7 @@ def read_exchanges(path: str | Path, target: Target, guard: Decontaminator) -> I
 
 
 def _evidence(example: Evidence) -> Iterator[str]:
-    sentences = split_sentences(example.document)
+    sentences = units_of(example)
     for start, end in sentences[label_sentences(example.document, sentences, example.spans)].tolist():
         yield example.document[start:end]
 

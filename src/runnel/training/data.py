@@ -34,12 +34,17 @@ class Triple:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A query with a document and at least one [start, end) character span of it that answers the query."""
+    """A query with a document and at least one [start, end) character span of it that answers the query.
+
+    Attributes:
+        units: spans that tile the document and are scored instead of its sentences; (): the data has none.
+    """
 
     query: str
     document: str
     spans: tuple[tuple[int, int], ...]
     id: str = ""
+    units: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,8 +109,8 @@ def read_evidence(
 ) -> Iterator[Evidence]:
     """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
-    Spans are Python character offsets into the document. "id" is optional, other keys are ignored. Rows of the training file that
-    paper E's authors released are read too (`runnel.training.released`).
+    Spans are Python character offsets into the document. Optional are "id", and "units", spans that tile the document; other keys
+    are ignored. Rows of the training file that paper E's authors released are read too (`runnel.training.released`).
 
     Args:
         path: the file; plain, .gz or .zst.
@@ -129,8 +134,7 @@ def read_evidence(
             if decode is None:
                 log.warning("%s: released under %s, not for commercial use", path, LICENSE)
                 decode = load_decoder(Path(path))
-            question, document, spans, key = parse_released(row, where, decode)
-            row = {"question": question, "document": document, "evidence": spans, "id": key}
+            row = parse_released(row, where, decode)
         evidence = _evidence(row, where)
         reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
         if reason is None and not _lies_within(evidence, within):
@@ -179,13 +183,22 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
     query, document, spans = row.get("question", row.get("query")), row.get("document"), row.get("evidence")
     if not isinstance(query, str) or not isinstance(document, str) or not isinstance(spans, list):
         raise InputError(f'{where}: expected texts as "question" and "document" and a list as "evidence", got {keys(row)}')
-    for span in spans:
+    units = row.get("units", [])
+    if not isinstance(units, list):
+        raise InputError(f'{where}: expected a list of spans as "units", got {str(units)[:60]}')
+    for span in [*spans, *units]:
         if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
             raise InputError(f"{where}: expected spans as [start, end] in characters, got {str(span)[:60]}")
         start, end = span
         if not 0 <= start < end <= len(document):
             raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
-    return Evidence(query, document, tuple((a, b) for a, b in spans), str(row.get("id", "")))
+    if units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]:
+        raise InputError(
+            f"{where}: the {len(units):,} units do not tile the document of {len(document):,} characters; "
+            "begin each where the one before it ends"
+        )
+    evidence, tiles = (tuple((a, b) for a, b in some) for some in (spans, units))
+    return Evidence(query, document, evidence, str(row.get("id", "")), tiles)
 
 
 def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:

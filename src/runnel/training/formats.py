@@ -232,6 +232,8 @@ def _roles_by_order(names: list[str], where: str) -> _Roles:
 
 
 def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
+    if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
+        return _Roles("output", "input", [], None, [])
     query = [n for n in names if n.lower() in _QUERY]
     positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
     negatives = [n for n in names if _NEGATIVE.fullmatch(n.lower())]

@@ -2,7 +2,11 @@
 
 A row has "context", the document's units; "sentence_labels", 1 for the units that answer; "sentence_indices", the last token of
 each unit; "input_ids", the question, a line end and the document in tokens of GPT-NeoX; and "datapoint_id". The row does not have
-the question as text, so it is decoded from the tokens before the first unit. Spans are those of the units with label 1.
+the question as text, so it is decoded from the tokens before the first unit. The units stay as they are: they are what is scored,
+and the evidence is those with label 1.
+
+Differs: where a unit ends among the tokens of a model is found as in retrieval (`text.sentences.read_spans`), not taken from
+"sentence_indices": the same place, unless one token has the end of a unit and the start of the next.
 
 The data is under CC-BY-NC: not for commercial use.
 
@@ -43,8 +47,8 @@ def load_decoder(path: Path) -> Decode:
     return load_neox_tokenizer(path.absolute().parent).decode
 
 
-def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> tuple[str, str, list[list[int]], str]:
-    """Return (question, document, spans, id) of a row.
+def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
+    """Return a row as one of evidence, with its units.
 
     Raises:
         InputError: a field is missing or malformed, or the question cannot be found; the message begins with `where`.
@@ -68,6 +72,7 @@ def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> tup
     question, found, _ = start.partition(f"\n{head}")
     if not found:
         raise InputError(f"{where}: the tokens begin with {start[:60]!r}; expected a question, a line end and {head!r}")
-    edges = pairwise(accumulate(map(len, units), initial=0))
-    spans = [[a, b] for (a, b), label in zip(edges, labels, strict=True) if label]
-    return question, "".join(units), spans, str(row.get("datapoint_id", ""))
+    spans = [[a, b] for a, b in pairwise(accumulate(map(len, units), initial=0))]
+    evidence = [span for span, label in zip(spans, labels, strict=True) if label]
+    key = str(row.get("datapoint_id", ""))
+    return {"question": question, "document": "".join(units), "evidence": evidence, "id": key, "units": spans}

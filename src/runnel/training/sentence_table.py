@@ -21,6 +21,7 @@ from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.models.base import Model
 from runnel.models.match import Item
+from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import make_item
 
@@ -36,6 +37,11 @@ _FEATURES = Features(
         "tokens": Value("int64"),  # of the item
     }
 )
+
+
+def units_of(example: Evidence) -> np.ndarray:
+    """Return the spans (S, 2) of an example's own units, or of the sentences of its document."""
+    return np.array(example.units) if example.units else split_sentences(example.document)
 
 
 def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -145,7 +151,8 @@ class SentenceData(Dataset[tuple[str, Item]]):
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file.
 
         Args:
-            evidence: examples with spans in code points. An example without a span is a document without an answer.
+            evidence: examples with spans in code points. An example without a span is a document without an answer. Units of
+                its own are scored in place of the model's.
             tokens: lengths; each example draws one of them, once, and a longer document is cut to a window of whole sentences
                 that contains all evidence (`choose_window`). None: documents stay whole.
             language: language of the documents, for sentence boundaries.
@@ -196,9 +203,9 @@ def _row(
     model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, language: str, counts: _Counts
 ) -> dict[str, Any]:
     document = example.document
-    item = make_item(model, example.query, document, language=language)
+    item = make_item(model, example.query, document, np.array(example.units) if example.units else None, language=language)
     assert item.sentences is not None
-    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units of the model
+    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units, of the example or the model
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
         window = choose_window(bounds, labels, tokens, rng)

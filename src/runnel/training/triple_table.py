@@ -21,10 +21,9 @@ from datasets.arrow_writer import ArrowWriter
 
 from runnel.errors import InputError
 from runnel.files import replacing
-from runnel.text.sentences import split_sentences
 from runnel.training.data import Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.sentence_table import label_sentences
+from runnel.training.sentence_table import label_sentences, units_of
 from runnel.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
@@ -210,7 +209,7 @@ def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
     """Yield evidence as triples: answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
     dropped = 0
     for example in guard.clean(read_evidence(source)):
-        spans = split_sentences(example.document)
+        spans = units_of(example)
         try:
             answers = label_sentences(example.document, spans, example.spans).tolist()
         except InputError as error:

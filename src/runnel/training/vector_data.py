@@ -103,6 +103,8 @@ def read_vector_data(
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
     if not keyed:
         raise InputError("there are no evidence examples to train on")
+    if unused := sum(bool(example.units) for _, example in keyed):
+        log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
     if write:
         _read(reader, texts, folder)
     assert isinstance(reader.scorer, VectorScorer)

@@ -10,6 +10,7 @@ from helpers.stub_endpoint import serve
 from runnel.errors import InputError
 from runnel.evaluation.qa.answering import Exam
 from runnel.evaluation.qa.inquiry import Inquiry
+from runnel.evaluation.qa.records import QaDocument
 from runnel.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
 from runnel.evaluation.sentences import by_bm25
 from runnel.generation.endpoint import Endpoint
@@ -185,5 +186,5 @@ def test_threads_are_checked(stub, tmp_path):
 
 
 def test_the_best_come_first_and_ties_in_document_order():
-    score = lambda question, document: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
-    assert by_retrieval(score, 2, None, TOKENIZER)("?", "abcdefgh") == [[(2, 4), (6, 8)]]
+    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
+    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]

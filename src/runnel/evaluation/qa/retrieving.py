@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from runnel.evaluation.qa.context import Span, fit, merge, windows
-from runnel.evaluation.qa.records import QaQuestion, QaSet
+from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.evaluation.sentences import Scorer
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ from runnel.text.tokenizer import Tokenizer
 Parts = list[list[Span]]
 """Spans of a document. Each part is read by itself; answers from several parts are combined."""
 
-Choose = Callable[[str, str], Parts]
+Choose = Callable[[str, QaDocument], Parts]
 """Of a question and a document: what to read."""
 
 
@@ -51,19 +51,20 @@ def find_all(data: QaSet, choose: Choose, tokenizer: Tokenizer) -> Iterator[tupl
         document = data.documents[one.document]
         if document.id != last:
             last, tokens = document.id, len(tokenizer.encode(document.text))
-        yield one.id, tokens, choose(one.question, document.text)
+        yield one.id, tokens, choose(one.question, document)
 
 
 def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
     """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most `max_tokens` tokens together."""
 
-    def choose(question: str, document: str) -> Parts:
-        spans, scores = score(question, document)
+    def choose(question: str, document: QaDocument) -> Parts:
+        text = document.text
+        spans, scores = score(question, text, document.sentences)
         best = np.argsort(-scores, kind="stable")[:top_k]
         ranked = [(start, end) for start, end in spans[best].tolist()]
         if max_tokens is not None:
-            ranked = fit(document, ranked, max_tokens, lambda text: len(tokenizer.encode(text)))
-        return [merge(document, ranked)]
+            ranked = fit(text, ranked, max_tokens, lambda part: len(tokenizer.encode(part)))
+        return [merge(text, ranked)]
 
     return choose
 
@@ -78,4 +79,4 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
         bounds = np.searchsorted(tokenizer.encode(document).starts, edges)
         return [[(int(edges[first]), int(edges[end]))] for first, end in windows(bounds, size, stride)]
 
-    return lambda question, document: cut(document)
+    return lambda question, document: cut(document.text)
