@@ -52,6 +52,10 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
         assert strategy != "link" or row["distance"] >= 10
         assert row["tokens"] <= row["length"] and row["answer"] == "He repaired wheels." and row["prompts"] == "1"
         assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
+        assert ("units" in row) == (unit == "clauses"), "which other tokenizers would group in another way"
+        assert all(
+            any(row["document"][a:b].strip() == row["document"][c:d] for a, b in row.get("units", spans)) for c, d in spans
+        )
     assert len({row["id"] for row in found}) == 7
     counts = Dropped()
     examples = list(read_evidence(tmp_path / "out" / f"{strategy}.jsonl", dropped=counts))

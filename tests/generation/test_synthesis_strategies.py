@@ -8,7 +8,7 @@ from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel.generation.endpoint import Reply
 from runnel.generation.synthesis.prompts import Rejected, ask_chunk, read_reply
-from runnel.generation.synthesis.strategies import AROUND, BESIDE, LINKED, write_chunk, write_link, write_pair
+from runnel.generation.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
 
 SIZE = 20
 
@@ -66,9 +66,12 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
     draft = write("link", text, model, seed)
     connections, question, labels = model.prompts
     place, around = (NUMBERED.findall(part) for part in connections.split("The document around it:"))
-    assert len(place) == SIZE and len(around) == min(count, SIZE + AROUND)
-    numbers = [int(number) for number, _ in around]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1)) and {n for n, _ in place} <= {n for n, _ in around}
+    numbers, inside = ([int(number) for number, _ in shown] for shown in (around, place))
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)) and inside == list(range(inside[0], inside[0] + SIZE))
+    before, after = inside[0] - numbers[0], numbers[-1] - inside[-1]
+    rest = AROUND - SIZE - NEAR  # on the other side
+    sides = {(min(NEAR, inside[0]), min(rest, count - 1 - inside[-1])), (min(rest, inside[0]), min(NEAR, count - 1 - inside[-1]))}
+    assert (before, after) in sides and before + after == max(map(sum, sides))
     assert draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
     first, second = draft.places
     assert {len(first), len(second)} <= {SIZE, *range(BESIDE + 1, 2 * BESIDE + 2)} and draft.distance >= LINKED
@@ -84,7 +87,8 @@ def test_nearer_connections_are_left_aside():
         found = json.loads(follow(messages))
         if "connections" in found:
             place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
-            near = [n for n in (place[0] - 12, place[-1] + 12) if 0 <= n < 200]
+            shown = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"])]
+            near = [n for n in (place[0] - 12, place[-1] + 12) if n in shown]
             found["connections"] = [{"sentence": n, "connection": "near"} for n in near] + found["connections"]
         return json.dumps(found)
 

@@ -20,7 +20,7 @@ from runnel.generation.synthesis.prompts import VERSION, Rejected
 from runnel.generation.synthesis.sources import Subsequence
 from runnel.generation.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
 from runnel.text.dialogue import Message
-from runnel.text.sentences import Unit
+from runnel.text.sentences import Unit, tile
 from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator
 
@@ -149,11 +149,15 @@ class Synthesis:
         return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=VERSION)
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
+        units: dict[str, Any] = {}
+        if self.settings.unit == "clauses":  # other tokenizers would group them in another way
+            units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
         return {
             "id": f"{self.settings.strategy}-{_digest(text.source, text.text, draft.question)}",
             "question": draft.question,
             "document": text.text,
             "evidence": text.spans[list(draft.units)].tolist(),
+            **units,
             "answer": draft.answer,
             "connection": draft.connection,
             "places": [list(text.span(place)) for place in draft.places],

@@ -1,11 +1,12 @@
 """Three strategies for writing a question about a subsequence, with the units that answer it.
 
 Source: paper E, sections 4 and 4.1, with the filters of its authors' code: evidence in both places, places far apart, only the
-furthest connection, one question per subsequence, no boilerplate of publishers.
+furthest connection, one question per subsequence, no boilerplate of publishers; and with the box of units that they show around a
+place, which begins or ends near it: the paper says "200 surrounding sentences".
 
 - chunk: about neighboring units.
 - pair: about two places whose vectors are near.
-- link: about two places that a language model finds connected; it reads the units around the first.
+- link: about two places that a language model finds connected; it reads the units before or after the first.
 
 A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 """
@@ -36,7 +37,8 @@ from runnel.text.dialogue import Message
 
 Strategy = Literal["link", "pair", "chunk"]
 PLACE_UNITS = {"sentence": 20, "clauses": 5}  # of a place: the paper's text, and its code
-AROUND = 200  # units that a language model reads to find connections
+AROUND = 200  # units that a language model reads to find connections, with the place ...
+NEAR = 10  # ... that has so many of them on one side, and all others on the other
 APART = 6  # units from one place of a pair to the other, at least: nearer ones share a paragraph
 LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
@@ -101,7 +103,7 @@ def write_pair(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask,
 def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
     """Write a question about a random place and the furthest one that is connected with it. Raises as `write_chunk`."""
     place = _draw_place(text, size, rng)
-    around = _around(place, len(text.spans))
+    around = _around(place, len(text.spans), rng)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
         raise Rejected("subsequences with too few units")
     reply = ask(ask_connections(_show(text, place), _show(text, around)))
@@ -126,11 +128,16 @@ def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range
     return place
 
 
-def _around(place: range, count: int) -> range:
-    """Return `AROUND` units with the place in their middle, or as near to it as the subsequence allows."""
-    size = min(AROUND + len(place), count)
-    start = min(max(place.start - (size - len(place)) // 2, 0), count - size)
-    return range(start, start + size)
+def _around(place: range, count: int, rng: np.random.Generator) -> range:
+    """Return the box of `AROUND` units that begins `NEAR` units before the place, or the one that ends as many after it.
+
+    A box ends with the subsequence; the one with more units is used, or either if they have equally many.
+    """
+    first, last = max(place.start - NEAR, 0), min(place.stop + NEAR, count)
+    after, before = range(first, min(place.start - NEAR + AROUND, count)), range(max(place.stop + NEAR - AROUND, 0), last)
+    if len(after) == len(before):
+        return (before, after)[int(rng.integers(2))]
+    return max(before, after, key=len)
 
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
