@@ -161,7 +161,9 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
 
 
 def test_batches_that_cannot_be_shared():
-    with pytest.raises(InputError, match=r"train.batch = 5 is not a multiple of 3 \(processes times train.group\)"):
+    with pytest.raises(
+        InputError, match=r"train.batch = 5 is not a multiple of 3 \(processes times train.group\); start fewer processes"
+    ):
         from runnel.training.trainers import _accumulated
 
         _accumulated(smoke_recipe("rerank", "train.batch=5", "train.group=3"))

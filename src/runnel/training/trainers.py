@@ -286,7 +286,10 @@ def _accumulated(recipe: Recipe) -> dict[str, Any]:
 
 def _divides(name: str, whole: int, parts: int) -> None:
     if whole % parts:
-        raise InputError(f"{name} = {whole} is not a multiple of {parts} (processes times train.group); choose a multiple")
+        raise InputError(
+            f"{name} = {whole} is not a multiple of {parts} (processes times train.group); "
+            "start fewer processes, or choose a multiple"
+        )
 
 
 def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:
