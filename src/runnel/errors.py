@@ -7,7 +7,7 @@
     │       └── ScannedPdf               a PDF whose pages are pictures
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
-    ├── StoreError                       an index that is missing, of another model or format, or damaged; a file that is not runnel's
+    ├── StoreError                       an index that is missing, of another model or format, or damaged, or a foreign file
     │   └── StoreBusy                    an index that another process is writing
     ├── EndpointError                    a language model's endpoint that cannot be reached or does not answer as expected
     ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
