@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.errors import InputError, StoreError
@@ -265,3 +269,11 @@ def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch
     add(store, document("new", ["a new text"], [vectors[0]], year=0))  # is found before the index knows it
     assert {one.document for one in store.nearest(vectors[0], 4, [])} >= {"d0", "new"}
     store.close()
+
+
+def test_a_process_that_sees_many_commits_does_not_grow(tmp_path):
+    """LanceDB caches what it reads of every version, and Arrow's own allocators grow with its threads: 23 MB in 20 commits."""
+    command = [sys.executable, PROGRAMS / "many_commits.py", tmp_path / "index", "20", "40"]
+    done = subprocess.run(command, env=os.environ | PATHS, check=True, capture_output=True, text=True)
+    early, late = map(float, done.stdout.split())
+    assert late - early < 5

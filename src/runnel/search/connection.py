@@ -37,6 +37,7 @@ def connect(uri: str, *, create: bool) -> Any:
         StoreError: the place cannot be reached, or the folder does not exist and `create` is false.
     """
     os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's other allocators grow with each of LanceDB's threads
     with needing("an index needs lancedb", "search"):
         import lancedb
     if "://" in uri:

@@ -47,6 +47,7 @@ from runnel.text.words import letters, separated
 EXACT_ROWS = 200_000
 _SCANNED = 20_000  # passages per list of `scan`
 _KEPT_COMMITS = 20  # commits that can be restored
+_SESSION_COMMITS = 20  # commits that are read through one connection
 _CONTENT = ("documents", "passages")
 _SKEW = timedelta(days=1)  # the most by which writers' clocks may differ without one removing versions that another needs
 _NOT_WHOLE = f"number != {WHOLE}"
@@ -58,13 +59,10 @@ class LanceStore:
     def __init__(self, uri: str, database: Any, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = uri
-        self._database = database
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
-        self._commits = database.open_table("commits")
-        self._tables = {name: database.open_table(name) for name in _CONTENT}  # at the last commit, for reading
-        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
         self._matrix: PassageMatrix | None = None
         self._unspaced: bool | None = None  # whether a passage has words of scripts without spaces; None: not known yet
+        self._use(database)
         self._head = self._read_commits()[-1]
         self._show()
 
@@ -335,10 +333,19 @@ class LanceStore:
         self._commits.checkout_latest()
         return sorted(self._commits.to_arrow().to_pylist(), key=lambda row: row["number"])
 
+    def _use(self, database: Any) -> None:
+        self._database, self._shown = database, 0
+        self._commits = database.open_table("commits")
+        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
+
     def _show(self) -> None:
-        for name in _CONTENT:
-            self._tables[name].checkout(self._head[name + "_version"])
+        """Move searches to the last commit."""
+        if self._shown == _SESSION_COMMITS:  # a connection keeps the metadata of all versions that it has read, up to 1 GB
+            self._use(connect(self.uri, create=False))
+        versions = {name: self._head[name + "_version"] for name in _CONTENT}
+        self._tables = {name: self._database.open_table(name, version=version) for name, version in versions.items()}
         self._matrix = self._unspaced = None
+        self._shown += 1
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
