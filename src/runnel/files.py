@@ -63,7 +63,7 @@ def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
         os.close(handle)
         raise refused
 
-    refused = StoreError(f"{path} is a link, a hard link or not a regular file, so that writing it could change another file; remove it")
+    refused = StoreError(f"{path} is a link, a hard link or no regular file, so writing it could change another file; remove it")
     if path.is_symlink():
         raise refused
     return open(path, "a+b", opener=opener)
