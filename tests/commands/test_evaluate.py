@@ -198,7 +198,7 @@ def test_compare_needs_results_of_one_task(run, tmp_path):
         (["bm25", "beir", "--as", "embed"], "bm25 is BM25, so it cannot be evaluated as embed; leave --as and --in out"),
         (["bm25", "beir", "--in", "library"], "bm25 is BM25, so it cannot be evaluated as index; leave --as and --in out"),
         (["bm25", "beir", "--metrics", "ndgc@10"], "unknown metric 'ndgc@10'; did you mean nDCG@10?"),
-        (["bm25", "beir", "--out", "no/folder"], "no/folder: the directory no does not exist; create it first"),
+        (["bm25", "beir", "--out", "qrels.txt/folder"], "qrels.txt is a file; name a folder for the results"),
         (["bm25", "qrels.txt"], "qrels.txt has ids instead of texts; also give --corpus and --queries"),
         (["bm25", "qrels.txt", "--corpus", "beir/corpus.jsonl.gz"], "ids instead of texts; also give --queries"),
         (["bm25", "questions.jsonl"], "questions.jsonl, line 1: expected evidence"),

@@ -261,7 +261,3 @@ def test_an_endpoint_that_is_down(run, stub, mills):
 def test_errors(run, stub, mills, arguments, message):
     ended = run("qa", *arguments, "--out", "out")
     assert ended.code in (1, 2) and message in " ".join(ended.err.replace("│", " ").split())
-
-
-def test_a_folder_that_cannot_be_made(run, stub, mills):
-    assert "error: no/where: the directory no does not exist; create it first" in run(*BM25[:3], "--out", "no/where").err

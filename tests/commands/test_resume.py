@@ -302,12 +302,13 @@ def test_a_folder_is_no_output(run, fake, files, name):
 
 
 @pytest.mark.parametrize("command", [("synthesize", "--without-llm"), ("adapt",)])
-def test_a_folder_for_results_that_is_a_file_or_has_no_parent(run, tmp_path, command):
+def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path, command):
     (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
-    ended = run(*command, "a.md", "--to", "no/out")
-    assert (ended.code, ended.err) == (1, "runnel: error: no/out: the directory no does not exist; create it first\n")
-    ended = run(*command, "a.md", "--to", "a.md")
-    assert (ended.code, ended.err) == (1, "runnel: error: a.md is a file; name a folder for the results\n")
+    for folder in ("a.md", "a.md/out"):
+        ended = run(*command, "a.md", "--to", folder)
+        assert (ended.code, ended.err) == (1, "runnel: error: a.md is a file; name a folder for the results\n")
+    run(*command, "a.md", "--to", "new/out")
+    assert (tmp_path / "new" / "out").is_dir()
 
 
 def test_a_description_that_is_damaged(tmp_path):

@@ -22,7 +22,7 @@ def results_folder(out: str | None) -> Iterator[Path]:
     """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards.
 
     Raises:
-        InputError: the parent of `out` does not exist.
+        InputError: `out` is a file, or in one.
     """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:

@@ -57,7 +57,7 @@ class AskingOptions:
             money: the most that all replies may cost.
 
         Raises:
-            InputError: the folder's parent does not exist, or requests to a model on this machine are to be sent in batches.
+            InputError: the folder is a file, or requests to a model on this machine are to be sent in batches.
         """
         from runnel.generation.batches import BATCH_SIZE, Batches
         from runnel.generation.endpoint import Endpoint

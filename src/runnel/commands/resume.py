@@ -30,15 +30,14 @@ def sibling(out: Path, ending: str) -> Path:
 
 
 def create_folder(path: Path) -> Path:
-    """Create a folder for results, unless it exists; return it.
+    """Create a folder for results, with the folders that it is in, unless it exists; return it.
 
     Raises:
-        InputError: it is a file, or its parent does not exist.
+        InputError: it is a file, or in one.
     """
-    expect_parent(path)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; name a folder for the results")
-    path.mkdir(exist_ok=True)
+    if file := next((one for one in (path, *path.parents) if one.is_file()), None):
+        raise InputError(f"{file} is a file; name a folder for the results")
+    path.mkdir(parents=True, exist_ok=True)
     return path
 
 
