@@ -154,12 +154,13 @@ def test_rows_of_locov1_without_its_columns_are_named(tmp_path):
         find_sets(str(tmp_path))
 
 
-def test_a_judgment_whose_score_is_no_number(tmp_path):
+@pytest.mark.parametrize("score", ["high", 1 << 32, float("inf")])
+def test_a_judgment_whose_score_is_no_grade(tmp_path, score):
     for name, row in (("corpus", {"_id": "d", "text": "x"}), ("queries", {"_id": "q", "text": "y"})):
         write_rows(tmp_path / f"{name}.jsonl", [row])
-    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d", "score": "high"}])
+    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d", "score": score}])
     (one,) = find_sets(str(tmp_path))
-    with pytest.raises(InputError, match=r"qrels\.jsonl, line 1: expected a whole number as \"score\", got 'high'"):
+    with pytest.raises(InputError, match=rf"qrels\.jsonl, line 1: expected a whole number .*\"score\", got '{score}'"):
         one.source(tmp_path)
 
 

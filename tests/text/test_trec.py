@@ -31,6 +31,8 @@ def test_qrels_formats(tmp_path, lines):
     [
         ("q 0 b high", "line 3: expected query, document, grade"),
         ("q b", "line 3: expected query, document, grade"),
+        ("q 0 b 99999999999", "line 3: expected .*99999999999"),
+        ("q 0 b -1000001", "line 3: expected .*-1000001"),
         ("q 0 1 b 1", "line 3: expected query, document, grade"),
         ("q 0 a 0", "line 3: document 'a' is judged 0 for query 'q', but 1 on an earlier line; keep one"),
     ],

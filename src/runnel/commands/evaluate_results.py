@@ -43,7 +43,7 @@ def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Pa
 def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the means over the sets of each group, then over all sets of retrieval, where a group counts as one.
 
-    Sets may have different metrics: "score" is the mean of the first of each, "metrics" has those that all of them have.
+    Sets may have different metrics: "metrics" has those that all of them have.
     """
     units: dict[str, list[dict[str, Any]]] = {}
     for one in results:
@@ -57,11 +57,9 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
     common = [metric for metric in sets[0] if all(metric in one for one in sets)]
-    score = sum(next(iter(one.values())) for one in sets) / len(sets)
     return {
         "name": name,
         "sets": len(sets),
-        "score": score,
         "metrics": {metric: sum(one[metric] for one in sets) / len(sets) for metric in common},
     }
 
@@ -83,9 +81,6 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             for one in means(shown)
         ]
         print_table(["task", "queries", *metrics], rows)
-    if len(tables) > 1:
-        (*_, overall) = means(retrieval)
-        print_text(f"{overall['score']:.4f} is the mean of the first metric of {overall['sets']} sets")
     for result in results:
         if result["kind"] == "sentences":
             evaluate_sentences.show(result)

@@ -34,6 +34,7 @@ from runnel.evaluation.tasks import TaskFiles, expect_task, find_task
 from runnel.files import replacing
 from runnel.records import titled
 from runnel.text.lines import find, keys, read_json
+from runnel.text.trec import MOST_GRADE, as_grade
 
 _NDCG = ("nDCG@10",)
 _LENGTH = "context_length"  # the column of LongEmbed's needle and passkey
@@ -339,9 +340,10 @@ def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
     if query is None or document is None:
         raise InputError(f'{where}: expected "query-id" and "corpus-id" (or "qid" and "doc_id"), got {keys(row)}')
     try:
-        return str(query), str(document), int(row.get("score", 1))
-    except (TypeError, ValueError) as error:
-        raise InputError(f'{where}: expected a whole number as "score", got {str(row["score"])[:40]!r}') from error
+        return str(query), str(document), as_grade(row.get("score", 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        most = f"a whole number of at most {MOST_GRADE:,}"
+        raise InputError(f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}') from error
 
 
 def _write(

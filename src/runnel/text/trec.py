@@ -8,18 +8,20 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from runnel.errors import InputError
 from runnel.text.lines import read_lines
 
 _HEADER = ["query-id", "corpus-id", "score"]
+MOST_GRADE = 1_000_000  # trec_eval counts grades in 32 bits, and has a counter for each up to the highest
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format.
 
     Raises:
-        InputError: a line has another form, or a document is judged twice with different grades.
+        InputError: a line has another form, a grade is beyond `MOST_GRADE`, or a document is judged twice with different grades.
     """
     qrels: dict[str, dict[str, int]] = {}
     first = True
@@ -33,11 +35,11 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             query, *iteration, name, grade = fields
             if len(iteration) > 1:
                 raise ValueError
-            judged = int(grade)
+            judged = as_grade(grade)
         except ValueError:
             raise InputError(
                 f"{where}: expected query, document, grade (BEIR) or query, 0, document, grade (TREC, MS MARCO), the grade a "
-                f"whole number; got {line[:80]!r}"
+                f"whole number of at most {MOST_GRADE:,}; got {line[:80]!r}"
             ) from None
         if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
             raise InputError(
@@ -45,6 +47,14 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
                 "earlier line; keep one of the two"
             )
     return qrels
+
+
+def as_grade(value: Any) -> int:
+    """Return a grade as a number; raise ValueError if it is not one, or is beyond `MOST_GRADE`."""
+    grade = int(value)
+    if abs(grade) > MOST_GRADE:
+        raise ValueError(f"{grade} is beyond {MOST_GRADE:,}")
+    return grade
 
 
 def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
