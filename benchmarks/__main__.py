@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.shapes import DTYPES
 from benchmarks.speed import OTHERS, Settings
 from runnel.commands.display import say
 from runnel.errors import RunnelError, describe
 from runnel.files import write
-from runnel.speed.shapes import DTYPES
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,10 +88,14 @@ def _of_models(commands: Any, name: str, text: str, texts: list[int]) -> argpars
     parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=["bf16"], help="of our weights (default: bf16)")
     gpu = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=gpu, help="default: a GPU if there is one")
-    parser.add_argument("--segment", type=int, default=1024, help="tokens of a step, of all its texts (default: 1024)")
+    parser.add_argument("--segment", type=_segment, default=1024, help="tokens of a step (default: 1024), or: whole")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="keep json, table and plot there, and resume there")
     return parser
+
+
+def _segment(text: str) -> int | None:
+    return None if text == "whole" else int(text)
 
 
 def _settings(given: argparse.Namespace, tokens: list[int]) -> Settings:

@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.compare import absent
 from benchmarks.extras import remembered, searched
+from benchmarks.measure import Check, Point, Progress, failure
 from benchmarks.processes import Spec, Worker
 from benchmarks.speed import Report, Settings, check, measure, peak
 from runnel.ops.backend import has_native_bf16
-from runnel.speed.measure import Check, Point, Progress, failure
 
 SEARCHED = ("pocket", "pocket-mamba2")  # the models of the index that is searched, and of indexing
 LONG = (8192, 262144)  # tokens of the texts whose memory and speed are compared

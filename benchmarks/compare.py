@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks import reading
 from benchmarks.extras import remembered, training
 from benchmarks.kept import Kept, Sections, joined
+from benchmarks.measure import Progress
 from benchmarks.reading import Documents
 from benchmarks.speed import Settings, measure
+from benchmarks.subject import check_device, check_subject
 from runnel.hardware import available_memory
-from runnel.speed.measure import Progress
-from runnel.speed.subject import check_device, check_subject
 
 _PACKAGES = {"transformers": "transformers", "bert": "transformers", "llama.cpp": "llama_cpp"}
 _INSTALL = {"transformers": 'pip install "runnel[baselines]"', "llama_cpp": "pip install llama-cpp-python"}
@@ -103,4 +103,4 @@ def read(settings: Settings, documents: Documents, cuts: Sequence[int | None], k
 def _check(models: Sequence[str], settings: Settings) -> None:
     check_device(settings.device)
     for model in models:
-        check_subject(model, settings.dtypes, settings.device, settings.segment, None)
+        check_subject(model, settings.dtypes, settings.device, settings.segment)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.machine import in_words
 from benchmarks.page_text import Values, checks, figure, mebibytes, remembered_table, skipped, speed_table, table
-from runnel.speed.machine import in_words
 
 
 def comparison_text(result: Values) -> str:

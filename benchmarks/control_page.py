@@ -6,8 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import in_words
 from benchmarks.page_text import table
-from runnel.speed.machine import in_words
 
 _MIB = 2**20
 

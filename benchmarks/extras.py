@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import Progress, failure, spread
 from benchmarks.processes import Spec, Worker
-from runnel.speed.measure import Progress, failure, spread
 
 _LEAST_GRADIENT_COSINE = 0.999  # fp32 kernels against fp64
 # Least correlation of scores with those of whole pairs, by the precision of stored states.

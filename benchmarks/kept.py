@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runnel.commands.doctor import machine
 from runnel.errors import InputError
 from runnel.files import write
-from runnel.speed.machine import machine
 
 FORMAT = 1
 RESULTS = ("ok", "left out", "out of memory", "missing")  # outcomes that may be published; of other systems also "refused"

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gguf import write_gguf
+from benchmarks.shapes import load_subject
 from runnel.errors import BackendUnavailable, InputError, MissingDependency
 from runnel.hardware import cores
-from runnel.speed.shapes import load_subject
 
 _BATCH = 512  # tokens of a call; llama.cpp's own default for its physical batch
 _CONTEXT = 1 << 16  # of no consequence to a recurrent model, but a limit on positions

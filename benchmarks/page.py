@@ -17,19 +17,20 @@ from benchmarks.bars import BARS, LONG, SEARCHED, bar_values, help_seconds, long
 from benchmarks.compare import absent
 from benchmarks.extras import remembered, searched, training
 from benchmarks.kept import failures
+from benchmarks.machine import in_words
+from benchmarks.measure import Progress, failure
 from benchmarks.padding import padding
 from benchmarks.page_text import page_text
 from benchmarks.plots import plot_chunks, plot_segments, plot_speed
 from benchmarks.processes import Spec, Worker
 from benchmarks.segments import Grid, sweep, sweep_chunks
+from benchmarks.shapes import describe_subject
 from benchmarks.speed import OTHERS, Settings, measure
+from runnel.commands.doctor import machine
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.models.base import BUILT_IN
 from runnel.planning import fit
-from runnel.speed.machine import in_words, machine
-from runnel.speed.measure import Progress, failure
-from runnel.speed.shapes import describe_subject
 from runnel.text.tokenizer import Tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.machine import in_words
 from benchmarks.padding import COUNTS, WAYS
-from runnel.speed.machine import in_words
 
 _MIB = 2**20
 Values = dict[str, Any]
@@ -53,8 +53,8 @@ def _head(result: Values) -> str:
     return f"""# Performance
 
 Written by `make bench` (`python -m benchmarks page docs`), never by hand; every claim about speed elsewhere links here.
-`make bench-check` checks the bars in minutes, `runnel bench MODEL-OR-SHAPE...` measures your models, and
-`python -m benchmarks compare MODEL-OR-SHAPE... --with SYSTEMS` compares them with other systems.
+`make bench-check` checks the bars in minutes; `python -m benchmarks compare MODEL-OR-SHAPE...` measures your models, next to
+other systems with `--with`.
 
 {textwrap.fill(where, 130)}
 
@@ -158,13 +158,14 @@ def _segments(result: Values) -> str:
 
 Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
 takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` and `Engine(backbone, whole=True)`, or
-`runnel bench --segment V` and `--segment whole`. Both give the same vectors. Three runs: mean, smallest and largest; bf16.
+`python -m benchmarks compare --segment V` and `--segment whole`. Both give the same vectors. Three runs: mean, smallest and
+largest; bf16.
 
 {table(head, rows)}
 
 ![segments](performance-segments.png)
 
-`Engine.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and states may take beyond
+`Engine.plan(backbone, memory_bytes)` chooses the segment for what steps and states may take beyond
 the weights: as long as fits, up to where longer ones gain nothing. The plan says which memory and speed to expect, and
 `Engine(backbone, plan)` keeps to it. Without a plan a step on a CPU has 1,024 tokens: longer ones are a few percent faster,
 but a short text has to wait for the step that is running. On a GPU it has 4,096 of one text, or 16,384 of several, as far as half

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kept import Sections
+from benchmarks.measure import SLOW_S, Progress, failure, spread
 from benchmarks.padding import COUNTS, padding
 from benchmarks.processes import Worker
+from benchmarks.shapes import describe_subject
 from benchmarks.speed import Report, Settings, check, start
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
-from runnel.speed.measure import SLOW_S, Progress, failure, spread
-from runnel.speed.shapes import describe_subject
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.corpora import read_corpus

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import in_words
 from runnel.commands import evaluate_sentences
+from runnel.commands.doctor import machine
 from runnel.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions, evaluate
 from runnel.commands.evaluate_results import save
 from runnel.commands.evaluate_retrieval import System as Scored
@@ -28,13 +30,12 @@ from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
 from runnel.evaluation.metrics import interval, ranked
 from runnel.evaluation.segments import Reading
-from runnel.evaluation.sentences import Scorer
+from runnel.evaluation.sentences import Scorer, Units
 from runnel.evaluation.tasks import find_task, read_task
 from runnel.files import write
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
-from runnel.speed.machine import in_words, machine
 from runnel.text.trec import read_qrels, read_scores
 from tools.train_pocket.data import EVIDENCE, held_back, read_lines
 from tools.train_pocket.recall import standard
@@ -223,8 +224,8 @@ def _both(system: Scored) -> tuple[Scorer, str | None]:
     """Return what scores sentences by the sum of the z-scores of BM25 and of the embedder of `system`."""
     (words, _), (meaning, fingerprint) = (scorer_of(one) for one in (Scored("bm25", "bm25"), system))
 
-    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        (spans, a), (_, b) = words(query, document), meaning(query, document)
+    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        (spans, a), (_, b) = words(query, document, units), meaning(query, document, units)
         return spans, standard(a) + standard(b)
 
     return score, fingerprint

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import peak_bytes, reset_peak
 from runnel.backbones.encoder.model import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
@@ -28,7 +29,6 @@ from runnel.records import Document
 from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
-from runnel.speed.machine import peak_bytes, reset_peak
 from runnel.text.sentences import read_sentences, split_sentences
 
 WORDS = 1000  # of a document

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.machine import peak_bytes, reset_peak
+from benchmarks.measure import Check, Point, Progress, failure, run_rounds, spread
 from benchmarks.processes import Spec, Worker
 from benchmarks.speed import Report, check, peak
 from runnel.ops.mlstm.torch import mlstm_torch
 from runnel.ops.ssd.torch import ssd_torch
 from runnel.ops.wkv7.torch import wkv7_torch
-from runnel.speed.machine import peak_bytes, reset_peak
-from runnel.speed.measure import Check, Point, Progress, failure, run_rounds, spread
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Speed and peak memory of several systems next to ours, each in a process of its own.
 
-The rules are the same as in `runnel.speed.measure`: no figure without a check, and every round visits all systems of a model.
+No figure without a check, and every round visits all systems of a model.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.processes import Spec, Worker
-from runnel.speed.measure import (
+from benchmarks.measure import (
     SLOW_S,
     Check,
     Point,
@@ -27,7 +26,8 @@ from runnel.speed.measure import (
     run_rounds,
     set_peak,
 )
-from runnel.speed.subject import roofline_dtype
+from benchmarks.processes import Spec, Worker
+from benchmarks.subject import roofline_dtype
 
 OTHERS = ("transformers", "llama.cpp", "bert")
 
@@ -37,7 +37,7 @@ class Settings:
     """What to measure.
 
     Args:
-        models: names that `runnel.speed.shapes.load_subject` takes.
+        models: names that `shapes.load_subject` takes.
         cells: (texts, tokens of each).
         others: systems of `OTHERS` to compare with.
         other_cells: the cells of the other systems, if they differ.

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.shapes import SHAPES
+from benchmarks.subject import IDS, Subject, plain_backbone
 from benchmarks.systems import EqualBert, System
 from runnel.backbones.base import Backbone
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
 from runnel.models.reranker import Reranker
-from runnel.speed.shapes import SHAPES
-from runnel.speed.subject import IDS, Subject, plain_backbone
 
 _PLACES = 64  # of every weight's gradient are compared
 _QUERY = "when is the finally clause executed if a return statement is reached"

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from benchmarks.shapes import DTYPES, describe_subject, load_subject
 from runnel.backbones.base import Backbone
 from runnel.backbones.transformer.config import library
 from runnel.errors import InputError
-from runnel.speed.shapes import DTYPES, describe_subject, load_subject
 
 
 class System(Protocol):

@@ -21,11 +21,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks import steps
 from benchmarks.llama import LlamaCpp
+from benchmarks.machine import peak_bytes, reset_peak
+from benchmarks.measure import answer
 from benchmarks.profile import time_parts
+from benchmarks.subject import IDS, Clock, LinearLayers, Subject, checked_texts
 from benchmarks.systems import EqualBert, System, TransformersLibrary
-from runnel.speed.machine import peak_bytes, reset_peak
-from runnel.speed.measure import answer
-from runnel.speed.subject import IDS, Clock, LinearLayers, Subject, checked_texts
 
 SYSTEMS: dict[str, Callable[..., System]] = {
     "runnel": Subject,

@@ -24,7 +24,7 @@ ALLOWED = {
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {
-    name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
+    name: BELOW | {"search", "training", "integrations"} for name in ("search", "training", "integrations")
 }
 ALLOWED["generation"] = set(ALLOWED)
 ALLOWED["evaluation"] = set(ALLOWED)

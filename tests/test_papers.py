@@ -16,11 +16,10 @@ from helpers.tiny import tiny_model
 from benchmarks.__main__ import _parser
 from benchmarks.__main__ import main as benchmarks
 from benchmarks.reading import read_documents
+from benchmarks.shapes import SHAPES
 from runnel.cli import app
 from runnel.commands import evaluate_retrieval
-from runnel.commands.bench import _names, _numbers
 from runnel.evaluation.metrics import parse_metrics
-from runnel.speed.shapes import DTYPES, SHAPES, check_name
 from runnel.training import recipes
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -89,10 +88,6 @@ def test_command_can_be_run(command):
         assert recipe.data.sets
     elif name == "evaluate" and given["metrics"] is not None:
         assert parse_metrics(given["metrics"].split(","))
-    elif name == "bench":
-        for model in given["models"]:
-            check_name(model)
-        assert set(_names(given["dtypes"])) <= set(DTYPES) and _numbers("--lengths", given["lengths"])
 
 
 def test_sizes_exist():
@@ -114,7 +109,7 @@ def test_links_lead_somewhere(link):
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
-    r"runnel (train|qa|label|judge|synthesize|info|bench) ",  # each recipe's --smoke form is trained in tests/training
+    r"runnel (train|qa|label|judge|synthesize|info) ",  # each recipe's --smoke form is trained in tests/training
     r"runnel evaluate .*(mteb|st-code):",  # the hub
     r"runnel evaluate --compare qa-",  # results of `runnel qa`
     r"python -m benchmarks (page|control|compare|train) ",

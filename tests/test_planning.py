@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.toy import Toy
 
+from benchmarks.shapes import describe_subject, load_subject, random_backbone
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
@@ -20,7 +21,6 @@ from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
 from runnel.errors import InputError
 from runnel.planning import ENOUGH, fit
-from runnel.speed.shapes import describe_subject, load_subject, random_backbone
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,8 @@ def test_chunks_where_plain_torch_runs(architecture, chunk):
     assert (f", chunks of {chunk}:" in str(found)) is (chunk is not None)
     short = fit(plain, 4 * plain.state_bytes + 11 * (found.step_bytes // found.segment))
     assert (short.segment, short.chunk) == (11, chunk and 16)
-    assert fit(random_backbone(architecture, CONFIGS[architecture], torch.float32), 1 << 26).chunk is None
+    with_kernels = None if architecture != "mamba3" else chunk
+    assert fit(random_backbone(architecture, CONFIGS[architecture], torch.float32), 1 << 26).chunk == with_kernels
 
 
 MEASURED = """
@@ -138,8 +139,8 @@ from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
-from runnel.speed.machine import reset_peak, peak_bytes
-from runnel.speed.shapes import random_backbone
+from benchmarks.machine import reset_peak, peak_bytes
+from benchmarks.shapes import random_backbone
 
 architecture, dtype, budget = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
 configs = {
@@ -156,15 +157,14 @@ before = peak_bytes("cpu")
 engine = Engine(backbone, memory_bytes=budget)
 for lengths in ([2 * engine.step_tokens], numbers.integers(1, engine.step_tokens // 2, 12)):  # about three steps
     engine.run([Request(numbers.integers(0, 100, length)) for length in lengths])
-found = {"taken": peak_bytes("cpu") - before, "step": engine.step_tokens, "kernels": backbone.fast is not None}
-print(json.dumps(found))
+print(json.dumps({"taken": peak_bytes("cpu") - before, "step": engine.step_tokens}))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc, which only Linux has")
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
-    [(name, "bfloat16") for name in ("mamba2", "mamba3", "rwkv7")] + [("mamba2", "plain"), ("xlstm", "plain")],
+    [(name, "bfloat16") for name in ("mamba2", "mamba3", "rwkv7", "xlstm")] + [("mamba2", "plain"), ("xlstm", "plain")],
 )
 def test_a_budget_is_not_exceeded(architecture, dtype):
     """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a step has more than that."""
@@ -172,6 +172,5 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
     command = [sys.executable, "-c", MEASURED, architecture, "float32" if plain else dtype, str(budget)]
     environment = os.environ | {"NUMBA_DISABLE_JIT": str(int(plain))}
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
-    assert found["kernels"] is not plain
     assert found["step"] >= 256
     assert budget / 5 < found["taken"] < budget + (16 << 20), found

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.machine import peak_bytes, reset_peak
+from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
 from runnel.backbones.transformer.config import TransformerConfig
 from runnel.backbones.transformer.model import Transformer
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
-from runnel.speed.machine import peak_bytes, reset_peak
-from runnel.speed.shapes import load_subject
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.forward import trainable, vectors

@@ -25,7 +25,6 @@ import typer
 from runnel.commands.adapt import adapt
 from runnel.commands.analyze import analyze
 from runnel.commands.ask import ask
-from runnel.commands.bench import bench
 from runnel.commands.display import LogLines, print_text, printable, report_bug, say
 from runnel.commands.doctor import doctor
 from runnel.commands.embed import embed
@@ -73,7 +72,6 @@ COMMANDS = (
     synthesize,
     adapt,
     info,
-    bench,
     doctor,
 )
 LIKE_GREP = (find, search, ask, verify)  # commands with the exit codes of grep

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks.gguf import write_gguf
 from benchmarks.llama import LlamaCpp
+from benchmarks.measure import compare
+from benchmarks.shapes import SHAPES, describe_subject, load_subject, random_backbone
+from benchmarks.subject import Subject
 from runnel.errors import InputError, MissingDependency
-from runnel.speed.measure import compare
-from runnel.speed.shapes import SHAPES, describe_subject, load_subject, random_backbone
-from runnel.speed.subject import Subject
 
 
 class Reader:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks.profile import PRODUCTS, REST, time_parts
+from benchmarks.subject import Subject
 from runnel.backbones.mamba2 import cpu as mamba2_cpu
 from runnel.errors import InputError
-from runnel.speed.subject import Subject
 
 IDS = torch.randint(0, 100, (1, 300), generator=torch.Generator().manual_seed(1))
 
@@ -35,7 +35,7 @@ import sys
 import torch
 from runnel.backbones.xlstm.model import XlstmConfig
 from benchmarks.profile import PRODUCTS, REST, time_parts
-from runnel.speed.shapes import random_backbone
+from benchmarks.shapes import random_backbone
 
 config = XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
 backbone = random_backbone("xlstm", config, torch.float32).requires_grad_(False)

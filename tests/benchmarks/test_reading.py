@@ -8,9 +8,9 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.kept import failures
 from benchmarks.reading import batches, cut, lengths_of, measure, read_documents, work
+from benchmarks.shapes import describe_subject
 from benchmarks.speed import Settings
 from runnel.errors import InputError
-from runnel.speed.shapes import describe_subject
 
 COUNTS = ["linear layers, recurrence, attention", "2 x parameters, attention", "2 x parameters, SSD in chunks of 256"]
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from helpers.tiny_shapes import same
 
+from benchmarks.shapes import load_subject
+from benchmarks.subject import Subject
 from benchmarks.systems import EqualBert, TransformersLibrary
 from runnel.errors import InputError
-from runnel.speed.shapes import load_subject
-from runnel.speed.subject import Subject
 
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pytest
 
-from runnel.speed.measure import answer
+from benchmarks.measure import answer
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)

@@ -3,12 +3,12 @@
 import pytest
 from torch import Tensor
 
+from benchmarks import shapes
+from benchmarks.measure import compare
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
-from runnel.speed import shapes
-from runnel.speed.measure import compare
 
 
 @pytest.fixture

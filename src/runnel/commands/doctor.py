@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import shlex
 import time
 from collections.abc import Iterator
@@ -61,7 +62,6 @@ def doctor(as_json: Json = False) -> int:
 def _facts() -> dict[str, Any]:
     from runnel.hardware import available_memory
     from runnel.ops.backend import numba_problem
-    from benchmarks.machine import machine
 
     with Meter("measuring pocket"):
         pocket = _pocket()
@@ -76,6 +76,41 @@ def _facts() -> dict[str, Any]:
         "pocket": pocket,
         "extras": extras(),
     }
+
+
+def machine() -> dict[str, Any]:
+    """Return processor, cores, threads, GPU and versions, as JSON values."""
+    import torch
+
+    from runnel.hardware import cores
+    from runnel.ops.backend import has_native_bf16
+
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "native_bf16": has_native_bf16(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("runnel", "torch", "numba", "transformers", "llama-cpp-python")},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------

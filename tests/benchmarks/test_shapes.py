@@ -4,10 +4,10 @@ import pytest
 import torch
 from helpers.tiny import tiny_model
 
+from benchmarks.shapes import SHAPES, check_name, describe_subject, load_subject, random_backbone
 from runnel.backbones.transformer.config import TransformerConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
-from runnel.speed.shapes import SHAPES, check_name, describe_subject, load_subject, random_backbone
 
 TINY_LLAMA = TransformerConfig.of(
     {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1}

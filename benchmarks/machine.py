@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from runnel.hardware import cores
-from runnel.ops.backend import has_native_bf16
-
-
-def machine() -> dict[str, Any]:
-    """Return processor, cores, threads, GPU and versions, as JSON values."""
-    return {
-        "processor": _processor(),
-        "cores": cores(),
-        "threads": torch.get_num_threads(),
-        "native_bf16": has_native_bf16(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("runnel", "torch", "numba", "transformers", "llama-cpp-python")},
-    }
 
 
 def in_words(facts: dict[str, Any]) -> str:
@@ -60,19 +41,3 @@ def peak_bytes(device: str) -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""Measure speed and peak memory by length, batch and dtype, in interleaved rounds.
+"""What all measurements share: points and their figures, checks, interleaved rounds, failures as answers.
 
 No figure is reported for a model whose hidden vectors differ from those of the plain path in fp64 on the same weights. A round
 measures every cell before the next round starts, so that a slow phase of the machine affects all cells equally.
@@ -9,18 +9,14 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.subject import LinearLayers, roofline_dtype
 from runnel.errors import BackendUnavailable, InputError, MissingDependency, RunnelError
-from runnel.speed.machine import peak_bytes, reset_peak
-from runnel.speed.subject import Clock, LinearLayers, Subject, checked_texts, roofline_dtype
 
 Progress = Callable[[str], None]
 SLOW_S = 100.0  # cells that would take longer are skipped
@@ -30,7 +26,6 @@ SLOW_S = 100.0  # cells that would take longer are skipped
 _LEAST_COSINE = {"fp32": 0.99999, "bf16": 0.99, "int8": 0.995, "q8_0": 0.98}
 _LARGEST_FP32 = 1e-3  # over the root mean square
 _REPEATED_S = 0.32  # share of the limit above which a cell is measured only once
-_WARM = 64  # tokens read before timing, so that kernels are compiled
 
 
 @dataclass(frozen=True)
@@ -91,75 +86,6 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     return middle | {"min": min(values), "max": max(values), "runs": len(values)}
 
 
-def measure(
-    model: str,
-    dtypes: Sequence[str],
-    cells: Sequence[tuple[int, int]],
-    progress: Progress,
-    *,
-    device: str = "cpu",
-    segment: int | None = 1024,
-    budget: int | None = None,
-    rounds: int = 3,
-    memory: bool = False,
-) -> tuple[list[Point], list[Check], str]:
-    """Measure a model, and its linear layers alone: check, then time, then (`memory`) the peak of each cell in a new process.
-
-    Args:
-        cells: (texts, tokens of each).
-        segment: tokens of a step through all layers; None: whole texts, layer by layer.
-        budget: bytes for steps and states, from which the segment is planned instead.
-
-    Returns:
-        Points, checks, and the plan for the budget as text.
-    """
-    clock = Clock(device)
-    subjects, checks = _load(model, dtypes, device, budget, clock, progress)
-    plan = next(iter(subjects.values())).plan
-    lengths = {name: segment if one.plan is None else one.plan.segment for name, one in subjects.items()}
-    # Of bf16 and int8, which share a roofline, bf16 comes last: its weights are the model's own.
-    linear = {roofline_dtype(name): (LinearLayers(subjects[name].backbone), lengths[name]) for name in sorted(dtypes)[::-1]}
-    errors = {name: layers.error() for name, (layers, _) in linear.items()}
-    points = list[Point]()
-    for batch, tokens in cells:
-        for name, check in zip(dtypes, checks, strict=True):
-            outcome = "ok" if check.passed else "wrong"
-            points.append(Point(model, "runnel", "runnel", name, tokens, batch, lengths[name], outcome, check.note))
-            points[-1].flops_per_token = subjects[name].backbone.flops_per_token
-        for name, (layers, length) in linear.items():
-            points.append(Point(model, layers.title, layers.title, name, tokens, batch, length))
-            points[-1].flops_per_token = layers.flops_per_token
-            check_products(points[-1], errors[name])
-
-    def seconds_of(point: Point) -> dict[str, Any]:
-        run = linear[point.dtype][0].run if point.system == LinearLayers.title else subjects[point.dtype].run
-        return answer(lambda: {"seconds": clock.seconds(run, point.batch, point.tokens, point.segment)})
-
-    run_rounds(points, rounds, seconds_of, progress)
-    subjects.clear()
-    linear.clear()  # the processes below need the memory
-    for point in points if memory else ():
-        if point.system == "runnel" and may_repeat(point):
-            progress(f"{model}: peak memory in {point.dtype}, {point.batch} x {point.tokens:,} tokens")
-            set_peak(point, _peak_in_new_process(point, device))
-    return points, checks, "" if plan is None else str(plan)
-
-
-def _load(
-    model: str, dtypes: Sequence[str], device: str, budget: int | None, clock: Clock, progress: Progress
-) -> tuple[dict[str, Subject], list[Check]]:
-    """Load a model in every dtype, check its hidden vectors, and warm it up."""
-    subjects, checks, texts = dict[str, Subject](), list[Check](), checked_texts()
-    plain: np.ndarray | str = ""
-    for dtype in dtypes:
-        progress(f"{model}: loading and checking {dtype}")
-        subject = subjects[dtype] = Subject(model, dtype, device, budget)
-        plain = plain if len(plain) else _vectors(subject.plain_hidden, texts)
-        checks.append(compare("runnel", model, dtype, _vectors(subject.hidden, texts), plain))
-        subject.run(clock.ids(1, _WARM), _WARM)
-    return subjects, checks
-
-
 # ---- checks ----------------------------------------------------------------------------------------------------------------
 
 
@@ -184,12 +110,6 @@ def check_products(point: Point, error: object) -> None:
     """Mark the linear layers as wrong if their products differ from fp64 by more than their dtype allows."""
     if not isinstance(error, float) or not error <= (1e-3 if point.dtype == "fp32" else 0.1):
         point.outcome, point.note = "wrong", f"its matrix products differ from fp64 by {error}"
-
-
-def _vectors(hidden: Callable[[list[torch.Tensor]], torch.Tensor], texts: list[torch.Tensor]) -> np.ndarray | str:
-    """Return hidden vectors, or a string that says why there are none."""
-    result = answer(lambda: {"vectors": hidden(texts).cpu().numpy()})
-    return result["vectors"] if "vectors" in result else failure(result)[1]
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------------
@@ -256,26 +176,6 @@ def set_peak(point: Point, found: dict[str, Any]) -> None:
     if outcome == "error" or not point.seconds:
         point.outcome = outcome
     point.note = f"memory: {outcome} ({note})"
-
-
-def _peak_in_new_process(point: Point, device: str) -> dict[str, Any]:
-    cell = (point.model, point.dtype, device, point.batch, point.tokens, point.segment)
-    try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            return pool.submit(_peak, *cell).result()
-    except BrokenProcessPool:
-        return {"out_of_memory": "the process was killed for its memory"}
-
-
-def _peak(model: str, dtype: str, device: str, batch: int, tokens: int, segment: int | None) -> dict[str, Any]:
-    def call() -> dict[str, Any]:
-        subject, clock = Subject(model, dtype, device), Clock(device)
-        subject.run(clock.ids(1, _WARM), _WARM)
-        reset_peak(device)
-        subject.run(clock.ids(batch, tokens), segment)
-        return {"peak_bytes": peak_bytes(device)}
-
-    return answer(call)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------------

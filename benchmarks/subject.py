@@ -14,13 +14,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from benchmarks.shapes import DTYPES, describe_subject, load_subject
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import Int8Linear, check_int8
 from runnel.engine import Engine, Request
 from runnel.errors import BackendUnavailable, InputError, NumericalError
 from runnel.hardware import available_memory
 from runnel.planning import fit
-from runnel.speed.shapes import DTYPES, describe_subject, load_subject
 
 IDS = 100  # random token ids are below 100; every vocabulary has that many
 LINEAR_TILE = 1024  # tokens of one product if texts are not cut
@@ -29,14 +29,13 @@ _SHORT_S = 1.0
 
 
 class Subject:
-    """A model and its engine. With `budget` (bytes for steps and states), `plan` has the segment; otherwise callers choose it."""
+    """A model and its engine; callers choose the segment."""
 
     title = "runnel"
 
-    def __init__(self, model: str, dtype: str, device: str, budget: int | None = None) -> None:
+    def __init__(self, model: str, dtype: str, device: str) -> None:
         self.name, self.dtype, self.device = model, DTYPES[dtype], device
         self.backbone = load_subject(model, self.dtype, device)
-        self.plan = None if budget is None else Engine.plan(self.backbone, budget)
         self._engines: dict[tuple[int, bool], Engine] = {}
 
     def run(self, ids: Tensor, segment: int | None) -> None:
@@ -187,7 +186,7 @@ def check_device(device: str) -> None:
         raise BackendUnavailable("a GPU was requested but torch sees none; use --device cpu, or install a CUDA build of torch")
 
 
-def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int | None, budget: int | None) -> None:
+def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int | None) -> None:
     """Check a measurement's settings without loading the model.
 
     Raises:
@@ -204,9 +203,7 @@ def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int |
         raise InputError(
             f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller model"
         )
-    if budget is not None:
-        fit(backbone, budget)
-    elif segment is not None:
+    if segment is not None:
         room, needed = free - weights, 4 * backbone.state_bytes + segment * backbone.step_bytes_per_token
         if needed > room:
             fits = fit(backbone, room).segment

@@ -1,0 +1,92 @@
+"""Points, checks and failures that all measurements share."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.bench_workers import HIDDEN
+
+from benchmarks.measure import Point, answer, compare, set_peak, spread
+from runnel.errors import BackendUnavailable, InputError, MissingDependency
+
+
+def test_a_peak_that_could_not_be_measured(monkeypatch):
+    def point():
+        return Point("m", "runnel", "runnel", "bf16", 64, 1, None, seconds=[1.0])
+
+    full, broken = point(), point()
+    set_peak(full, {"out_of_memory": "killed"})
+    assert (full.outcome, full.note) == ("ok", "memory: out of memory (killed)")
+    set_peak(broken, {"error": "it broke"})
+    assert (broken.outcome, broken.note, broken.to_dict()["tokens_per_s"]) == ("error", "memory: error (it broke)", None)
+
+
+def test_extremes_are_kept():
+    assert spread([4.0, 1.0, 2.5]) == {"median": 2.5, "mean": 2.5, "min": 1.0, "max": 4.0, "runs": 3}
+    assert spread([5.0, 1.0, 3.0, 3.0, 3.0])["mean"] == 3.0
+    assert spread([]) is None
+
+
+def vectors(cosine):
+    """HIDDEN turned by as much."""
+    other = np.roll(HIDDEN, 1, axis=1)
+    other -= HIDDEN * (other * HIDDEN).sum(1, keepdims=True) / np.square(HIDDEN).sum(1, keepdims=True)
+    other *= np.linalg.norm(HIDDEN, axis=1, keepdims=True) / np.linalg.norm(other, axis=1, keepdims=True)
+    return cosine * HIDDEN + (1 - cosine**2) ** 0.5 * other
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cosine", "passed"),
+    [
+        ("bf16", 0.991, True),
+        ("bf16", 0.989, False),
+        ("int8", 0.996, True),
+        ("int8", 0.994, False),
+        ("q8_0", 0.985, True),
+        ("q8_0", 0.97, False),
+        ("fp32", 0.9999, False),
+    ],
+)
+def test_how_close_is_the_same(dtype, cosine, passed):
+    assert compare("runnel", "m", dtype, vectors(cosine), HIDDEN).passed is passed
+
+
+def test_other_shapes_and_infinite_numbers_are_wrong():
+    names = ("runnel", "m", "bf16")
+    assert not compare(*names, HIDDEN[:-1], HIDDEN).passed
+    assert not compare(*names, HIDDEN * np.float32(np.nan), HIDDEN).passed
+    assert compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-6), HIDDEN).passed
+    assert not compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-2), HIDDEN).passed
+
+
+@pytest.mark.parametrize(
+    ("error", "key"),
+    [
+        (MissingDependency("m"), "missing"),
+        (MemoryError("m"), "out_of_memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
+        (torch.OutOfMemoryError("m"), "out_of_memory"),
+        (RuntimeError("m"), "error"),
+        (BackendUnavailable("m"), "missing"),
+        (InputError("m"), "refused"),
+        (ValueError("m"), "error"),
+    ],
+)
+def test_failures_are_answers(error, key):
+    def fail():
+        raise error
+
+    assert key in answer(fail)
+
+
+def test_out_of_memory_in_plain_words():
+    def fail():
+        raise RuntimeError(
+            "[enforce fail at a.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to allocate 219676672 bytes."
+        )
+
+    assert answer(fail)["out_of_memory"] == "no room for 210 MiB more"
+
+
+def test_a_bug_is_not_an_answer():
+    with pytest.raises(ZeroDivisionError):
+        answer(lambda: {"x": 1 / 0})
