@@ -127,6 +127,7 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
     with stopped_after(6):
         train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
     read = sorted((tmp_path / "stopped" / "data" / "documents").iterdir())
+    assert os.name == "nt" or (tmp_path / "stopped" / "data").stat().st_mode & 0o777 == 0o700
     assert len(read) == 40
     read[0].unlink()
     texts: list[str] = []

@@ -98,6 +98,7 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
     model = prepared(recipe)
     with state.main_process_first():
+        (folder / _DATA).mkdir(mode=0o700, exist_ok=True)  # it holds texts
         examples = read_run_data(recipe, model, folder / _DATA, write=state.is_local_main_process)
     if recipe.search is not None:
         recipe = replace(recipe, train=replace(recipe.train, learning_rate=_search(recipe, model, examples, folder)))
