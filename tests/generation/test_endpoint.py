@@ -2,11 +2,13 @@
 
 import builtins
 import time
+from contextvars import ContextVar
 
 import pytest
 from helpers.stub_endpoint import Stub, serve
 
 from runnel.errors import EndpointError, InputError, MissingDependency
+from runnel.generation import endpoint
 from runnel.generation.endpoint import Endpoint, Reply
 
 ASK = [{"role": "user", "content": "name a color"}]
@@ -54,6 +56,41 @@ def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, faults: list, mess
     with pytest.raises(EndpointError, match=f"{stub.url} {message}"):
         Endpoint(stub.url, "stub", retries=1, timeout_s=0.3).complete(ASK, max_tokens=5)
     assert len(stub.asked) == len(faults), "mistakes of ours are not repeated"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "bound"),
+    [("words", r"more than [\d,]+ (characters|bytes)"), ("line", r"more than [\d,]+ bytes"), ("comments", "not ended after 1 s")],
+)
+def test_an_answer_without_end_is_one_error(
+    stub: Stub, fault: str, bound: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_SECONDS_PER_TOKEN", 0.1 if fault == "comments" else 60.0)
+    parts: list[str] = []
+    stub.faults.append(fault)
+    with pytest.raises(EndpointError, match=f"{stub.url} .*{bound}"):
+        Endpoint(stub.url, "stub", timeout_s=0.5).complete(ASK, max_tokens=5, on_text=parts.append if streamed else None)
+    assert len(stub.asked) == 1 and len("".join(parts)) < 11_000
+
+
+def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ContextVar[endpoint._Limits]("limits")
+    limits.set(endpoint._Limits(size=99))
+    monkeypatch.setattr(endpoint, "_LIMITS", limits)
+    stub.models = ["long" * 99]
+    with pytest.raises(EndpointError, match=f"{stub.url} did not list its models .*more than 99 bytes"):
+        _ = Endpoint(stub.url).model
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, streamed: bool) -> None:
+    stub.faults.append("moved")
+    with pytest.raises(
+        EndpointError, match=f"{stub.url} .* redirects to 'http://localhost:.*/v1/chat/completions', where nothing"
+    ):
+        Endpoint(stub.url, "stub").complete(ASK, max_tokens=5, on_text=(lambda text: None) if streamed else None)
+    assert len(stub.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from typing import Any
 from helpers.stub_batches import StubBatches
 
 HEAD = {"id": "1", "created": 1, "model": "stub"}
+WORD = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
+ENDLESS = {"words": f"data: {json.dumps(HEAD | WORD)}\n\n".encode(), "line": b"data: " + b"x" * 9999, "comments": b": ping\n\n"}
 
 
 def usage_of(text: str) -> dict[str, int]:
@@ -29,7 +31,7 @@ class Stub:
     Attributes:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut",
-            "slow" or "not streamed".
+            "slow", "not streamed", "moved" (to another host name) or a kind of `ENDLESS` answer.
         slow_s: how late a slow answer is.
         loading: how often it does not list its models yet.
         asked: the bodies of all requests, also of those in batches.
@@ -78,6 +80,10 @@ class Handler(BaseHTTPRequestHandler):
             self._send({"error": {"message": f"fault {fault}"}}, fault, {"retry-after-ms": "10"})
         elif fault == "malformed":
             self._raw(b'{"choices": [{"mess')
+        elif fault == "moved":
+            self._raw(b"", 307, {"Location": self.stub.url.replace("127.0.0.1", "localhost") + "/chat/completions"})
+        elif fault in ENDLESS:
+            self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)
         elif fault == "no text":
             self._send({"id": "1", "object": "chat.completion", "created": 1, "model": "stub", "choices": []})
         else:
@@ -127,6 +133,16 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(BrokenPipeError):  # a client that waits no longer
             self.wfile.write(body[:kept])
+
+    def _pour(self, part: bytes, pause_s: float) -> None:
+        """Send an answer that does not end before the client leaves."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(part)
+                time.sleep(pause_s)
 
 
 @contextmanager

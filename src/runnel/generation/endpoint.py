@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import os
+import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 from runnel.errors import EndpointError, InputError, needing
 from runnel.text.dialogue import Message
+
+# Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor, 400 bytes a token in a stream.
+_SECONDS_PER_TOKEN = 2.0
+_BYTES_PER_TOKEN, _CHARACTERS_PER_TOKEN = 4096, 64
+_SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
+
+
+class _Limits(NamedTuple):
+    """The most that the body of an answer may have. The default: results of a batch have up to 200 MB."""
+
+    size: int = 256 << 20
+    seconds: float = 600.0
+
+
+_LIMITS = ContextVar("_LIMITS", default=_Limits())  # noqa: B039  (immutable); of the request that this thread sends
 
 
 @dataclass(frozen=True)
@@ -57,7 +75,8 @@ class Endpoint:
     """A client of an endpoint.
 
     Requests that fail because the endpoint is busy or not reached are repeated, after the time it asks for or else with growing
-    pauses. A streamed reply is not repeated after its first text.
+    pauses. A streamed reply is not repeated after its first text. Redirects are not followed: they would take the prompt and the
+    key elsewhere. `max_tokens` bounds a reply in bytes, characters and time, even if the endpoint ignores it.
 
     Args:
         url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or with a key OpenAI's.
@@ -95,8 +114,12 @@ class Endpoint:
             raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
         with needing("language models need the package openai", "llm"):
             import openai
-        self.client = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=timeout_s, max_retries=retries)
-        self._model = model
+        http = openai.DefaultHttpxClient(timeout=timeout_s, event_hooks={"response": [_guard]})
+        self.client = openai.OpenAI(
+            base_url=self.url, api_key=key or "none", timeout=timeout_s, max_retries=retries, http_client=http
+        )
+        weakref.finalize(self.client, http.close)
+        self._model, self._timeout_s = model, timeout_s
 
     @cached_property
     def model(self) -> str:
@@ -133,36 +156,45 @@ class Endpoint:
             on_text: called with each part of the text as it arrives; the reply is then streamed.
 
         Raises:
-            EndpointError: the endpoint cannot be reached, refuses the request, answers something else, or ends a stream early.
+            EndpointError: the endpoint cannot be reached, refuses the request, redirects it, answers something else, ends a
+                stream early, or sends more than `max_tokens` can be.
         """
         options = self.body(messages, max_tokens, temperature)
-        if on_text is None:
-            with self.errors("did not answer"):
-                return reply_of(self.client.chat.completions.create(**options))
-        stream = self._stream(options)
-        while True:
-            try:
-                part = next(stream)
-            except StopIteration as end:
-                whole: Reply = end.value
-                return whole
-            on_text(part)
+        size, seconds = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
+        outer = _LIMITS.set(_Limits(size, seconds))
+        try:
+            if on_text is None:
+                with self.errors("did not answer"):
+                    reply = reply_of(self.client.chat.completions.create(**options))
+                    _expect_length(len(reply.raw), max_tokens)
+                    return reply
+            stream = self._stream(options, max_tokens)
+            while True:
+                try:
+                    part = next(stream)
+                except StopIteration as end:
+                    whole: Reply = end.value
+                    return whole
+                on_text(part)
+        finally:
+            _LIMITS.reset(outer)
 
     def body(self, messages: list[Message], max_tokens: int, temperature: float) -> dict[str, Any]:
         """Return the fields of a request."""
         limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
         return {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
 
-    def _stream(self, options: dict[str, Any]) -> Generator[str, None, Reply]:
+    def _stream(self, options: dict[str, Any], max_tokens: int) -> Generator[str, None, Reply]:
         """Yield the parts of a streamed reply; return it whole."""
         from openai.types.chat import ChatCompletion
 
-        parts, finish, usage = [], None, None
+        parts, length, finish, usage = [], 0, None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
         with self.errors("did not answer"), self.client.chat.completions.create(**options) as stream:
             kind = stream.response.headers.get("content-type", "")
             if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
                 reply = reply_of(ChatCompletion.construct(**stream.response.json()))
+                _expect_length(len(reply.raw), max_tokens)
                 yield reply.raw
                 return reply
             for chunk in stream:
@@ -171,11 +203,12 @@ class Endpoint:
                     finish = choice.finish_reason or finish
                     if choice.delta.content:
                         parts.append(choice.delta.content)
+                        length += len(parts[-1])
+                        _expect_length(length, max_tokens)
                         yield parts[-1]
-            text = "".join(parts)
             if finish is None:
-                raise ValueError(f"the reply ended early, after {len(text):,} characters")
-            return _reply(text, finish, usage)
+                raise ValueError(f"the reply ended early, after {length:,} characters")
+            return _reply("".join(parts), finish, usage)
 
     @contextmanager
     def errors(self, what: str, hint: str = "") -> Iterator[None]:
@@ -199,6 +232,31 @@ class Endpoint:
             raise EndpointError(f"{self.url} broke the connection ({_short(str(why))}); try again") from error
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
             raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}{hint}") from error
+
+
+def _guard(response: Any) -> None:
+    """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether it is streamed or not."""
+    if response.has_redirect_location:
+        where = _short(response.headers["location"])
+        raise ValueError(f"it redirects to {where!r}, where nothing was sent; give that URL if you trust it")
+    response.iter_bytes = partial(_bounded, response.iter_bytes, _LIMITS.get())
+
+
+def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: _Limits, chunk_size: int | None = None) -> Iterator[bytes]:
+    end, size = time.monotonic() + limits.seconds, 0
+    for part in read(chunk_size):
+        size += len(part)
+        if size > limits.size:
+            raise ValueError(f"its answer has more than {limits.size:,} bytes")
+        if time.monotonic() > end:
+            raise ValueError(f"its answer had not ended after {limits.seconds:,.0f} s")
+        yield part
+
+
+def _expect_length(length: int, max_tokens: int) -> None:
+    limit = _SPARE_CHARACTERS + max_tokens * _CHARACTERS_PER_TOKEN
+    if length > limit:
+        raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
 
 
 def reply_of(completion: Any) -> Reply:
