@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.pages import blocks, commands, missing, printed
+from helpers.stub_endpoint import serve
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,7 +79,19 @@ def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, instal
     assert re.findall(r"pip install -qq .*-c constraints.txt -e (\S+)", makes) == installed
 
 
-@pytest.mark.parametrize("line", [line for kind, body in BLOCKS if kind == "text" for line in body.splitlines()])
+def test_an_answer_of_a_language_model(folder, run, terminal, monkeypatch):
+    """The model says what is shown, with the citation that is removed."""
+    [(command, shown)] = [pair for kind, body in BLOCKS if kind == "text" for pair in commands(body)]
+    monkeypatch.chdir(folder)
+    with serve(lambda messages: shown.splitlines()[0].replace(". (no source)", " [7].")) as stub:
+        *arguments, url = shlex.split(command)[1:]
+        done = run(*arguments, stub.url)
+    assert (done.code, done.out.split()) == (3, shown.split()) and url.startswith("http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "line", [line for kind, body in BLOCKS if kind == "text" and "$ " not in body for line in body.splitlines()]
+)
 def test_commands_that_are_not_run_exist_with_their_options(run, line):
     """Text blocks have commands that do not end, or need what tests do not have."""
     program, name, *arguments = shlex.split(line)

@@ -50,7 +50,7 @@ def test_everything_for_a_program(run, fake, stub, mill):
     assert ended.code == 2, "a file is missing, as for grep"
     assert found["question"] == QUESTION and found["llm_model"] == "stub"
     assert found["answer"] == 'Anna Berg [1]; "the keeper of the mill was Anna Berg".'
-    assert (found["cited"], found["removed_citations"], found["misquoted"]) == ([1], [9], [])
+    assert (found["cited"], found["removed_citations"], found["unsourced"], found["misquoted"]) == ([1], [9], [], [])
     assert [TEXT[one["start"] : one["end"]] for one in found["excerpts"]] == [one["text"] for one in found["excerpts"]]
     assert found["prompt_tokens"] == 7 and found["finish"] == "stop" and found["left_out"] == 0
     assert [one["file"] for one in found["skipped"]] == [str(mill.parent / "missing.txt")]
@@ -100,20 +100,32 @@ def test_notes_about_an_answer(run, fake, stub, mill):
     stub.rule = lambda messages: 'It says "the keeper was a man named Ole". '
     stub.faults.append("cut")
     ended = run("ask", QUESTION, mill, "--answer-tokens", 9)
-    assert ended.code == 0 and ended.err == (
+    assert ended.code == 3 and ended.err == (
         "runnel: note: the answer cites no excerpt\n"
         'runnel: note: no excerpt says, word for word: "the keeper was a man named Ole"\n'
         "runnel: note: the answer was cut at 9 tokens; raise --answer-tokens\n"
     )
 
 
+def test_a_sentence_without_a_source_is_marked_and_counted(run, fake, stub, mill):
+    stub.rule = lambda messages: "Anna Berg [1]. It also frees the disk [7]. She sold flour."
+    ended = run("ask", QUESTION, mill, "-k", 1)
+    assert ended.out.startswith("Anna Berg [1]. It also frees the disk. (no source) She sold flour. (no source)\n\n[1] ")
+    assert ended.code == 3 and "note: 2 sentences without a source\n" in ended.err
+    ended = run("ask", QUESTION, mill, "-k", 1, "--json")
+    assert ended.code == 3 and json.loads(ended.out)["unsourced"] == ["It also frees the disk.", "She sold flour."]
+    stub.rule = lambda messages: "# Anna Berg"
+    assert run("ask", QUESTION, mill).code == 3, "a heading alone cites nothing either"
+    assert run("ask", QUESTION, mill, "missing.txt").code == 2
+
+
 def test_a_budget_leaves_excerpts_out(run, fake, stub, tmp_path):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"The keeper of the mill was Anna Berg. {name} {'word ' * 60}.", encoding="utf-8")
-    ended = run("ask", QUESTION, "a.txt", "b.txt", "c.txt", "--context-tokens", 240)
+    ended = run("ask", QUESTION, "a.txt", "b.txt", "c.txt", "--context-tokens", 260)
     assert ended.code == 0 and "runnel: note: 1 excerpt did not fit into" in ended.err
     said = "\n".join(message["content"] for message in stub.asked[0]["messages"])
-    assert len(said.split()) <= 240
+    assert len(said.split()) <= 260
 
 
 def test_an_answer_cannot_act_on_the_terminal(run, fake, stub, mill):

@@ -53,7 +53,7 @@ def ask(
     """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
 
     Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
-    error, even if other files have an answer.
+    error, even if other files have an answer, 3 for an answer with a sentence that cites nothing: "(no source)" follows it.
     """
     refuse({"PATH": places and paths}, "cannot be given with --in")
     refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
@@ -95,7 +95,7 @@ def ask(
     else:
         _end_answer(context, result, show=not show_context)
     _report(context, result, answer_tokens)
-    return 2 if failed else 0 if result.text else 1
+    return 2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
 
 
 def _find_in_files(
@@ -151,7 +151,12 @@ def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
     excerpts = [one.place.as_json() | {"text": one.text, "score": one.score} for one in context.excerpts]
-    facts = {"cited": result.cited, "removed_citations": result.removed, "misquoted": result.misquoted}
+    facts = {
+        "cited": result.cited,
+        "removed_citations": result.removed,
+        "unsourced": result.unsourced,
+        "misquoted": result.misquoted,
+    }
     counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
     found = {"question": context.question, "answer": result.text or None, **facts, "excerpts": excerpts}
     return found | {"left_out": context.left_out, "context_tokens": context.tokens, "llm_model": model, **counts}
@@ -165,6 +170,8 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
         say(f"{counted(len(context.excerpts), 'excerpt')} read; {why}")
     elif not result.cited:
         say("note: the answer cites no excerpt")
+    elif result.unsourced:
+        say(f"note: {counted(len(result.unsourced), 'sentence')} without a source")
     if result.removed:
         removed = ", ".join(f"[{number}]" for number in result.removed)
         say(f"note: removed from the answer: {removed}; it read {counted(len(context.excerpts), 'excerpt')}")
