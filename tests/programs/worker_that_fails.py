@@ -21,6 +21,10 @@ def behave(path: Any, limits: Any, encoding: Any) -> DocumentText:
             os._exit(3)
         if word == "hang":
             time.sleep(1000)
+        if word == "wait":
+            time.sleep(0.5)
+        while word == "busy":
+            pass
         if word == "memory":
             bytearray(1 << 40)
         if word == "raise":

@@ -30,13 +30,28 @@ from runnel.commands.display import (
     say,
     stdout_console,
 )
-from runnel.commands.options import DTYPES, Dtype, Encoding, Exclude, Include, Model, NoIgnore, OcrOption, Query, refuse, select
+from runnel.commands.options import (
+    DTYPES,
+    PARSE_SECONDS,
+    Dtype,
+    Encoding,
+    Exclude,
+    Include,
+    Model,
+    NoIgnore,
+    OcrOption,
+    ParseSeconds,
+    Query,
+    refuse,
+    select,
+)
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
-from runnel.text.documents.document import LINES
+from runnel.text.documents.document import LINES, Limits
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
@@ -89,6 +104,7 @@ class FileOptions:
     no_ignore: NoIgnore = False
     encoding: Encoding = None
     ocr: OcrOption = None
+    parse_seconds: ParseSeconds = PARSE_SECONDS
 
     def selection(self) -> Selection | None:
         """Return the selection of files; None: the default one.
@@ -104,11 +120,8 @@ class FileOptions:
         Raises:
             InputError: the encoding is unknown, or the command of --ocr is not usable.
         """
-        if self.ocr is None:
-            return DocumentReader(encoding=self.encoding)
-        from runnel.text.documents.ocr import Ocr
-
-        return DocumentReader(encoding=self.encoding, ocr=Ocr(self.ocr))
+        ocr = None if self.ocr is None else Ocr(self.ocr)
+        return DocumentReader(Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=ocr)
 
 
 def find(

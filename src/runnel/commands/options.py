@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from runnel.text.documents.document import Limits
+
 if TYPE_CHECKING:
     from runnel.text.folders import Selection
 
@@ -34,6 +36,10 @@ OcrOption = Annotated[
     typer.Option(
         "--ocr", metavar="COMMAND", help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".'
     ),
+]
+PARSE_SECONDS = int(Limits().seconds)
+ParseSeconds = Annotated[
+    int, typer.Option("--parse-seconds", metavar="SECONDS", min=1, max=10**6, help="Most processor time to parse a file.")
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import Encoding, Json, OcrOption
+from runnel.commands.options import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds
 from runnel.errors import InputError
 from runnel.search.finding import locate
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.ranges import By, choose_row, span_of
 from runnel.text.documents.reader import DocumentReader
@@ -28,6 +29,7 @@ def read(
     row: Annotated[str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")] = None,
     encoding: Encoding = None,
     ocr: OcrOption = None,
+    parse_seconds: ParseSeconds = PARSE_SECONDS,
     as_json: Json = False,
 ) -> int:
     """Print the text of FILE, or of its lines, pages or characters, as all commands of runnel see it."""
@@ -37,7 +39,7 @@ def read(
         raise typer.BadParameter("--lines, --pages and --characters exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
-    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
+    with DocumentReader(Limits(seconds=parse_seconds), encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
         documents = list(reader.read(file))
     for warning in dict.fromkeys(warning for document in documents for warning in document.warnings):
         say(f"note: {file}: {warning}")

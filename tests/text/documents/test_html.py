@@ -1,10 +1,13 @@
 """HTML: what is shown is read, what is not is not."""
 
+import time
+
 import pytest
 from helpers.document_checks import check, paths, shown
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.errors import ReadError
 from runnel.text.documents.html import read_html
 from runnel.text.reading import Decoded
 
@@ -113,6 +116,15 @@ def test_depth_is_no_danger():
     assert html("<div>" * 10_000 + "deep").text == "deep"
     assert html("<b>" * 20_000 + "deep").text == "deep"
     assert html("<table><tr><td>" * 300 + "deep").text == "deep"
+    assert html("<table>" + "<tr><td><font>x</td>" * 20_000).text.startswith("x")  # end tags were often left out
+
+
+@pytest.mark.parametrize("markup", ["<div>", "<ul><li>", "<div></span>", "<span><p></p>"])
+def test_nesting_that_would_take_minutes_is_refused_at_once(markup):
+    start = time.process_time()
+    with pytest.raises(ReadError, match=r"nested too deeply: \d\d,\d{3} are open at character"):
+        html(markup * 500_000)
+    assert time.process_time() - start < 10
 
 
 @settings(max_examples=60)

@@ -126,6 +126,15 @@ def test_the_text_of_a_page_is_bounded(tmp_path):
         read_pdf(path, Limits(unpacked_bytes=100))
 
 
+def test_a_page_tree_that_contains_itself_is_refused(tmp_path):
+    tree = b"/Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]"
+    (tmp_path / "a.pdf").write_bytes(
+        b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n2 0 obj <<" + tree + b">> endobj\ntrailer << /Root 1 0 R >>"
+    )
+    with pytest.raises(ReadError, match=r"claims 1,000,000 pages in 6,\d{3} bytes"):
+        read_pdf(tmp_path / "a.pdf", Limits())
+
+
 def test_page_ranges_stay_short():
     assert module._pages([3]) == "page 3"
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")

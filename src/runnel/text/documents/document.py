@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import signal
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class Limits:
         file_bytes: size of the file; files of rows, which are read as a stream, may be larger.
         unpacked_bytes: size of the unpacked content (gzip, Office files, epub) and of the text; for rows, the longest line.
         entries: files in an archive.
-        seconds: time to parse html, pdf, Office files and epub.
+        seconds: processor time to parse html, pdf, Office files and epub.
         memory_bytes: address space of the process that parses them, if the system can limit it (not on macOS and Windows).
     """
 
@@ -107,6 +108,11 @@ class Limits:
     entries: int = 10_000
     seconds: float = 120.0
     memory_bytes: int = 4 << 30
+
+    @property
+    def wait_s(self) -> float:
+        """Return the longest time by the clock to parse: generous, for busy machines, where processor time is limited too."""
+        return self.seconds * (10 if hasattr(signal, "SIGPROF") else 1)  # not on Windows
 
     def check_unpacked(self, count: int, what: str) -> None:
         """Raise ReadError for more than `unpacked_bytes`."""

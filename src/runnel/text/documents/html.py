@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import needing
+from runnel.errors import ReadError, needing
 from runnel.text.documents.document import Canonical, DocumentText
 from runnel.text.reading import Decoded
 
@@ -26,6 +27,10 @@ _KINDS = {"li": "item", "dt": "item", "dd": "item", "pre": "code", "blockquote":
 _CELLS = ("td", "th")
 _HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
+# Nothing is inside of these for long: they are empty, or the next one of their kind ends them.
+_SHORT = frozenset(f"{_VOID}|a|p|li|dt|dd|option|optgroup|colgroup|caption|thead|tbody|tfoot|tr|td|th|rb|rt|rp|rtc".split("|"))
+_MOST_OPEN = 1000  # elements open at a tag, on average over the characters (a million at least): 2 seconds of Lexbor a million
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
 _UNSHOWN = re.compile(r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
@@ -49,11 +54,33 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
         from selectolax.lexbor import LexborHTMLParser
     if _XHTML.match(markup):  # HTML has no <title/>: its rules would read everything after it as the title
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)
+    _expect_flat(markup)
     tree = LexborHTMLParser(markup.replace("\0", ""))
     head = tree.css_first("title")
     if tree.body is not None:
         _Page(canonical).read(tree.body)
     return head.text() if head is not None else None
+
+
+def _expect_flat(markup: str) -> None:
+    """Raise ReadError for markup so deep that Lexbor would take long: it looks through the open elements at each tag.
+
+    An element without its end tag counts as open, which only matters if there are tens of thousands.
+    """
+    opened: Counter[str] = Counter()
+    depth, left = 0, _MOST_OPEN * max(len(markup), 10**6)
+    for match in _TAG.finditer(markup):
+        name = match[2].lower()
+        if name not in _SHORT:
+            step = 1 if not match[1] else -1 if opened[name] else 0
+            opened[name] += step
+            depth += step
+        left -= depth
+        if left < 0:
+            raise ReadError(
+                f"its elements are nested too deeply: {depth:,} are open at character {match.start():,}; "
+                "it is damaged or hostile; simplify it, or save its text"
+            )
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _SHOWN = 12  # the most ranges of pages in a warning
+_PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
 _NUMBERING = 12  # extra characters that a heading may have over its title in the outline: "Chapter 3: "
 
 
@@ -56,6 +58,8 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
             ) from error
         raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
     try:
+        if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
+            raise ReadError(f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or hostile")
         outline = _outline(document)
         texts, faults, length = [], [], 0
         scanned: list[int] = []

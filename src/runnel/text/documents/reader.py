@@ -71,6 +71,7 @@ class DocumentReader:
         check_encoding(encoding)
         self.limits, self.encoding, self.ocr = limits or Limits(), encoding, ocr
         self._worker: subprocess.Popen[bytes] | None = None
+        self._stopped = False
 
     def __enter__(self) -> DocumentReader:
         return self
@@ -85,10 +86,17 @@ class DocumentReader:
             self._worker.communicate()
             self._worker = None
 
-    def read(self, path: str | Path, *, name: str | None = None) -> Iterator[DocumentText]:
+    def stop(self) -> None:
+        """End the second process for good, from any thread: parsing, now or later, raises `ReadError`."""
+        self._stopped = True
+        if (worker := self._worker) is not None:
+            worker.kill()
+
+    def read(self, path: str | Path | int, *, name: str | None = None) -> Iterator[DocumentText]:
         """Yield the document of a file, or of each row of jsonl, csv and tsv; "-" is standard input; gzip and zstd are unpacked.
 
         Args:
+            path: or the descriptor of an open file, which stays open: no name is followed any more.
             name: the file's name in messages, whose suffix decides between kinds of text (default: the path).
 
         Raises:
@@ -96,7 +104,6 @@ class DocumentReader:
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
         try:
-            path: or the descriptor of an open file, which stays open: no name is followed any more.
             yield from self._read_file(path, name)
         except OSError as error:  # a failing disk, a removed file
             raise ReadError(f"{name} cannot be read: {error.strerror or error}; check the file and its disk") from error
@@ -135,6 +142,12 @@ class DocumentReader:
             self.limits.check_unpacked(len(data), name)
             decoded = decode(data, name, self.encoding)
             yield _PLAIN[kind](decoded)
+        elif path is None:
+            yield from self._read_stream(file, name)
+        elif kind == "pdf" and self.ocr is not None:
+            yield self._read_scan(path, name, self.ocr)
+        else:
+            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
 
     def _read_packed(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
         try:
@@ -142,12 +155,6 @@ class DocumentReader:
             file.seek(0)
             if kind == "packed":
                 raise ReadError(f"{name} is packed twice; unpack it first")
-        elif path is None:
-            yield from self._read_stream(file, name)
-        elif kind == "pdf" and self.ocr is not None:
-            yield self._read_scan(path, name, self.ocr)
-        else:
-            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
             if kind in ROWS:
                 yield from read_rows(file, kind, name, self.limits, self.encoding)
                 return
@@ -212,14 +219,14 @@ class DocumentReader:
             late.set()
             worker.kill()
 
-        timer = threading.Timer(self.limits.seconds, stop)
+        timer = threading.Timer(self.limits.wait_s, stop)
         timer.start()
         line = b""
         try:
             with suppress(BrokenPipeError):  # the process has died; the reason is reported below
                 worker.stdin.write(json.dumps(facts | more).encode() + b"\n")
                 worker.stdin.flush()
-            line = worker.stdout.readline()
+            line = b"" if self._stopped else worker.stdout.readline()
         finally:
             timer.cancel()
             timer.join()
@@ -230,8 +237,15 @@ class DocumentReader:
         return _checked(json.loads(line), name)
 
     def _failure(self, late: bool, code: int) -> str:
+        if self._stopped:
+            return "was not parsed: reading was stopped"
         if late:
-            return f"was not parsed within {self.limits.seconds:g} s (Limits.seconds); it may be damaged or hostile"
+            return f"was not parsed within {self.limits.wait_s:g} s; it may be damaged or hostile; or the machine is too busy"
+        if code == -getattr(signal, "SIGPROF", 0):
+            return (
+                f"was not parsed in {self.limits.seconds:g} s of processor time; if you trust it, raise the limit with "
+                "--parse-seconds (Limits.seconds)"
+            )
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return (
             f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "

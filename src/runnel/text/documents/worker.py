@@ -106,6 +106,13 @@ def _confine(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _end_after(processor_s: float, clock_s: float) -> None:
+    """Have the system end this process after these seconds, whatever code it is in; 0: never."""
+    if hasattr(signal, "setitimer"):  # not on Windows
+        signal.setitimer(signal.ITIMER_PROF, processor_s)
+        signal.setitimer(signal.ITIMER_REAL, clock_s)
+
+
 def main() -> None:
     """Answer requests until standard input ends. Output of libraries is redirected to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
@@ -116,11 +123,9 @@ def main() -> None:
         limits = Limits(**request["limits"])
         if number == 0:
             _confine(limits)
-        if hasattr(signal, "alarm"):
-            signal.alarm(int(limits.seconds) + _GRACE_S)  # if the caller has died, this ends even a parser that hangs
+        _end_after(limits.seconds, limits.wait_s + _GRACE_S)  # the latter in case that the caller has died
         answer = json.dumps(_answer(request), ensure_ascii=False)
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)
+        _end_after(0, 0)
         answers.write(answer + "\n")
         answers.flush()
 
