@@ -1,10 +1,13 @@
 """`runnel verify`: the verdict, the places, and the exit code."""
 
 import json
+import sys
 
 import pytest
+from helpers.children import PROGRAMS
 from helpers.document_files import pdf
 
+from runnel.text.documents import reader
 from runnel.text.documents.reader import read_document
 
 TEXT = "# Animals\n\nThe dog barked\nall night. Nobody knew why.\n\n## Cats\n\nThe “old” cat slept.\n"
@@ -91,8 +94,20 @@ def test_the_quote_from_standard_input(run, text):
 
 def test_unreadable_files(run, text):
     done = run("verify", "Nobody knew why.", "missing.txt", text)
-    assert done.code == 2 and "missing.txt" in done.err and done.out.startswith("word for word at one place\n")
-    assert json.loads(run("verify", "x", "missing.txt", "--json").out)["skipped"][0]["file"] == "missing.txt"
+    assert done.code == 2 and "missing.txt" in done.err and done.out.startswith("word for word at one place; 1 file not read\n")
+
+
+def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    (tmp_path / "a.html").write_text("<!-- a page -->busy")
+    done = run("verify", "x", "a.html", "--parse-seconds", "1")
+    assert (done.code, done.out) == (2, "") and "a.html was not parsed in 1 s of processor time" in done.err
+    (tmp_path / "empty").mkdir()
+    assert run("verify", "x", "empty").code == 2
+    done = run("verify", "x", "missing.txt", "--json")
+    shown = json.loads(done.out)
+    assert done.code == 2 and shown["skipped"][0]["file"] == "missing.txt"
+    assert shown["match"] is shown["word_for_word"] is shown["similarity"] is None
 
 
 def test_an_empty_quote(run, text):

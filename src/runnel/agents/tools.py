@@ -13,7 +13,7 @@ from runnel.agents import results
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, digest
 from runnel.agents.models import Models
 from runnel.errors import InputError
-from runnel.records import Hit
+from runnel.records import Hit, probability
 from runnel.search.finding import Answer, Place, find, locate, locate_sentences
 from runnel.search.verifying import Quoted, verify
 from runnel.text.documents.document import DocumentText
@@ -81,7 +81,7 @@ class Tools:
         findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
         digests = {one.document.id: one.document.sha256 for one in documents}
         sentences = [
-            _sentence(rank, answer, digests[answer.place.id], self._most(1))
+            _sentence(rank, answer, digests[answer.place.id], self._most(1), calibrated=retriever.calibrated)
             for rank, answer in enumerate(findings.answers, start=1)
         ]
         page, next_cursor = self._page(sentences, cursor)
@@ -128,6 +128,8 @@ class Tools:
         """
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
+        if verified.match is None:
+            raise InputError(f"{file} has no text to verify a quote in")
         places = [_quoted(one, self._most(1)) for one in verified.places]
         page, next_cursor = self._page(places, cursor)
         return results.VerifiedQuote(
@@ -207,15 +209,15 @@ def _hit(hit: Hit, most: int) -> results.FoundDocument:
         results.Passage(**_anchor(place, sha256), **_text(one.text, most))
         for one, place in zip(hit.sentences, locate_sentences(name, hit), strict=True)
     ]
-    return results.FoundDocument(file=name, source=hit.source, title=title, rank=hit.rank, score=hit.score, sentences=sentences)
+    return results.FoundDocument(file=name, source=hit.source, title=title, rank=hit.rank, sentences=sentences)
 
 
-def _sentence(rank: int, answer: Answer, sha256: str, most: int) -> results.AnsweringSentence:
+def _sentence(rank: int, answer: Answer, sha256: str, most: int, *, calibrated: bool) -> results.AnsweringSentence:
     return results.AnsweringSentence(
         **_anchor(answer.place, sha256),
         **_text(answer.sentence.text, most),
         rank=rank,
-        score=answer.sentence.score,
+        probability=round(probability(answer.sentence.score), 3) if calibrated else None,
         before=answer.before[-(most // 2) :],
         after=answer.after[: most // 2],
         other_places=len(answer.also),

@@ -11,7 +11,7 @@ import typer
 from runnel.commands.display import one_line, print_json, print_text, say
 from runnel.commands.find import FileOptions
 from runnel.commands.options import Json
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.records import normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.reader import Skipped
@@ -31,7 +31,7 @@ def verify(
     """Tell whether files have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
 
     Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
-    Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read.
+    Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read: what is shown is only about the others.
     """
     from runnel.search.verifying import verify  # numpy takes a while to import
 
@@ -42,26 +42,29 @@ def verify(
     skipped: list[Skipped] = []
     with reading.reader() as reader:
         verified = verify(quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say))
+    unread = [one for one in skipped if one.error]
     if as_json:
         print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})
+    elif verified.match is None:
+        say("error: no file was read, so nothing is known about the quote")
     else:
-        _show(verified)
-    return _UNREADABLE if any(one.error for one in skipped) else _WORD_FOR_WORD if verified.word_for_word else _NOT
+        _show(verified, len(unread))
+    return _UNREADABLE if unread or verified.match is None else _WORD_FOR_WORD if verified.word_for_word else _NOT
 
 
-def _show(verified: Verified) -> None:
+def _show(verified: Verified, unread: int) -> None:
     """Print the verdict, then each place with the text there."""
+    assert verified.match is not None
     share = f"{100 * verified.similarity:.0f} % of its words"
     count = len(verified.places)
     places = "one place" if count == 1 else f"{count:,} places"
-    print_text(
-        {
-            "exact": f"word for word at {places}",
-            "normalized": f"word for word at {places}, apart from typography",
-            "changed": f"not word for word; the nearest stretch has {share}",
-            "absent": f"not found; the nearest stretch has {share}",
-        }[verified.match]
-    )
+    verdict = {
+        "exact": f"word for word at {places}",
+        "normalized": f"word for word at {places}, apart from typography",
+        "changed": f"not word for word; the nearest stretch has {share}",
+        "absent": f"not found; the nearest stretch has {share}",
+    }[verified.match]
+    print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
     for rank, one in enumerate(verified.places, start=1):
         note = (
             "" if one.found.match != "normalized" else "  differs in case" if one.found.case_differs else "  typography differs"

@@ -42,13 +42,14 @@ class Verified:
     """What `verify` found.
 
     Attributes:
-        match: "exact", "normalized", "changed" or "absent": the best of all documents (see `QuotePlace.match`).
+        match: "exact", "normalized", "changed" or "absent": the best of all documents (see `QuotePlace.match`); None: there was
+            no document, so nothing is known.
         similarity: the share of the letters of the quote's words that the nearest stretch has in the same order.
         places: all places with the words of the quote; if there is none, the nearest stretch, if any is near.
         files: the number of documents searched, rows counted one by one.
     """
 
-    match: Literal["exact", "normalized", "changed", "absent"]
+    match: Literal["exact", "normalized", "changed", "absent"] | None
     similarity: float
     places: tuple[Quoted, ...]
     files: int
@@ -60,8 +61,10 @@ class Verified:
 
     def as_json(self) -> dict[str, object]:
         """Return the result, ready for JSON."""
-        own = {"match": self.match, "word_for_word": self.word_for_word, "similarity": self.similarity, "files": self.files}
-        return own | {"places": [place.as_json() for place in self.places]}
+        verdict = {"match": self.match, "word_for_word": self.word_for_word, "similarity": self.similarity}
+        if self.match is None:
+            verdict = dict.fromkeys(verdict)
+        return verdict | {"files": self.files, "places": [place.as_json() for place in self.places]}
 
 
 def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
@@ -85,4 +88,4 @@ def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
         ]
         places = places + here if best.word_for_word else here
         best = max(best, verified, key=lambda one: (_ORDER.index(one.match), one.similarity))
-    return Verified(best.match, best.similarity, tuple(places), files)
+    return Verified(best.match if files else None, best.similarity, tuple(places), files)
