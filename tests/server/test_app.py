@@ -1,8 +1,10 @@
 """Loading in the background, who may ask, errors in each route's shape, and the pages about the server."""
 
 import json
+import re
 import socket
 import threading
+from functools import partial
 
 import cohere
 import openai
@@ -13,6 +15,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
+from runnel.server import guard
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
 from runnel.server.run import bind
@@ -103,7 +106,19 @@ def test_keys(tiny):
         assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics")] == [200, 200, 200]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "localhost.evil.example", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "[::1]evil.example",
+        "[::1",
+        "::1",
+    ],
+)
 def test_hosts_of_other_sites(server, host):
     done = server.get("/v1/models", headers={"host": host})
     assert done.status_code == 403 and "is not served here; start the server with --allow-host" in done.json()["error"]["message"]
@@ -138,6 +153,15 @@ def test_malformed_json(server, path, content):
 def test_the_place_of_what_is_not_json_is_named(server):
     done = server.post("/v1/find", content=b'{"query": }', headers={"content-type": "application/json"})
     assert done.json()["error"]["message"] == "the body is not JSON, at character 10: Expecting value"
+
+
+def test_json_that_is_nested_too_deeply_or_not_text_is_named(server):
+    for content, message in (
+        (b"[" * 100_000, r"JSON is nested deeper than \d,\d{3} levels"),
+        (b'{"query": "\xff"}', "is not JSON.*UTF-8"),
+    ):
+        done = server.post("/v1/find", content=content, headers={"content-type": "application/json"})
+        assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
 
 
 def test_json_other_than_an_object_is_named(server):
@@ -195,7 +219,38 @@ def test_bodies_have_a_limit(tiny):
         layer = client.app.middleware_stack
         while not isinstance(layer, Guard):
             layer = layer.app
-        assert layer._held == 0
+        assert not layer._held
+
+
+def stall(client, size):
+    """Send all of a body but its last bytes; return the connection."""
+    connection = socket.create_connection((client.base_url.host, client.base_url.port), GIVE_UP_S)
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+    connection.sendall(f"{head}Authorization: Bearer first\r\n\r\n".encode() + b"a" * (size - 10))
+    return connection
+
+
+def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end(tiny, monkeypatch):
+    monkeypatch.setattr(guard, "_BODY_S", GIVE_UP_S)
+    with serving(tiny, name="tiny", max_body_bytes=640_000, api_keys=("first", "second")) as client:
+
+        def post(key, size):
+            headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+            return client.post("/v1/verify", content=b'{"quote": "a", "text": "a"}'.ljust(size), headers=headers)
+
+        stalled = [stall(client, 640_000) for _ in range(5)]
+        while post("first", 600_000).status_code != 429:
+            pass
+        assert [post("first", 9_000).status_code, post("second", 600_000).status_code] == [200, 200]
+        monkeypatch.setattr(guard, "_BODY_S", 0.2)
+        stalled = [*stalled, stall(client, 9_000), stall(client, 640_000)]
+        for connection in stalled[-2:]:
+            answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))  # until the server closes it
+            assert answer.startswith(b"HTTP/1.1 408 ") and b"bytes of the body arrived in" in answer
+        for connection in stalled:
+            connection.close()
+        while post("first", 600_000).status_code != 200:
+            pass
 
 
 def test_a_body_of_65_mb(server):

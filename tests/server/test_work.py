@@ -2,17 +2,20 @@
 
 import asyncio
 import math
+import sys
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from helpers.children import PROGRAMS
 from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import Cancelled, InputError
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
+from runnel.text.documents import reader
 
 LONG = 100_000  # characters
 
@@ -172,6 +175,37 @@ def test_a_client_that_leaves_frees_its_work(work, waits):
         await asyncio.gather(*running)
         await until(lambda: idle(one))
         assert call.began.is_set() != waits
+
+    asyncio.run(main())
+
+
+def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
+    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    for deed in ("busy", ""):
+        (tmp_path / f"{deed}.html").write_text(f"<!-- a page -->{deed}")
+
+    async def main():
+        one, clients = work(), [Client() for _ in range(3)]
+
+        def parse(client, deed):
+            return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / f"{deed}.html")).text))
+
+        parsing = [parse(client, "busy") for client in clients]
+        await until(lambda: one.waiting == 1)
+        good = parse(Client(), "")
+        for client in clients:
+            client.gone.set()
+        assert (await good).startswith("process ")
+        for task in parsing:
+            with pytest.raises(Refusal, match="the client disconnected"):
+                await task
+        await until(lambda: idle(one))
+        late = work(deadline_s=0.2)
+        waiting = [asyncio.create_task(late.parse(Client(), lambda _: time.sleep(1))) for _ in range(3)]
+        for task in waiting:
+            with pytest.raises(Refusal, match=r"longer than 0\.2 s"):
+                await task
+        await until(lambda: idle(late))
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -60,7 +61,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return error.response(request.url.path)
     assert isinstance(error, HTTPException)
-    response = Refusal(_KINDS.get(error.status_code, "invalid"), str(error.detail)).response(request.url.path)
+    message = str(error.detail)
+    if isinstance(error.__cause__, RecursionError):
+        message = (
+            f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what the route's fields need (/docs)"
+        )
+    elif isinstance(error.__cause__, UnicodeDecodeError):
+        message = f"the body is not JSON, which is UTF-8: {error.__cause__}"
+    response = Refusal(_KINDS.get(error.status_code, "invalid"), message).response(request.url.path)
     response.headers.update(error.headers or {})
     return response
 

@@ -15,6 +15,7 @@ from runnel.server.loading import Loaded, Loading
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Done, Progress, Work
+from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
@@ -76,6 +77,13 @@ class Context:
             raise Refusal.of(error) from error
         request.state.tokens = done.tokens
         return done
+
+    async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
+        """Read a file in its turn (`Work.parse`), with errors as refusals."""
+        try:
+            return await self.work.parse(request, call)
+        except RunnelError as error:
+            raise Refusal.of(error) from error
 
 
 async def in_thread(call: Callable[[], T]) -> T:

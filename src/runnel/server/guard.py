@@ -1,11 +1,14 @@
-"""The checks before a route: Host, Origin, key and body limit; and after it: headers, metrics, one log line."""
+"""The checks before a route: Host, Origin, key, size and speed of the body; and after it: headers, metrics, one log line."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import logging
+import re
 import time
+from collections import Counter
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -17,7 +20,11 @@ from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 
 log = logging.getLogger("runnel.server")
-_BODIES = 4  # all bodies in memory have at most this many times the limit of one
+_BODIES = 4  # all large bodies in memory have at most this many times the limit of one, those of one client half of that
+_SMALL = 64  # a body that is this many times smaller than the limit is counted apart, with the same limits
+_BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
+_BODY_BYTES_PER_S = 1 << 20
+_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
 _HEADERS = {
@@ -40,7 +47,7 @@ class Guard:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._keys = [key.encode() for key in settings.api_keys]
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
-        self._held = 0  # bytes of all bodies in memory
+        self._held: Counter[tuple[bool, str]] = Counter()  # bytes of bodies in memory: of large ones or not, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,9 +65,11 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        body = _Body(self, scope, receive)
+        headers = Headers(scope=scope)
+        address = scope["client"][0] if scope.get("client") else ""
+        body = _Body(self, headers.get("authorization", "") if self._keys else address, receive)
         try:
-            refusal = self._refusal(scope["method"], scope["path"], Headers(scope=scope))
+            refusal = self._refusal(scope["method"], scope["path"], headers)
             if refusal is not None:
                 await refusal.response(scope["path"])(scope, receive, respond)
             else:
@@ -71,7 +80,7 @@ class Guard:
                 failed = Refusal("failed", "the server failed; its log has the reason")
                 await failed.response(scope["path"])(scope, receive, respond)
         finally:
-            self._held -= body.bytes
+            body.count(-body.bytes)
             self._note(scope, status, time.perf_counter() - started)
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
@@ -106,39 +115,71 @@ class Guard:
 class _Body:
     """The body of one request, counted while it arrives."""
 
-    def __init__(self, guard: Guard, scope: Scope, receive: Receive) -> None:
-        self._guard, self._receive = guard, receive
+    def __init__(self, guard: Guard, client: str, receive: Receive) -> None:
+        self._held, self._client, self._receive = guard._held, client, receive
         self._limit = guard._settings.max_body_bytes
-        self.bytes = 0
+        self._arrived, self._whole, self._began = 0, False, time.monotonic()
+        self.bytes = 0  # in memory
+
+    def count(self, more: int) -> Refusal | None:
+        """Count more bytes, or fewer; return why they are too many."""
+        self._held[self._pool] -= self.bytes
+        if not self._held[self._pool]:
+            del self._held[self._pool]
+        self.bytes += more
+        if not self.bytes:
+            return None
+        self._held[self._pool] += self.bytes
+        if self.bytes > self._limit:
+            return Refusal("too_large", f"the body has more than {self._limit:,} bytes; send several requests")
+        whole, most = self._pool[0], _BODIES * self._limit
+        if sum(held for (large, _), held in self._held.items() if large == whole) > most:
+            return Refusal("busy", "too many large requests arrive at once; retry later", retry_after_s=1)
+        if self._held[self._pool] > most // 2:
+            return Refusal("busy", "this client sends too many large requests at once; retry later", retry_after_s=1)
+        return None
+
+    @property
+    def _pool(self) -> tuple[bool, str]:
+        return self.bytes > self._limit // _SMALL, self._client
 
     async def receive(self) -> Message:
         """Receive as the server does.
 
         Raises:
-            Refusal: the body exceeds the limit, or all bodies together do. The rest of the body has been read and dropped, up to
-                twice the limit: a client that is still sending would not read the response.
+            Refusal: the body is too slow; or it is too large, alone or with others. Then the rest of it has been read and
+                dropped, up to twice the limit: a client that is still sending would not read the response.
         """
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        self.bytes += size
-        self._guard._held += size
-        if self.bytes <= self._limit and self._guard._held <= _BODIES * self._limit:
+        message = await self._next()
+        refusal = self.count(len(message.get("body", b"")))
+        if refusal is None:
             return message
-        too_large = self.bytes > self._limit
-        dropped = self.bytes
-        while message.get("more_body") and dropped < 2 * self._limit:
-            message = await self._receive()
-            dropped += len(message.get("body", b""))
-        if too_large:
-            raise Refusal("too_large", f"the body has more than {self._limit:,} bytes; send several requests")
-        raise Refusal("busy", "too many large requests arrive at once; retry later", retry_after_s=1)
+        while message.get("more_body") and self._arrived < 2 * self._limit:
+            message = await self._next()
+        raise refusal
+
+    async def _next(self) -> Message:
+        if self._whole:  # what comes next is that the client leaves
+            return await self._receive()
+        ends = self._began + _BODY_S + self._arrived / _BODY_BYTES_PER_S
+        try:
+            async with asyncio.timeout(ends - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(
+                "slow",
+                f"{self._arrived:,} bytes of the body arrived in {time.monotonic() - self._began:.0f} s; expected all of it "
+                f"within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,} bytes; send it again",
+            ) from None
+        self._arrived += len(message.get("body", b""))
+        self._whole = not message.get("more_body")
+        return message
 
 
 def _host_name(host: str) -> str:
-    """Return the name or address of a Host header, without brackets and port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    """Return the name or address of a Host header, without brackets and port; "" if it is malformed."""
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2] or "").lower() if match else ""
 
 
 def _is_address(name: str) -> bool:

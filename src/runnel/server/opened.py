@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from runnel.text.documents.reader import DocumentReader
 
 OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
 _BYTES = 512 << 20  # of all files together; the latest one is kept, however large
-_PARSED = 2  # files at the same time
 _ID_DIGITS = 24
 
 
@@ -45,11 +43,10 @@ class Opened:
 
 
 class OpenedFiles:
-    """The latest opened files, for one event loop. Who reads a file waits for `parsing`."""
+    """The latest opened files, for one event loop."""
 
     def __init__(self, most_bytes: int = _BYTES) -> None:
         self._most_bytes = most_bytes
-        self.parsing = asyncio.Semaphore(_PARSED)
         self._files: dict[str, Opened] = {}  # the least recently used first
 
     def add(self, opened: Opened) -> None:
@@ -71,14 +68,14 @@ def opened_id(name: str, data: bytes) -> str:
     return OWN + hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data).hexdigest()[:_ID_DIGITS]
 
 
-def read_opened(name: str, data: bytes) -> DocumentText:
+def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
     """Read a file in memory, by way of a temporary file that is removed at once.
 
     Raises:
         InputError: it cannot be read, is empty or has rows.
         MissingDependency: its kind needs a package that is not installed.
     """
-    with _as_file(data) as path, DocumentReader() as reader:
+    with _as_file(data) as path:
         document = next(reader.read(path, name=name), None)
     if document is None or document.id is not None:
         raise InputError(f"{name} has rows, a document each; index it with runnel index, and search the index")
@@ -87,9 +84,9 @@ def read_opened(name: str, data: bytes) -> DocumentText:
     return document
 
 
-def picture_of(name: str, data: bytes, part: PagePart) -> PagePicture:
+def picture_of(reader: DocumentReader, name: str, data: bytes, part: PagePart) -> PagePicture:
     """Return a page of a PDF file in memory; raises as `DocumentReader.picture`."""
-    with _as_file(data) as path, DocumentReader() as reader:
+    with _as_file(data) as path:
         return reader.picture(path, part, name=name)
 
 

@@ -32,6 +32,7 @@ from runnel.server.work import Done
 from runnel.server.work import Progress as Job
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.reader import DocumentReader
 
 router = APIRouter(include_in_schema=False)
 
@@ -90,8 +91,7 @@ async def open_file(name: FileName, request: Request, context: InContext, opened
     id = opened_id(name, data)
     if opened.get(id) is not None:
         return _lines(_just({"id": id}))
-    async with opened.parsing:
-        document = await in_thread(lambda: read_opened(name, data))
+    document = await context.parse(request, lambda reader: read_opened(reader, name, data))
 
     def keep(content: SentenceVectors | str) -> dict[str, str]:
         opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
@@ -143,26 +143,24 @@ async def answers(id: Id, q: Question, request: Request, context: InContext, ope
 
 
 @router.get("/page/document/picture")
-async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened: InOpened) -> dict[str, Any]:
+async def picture(id: Id, start: Offset, end: Offset, request: Request, context: InContext, opened: InOpened) -> dict[str, Any]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
-    async with opened.parsing:
-        if id.startswith(OWN):
-            one = _opened(opened, id)
-            return await in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
+    if id.startswith(OWN):
+        one = _opened(opened, id)
+        text, places, name, file = one.document.text, one.document.places(), one.name, one.file
+    else:
         index = await in_thread(context.loaded().expect_index().newest)
-
-        def draw() -> dict[str, Any]:
-            row = _row(index, id)
-            return _picture(row.text, Places(row.blocks), start, end, row.source, _source_of(row))
-
-        return await in_thread(draw)
+        row = await in_thread(lambda: _row(index, id))
+        text, places, name = row.text, Places(row.blocks), row.source
+        file = await in_thread(lambda: _source_of(row))
+    return await context.parse(request, lambda reader: _picture(reader, text, places, start, end, name, file))
 
 
-def _picture(text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
+def _picture(reader: DocumentReader, text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
     part = page_part(text, places, start, end)
     if part is None:
         raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
-    return picture_view(picture_of(name, file, part))
+    return picture_view(picture_of(reader, name, file, part))
 
 
 def _source_of(row: DocumentRow) -> bytes:

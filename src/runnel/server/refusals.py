@@ -22,6 +22,7 @@ Kind = Literal[
     "forbidden",
     "not_found",
     "not_allowed",
+    "slow",
     "too_long",
     "too_large",
     "busy",
@@ -39,6 +40,7 @@ _KINDS: Mapping[Kind, tuple[int, str, str]] = {
     "forbidden": (403, "permission_error", "Forbidden"),
     "not_found": (404, "not_found_error", "NotFound"),
     "not_allowed": (405, "invalid_request_error", "Validation"),
+    "slow": (408, "timeout_error", "Validation"),
     "too_long": (413, "invalid_request_error", "Validation"),
     "too_large": (413, "invalid_request_error", "Validation"),
     "busy": (429, "rate_limit_error", "Overloaded"),
@@ -70,6 +72,8 @@ class Refusal(HTTPException):
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
         if kind == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"
+        if kind == "slow":
+            headers["Connection"] = "close"  # the rest of the body would be read as the next request's
         super().__init__(_KINDS[kind][0], message, headers)
 
     @classmethod

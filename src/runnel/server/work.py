@@ -1,11 +1,11 @@
 """The work of the server: every request that runs a model is counted, admitted, queued and run here.
 
 The event loop only waits. Two lanes of threads call the models: short requests, and long ones, so that a question never waits
-for a thread behind long documents. The engine shares its steps among the calls of all threads. In each lane half of the free
-threads go to the oldest request, half to the shortest.
+for a thread behind long documents; a third lane parses files. The engine shares its steps among the calls of all threads. In
+each lane half of the free threads go to the oldest request, half to the shortest.
 
 A request ends early when its client disconnects, its deadline passes or the server stops: the `progress` callback, which models
-call after each step, raises `Cancelled` in its thread.
+call after each step, raises `Cancelled` in its thread; the process that parses a file is ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -25,10 +25,12 @@ from fastapi import Request
 from runnel.errors import Cancelled
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
+from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 _SHORT_CHARS = 1 << 14  # a request with more text is long
 _SHORT_THREADS, _LONG_THREADS = 16, 4
+_PARSING = 2  # files at the same time
 _MEMORY_S = 60.0  # about how far back the measured speed reaches
 _STOP_S = 10.0  # cancelled calls end after their current step
 
@@ -42,6 +44,7 @@ class Progress:
         self.read = 0
         self.refusal: Refusal | None = None  # why the request was cancelled
         self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stop: Callable[[], None] | None = None  # ends what does not call this
         self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
 
     def __call__(self, tokens: int) -> None:
@@ -57,6 +60,8 @@ class Progress:
     def cancel(self, refusal: Refusal) -> None:
         """End the request: the client is answered now; a running call ends after its current step."""
         self.refusal = refusal
+        if self.stop is not None:
+            self.stop()
         if not self.cancelled.done():
             self.cancelled.set_result(None)
         if self.turn is not None and not self.turn.done():
@@ -77,9 +82,14 @@ class _Lane:
     def __init__(self, name: str, threads: int) -> None:
         self.count = ThreadPoolExecutor(1, f"count-{name}")
         self.run = ThreadPoolExecutor(threads, name)
-        self._free = threads
+        self._threads = self._free = threads
         self._waiting: list[Progress] = []  # oldest first
         self._oldest_next = False
+
+    @property
+    def running(self) -> int:
+        """Return the number of threads that are not free."""
+        return self._threads - self._free
 
     async def enter(self, job: Progress) -> None:
         """Wait for a free thread.
@@ -121,6 +131,7 @@ class Work:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
+        self._parsing = _Lane("parse", _PARSING)
         self._jobs: set[Progress] = set()
         self._tasks: set[asyncio.Task[object]] = set()  # asyncio itself keeps no reference to running tasks
         self._lock = threading.Lock()  # of the counters below, which threads change
@@ -134,7 +145,7 @@ class Work:
     @property
     def waiting(self) -> int:
         """Return the number of requests that are counted or wait for a thread."""
-        return len(self._jobs) - self.running
+        return len(self._jobs) - self.running - self._parsing.running
 
     async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
         """Run a model call for a request.
@@ -148,12 +159,47 @@ class Work:
             Refusal: the request is too long, the queue is full, the deadline passed, the client left, or the server stops.
             RunnelError: raised by `count` or `call`.
         """
-        if self.draining:
-            raise _stopping()
         job = Progress(self)
+        result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
+        return Done(result, job.tokens)
+
+    async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
+        """Read a file for a request, a few at the same time. What parses it ends with the request.
+
+        Args:
+            call: reads the file, in a thread.
+
+        Raises:
+            Refusal: the deadline passed, the client left, or the server stops.
+            RunnelError: raised by `call`.
+        """
+        job = Progress(self)
+
+        def read() -> T:
+            with DocumentReader() as reader:
+                job.stop = reader.stop
+                if job.refusal is not None:  # it has ended while it waited
+                    raise Cancelled(job.refusal.message)
+                return call(reader)
+
+        async def parse() -> T:
+            await self._parsing.enter(job)
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._parsing.run, read)
+            finally:
+                self._parsing.leave()
+
+        return await self._wait(request, job, parse())
+
+    async def _wait(self, request: Request, job: Progress, work: Coroutine[Any, Any, T]) -> T:
+        """Return what the work of a request returns, or end it."""
+        if self.draining:
+            work.close()
+            raise _stopping()
         self._jobs.add(job)
-        task = asyncio.create_task(self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
+        task = asyncio.create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(lambda _: self._jobs.discard(job))
         task.add_done_callback(self._forget)
         gone = asyncio.create_task(_disconnect(request))
         try:
@@ -166,28 +212,25 @@ class Work:
                 job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
         if job.refusal is not None:
             raise job.refusal
-        return Done(task.result(), job.tokens)
+        return task.result()
 
     async def _run(self, job: Progress, lane: _Lane, count: Callable[[], int], call: Callable[[Progress], T]) -> T:
         loop = asyncio.get_running_loop()
+        tokens = await loop.run_in_executor(lane.count, count)
+        self._admit(job, tokens)
         try:
-            tokens = await loop.run_in_executor(lane.count, count)
-            self._admit(job, tokens)
+            await lane.enter(job)
             try:
-                await lane.enter(job)
-                try:
-                    self._start()
-                    return await loop.run_in_executor(lane.run, call, job)
-                finally:
-                    self.running -= 1
-                    lane.leave()
-                    if lane is self._lanes[True]:
-                        loop.run_in_executor(lane.count, _trim)
+                self._start()
+                return await loop.run_in_executor(lane.run, call, job)
             finally:
-                with self._lock:
-                    self.left -= max(0, job.tokens - job.read)
+                self.running -= 1
+                lane.leave()
+                if lane is self._lanes[True]:
+                    loop.run_in_executor(lane.count, _trim)
         finally:
-            self._jobs.discard(job)
+            with self._lock:
+                self.left -= max(0, job.tokens - job.read)
 
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
@@ -260,7 +303,7 @@ class Work:
             job.cancel(_stopping())
 
     def close(self) -> None:
-        for lane in self._lanes.values():
+        for lane in (*self._lanes.values(), self._parsing):
             lane.close()
 
 
