@@ -3,8 +3,12 @@
 import json
 import os
 import shutil
+import sys
 
 import pytest
+from helpers.children import PROGRAMS
+
+from runnel.text.documents import reader
 
 NEVER_ENDS = "which may never end; save its content to a file first"
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
@@ -154,6 +158,16 @@ def test_a_folder_of_other_things_is_refused(run, folder):
         assert done.code == (2 if command[0] == "search" else 1)
         assert done.err.count("\n") == 1 and f"files {message}" in done.err
     assert sorted(path.name for path in folder.iterdir()) == ["heart.txt", "river.md"]
+
+
+def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
+    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    (folder / "hostile.html").write_text("<!-- a page -->busy")
+    for place in (["--to", "library"], []):
+        done = run("index", "files", *place, "--parse-seconds", 1)
+        assert done.code == 1 and "2 added, 1 failed" in done.out
+        assert "hostile.html was not parsed in 1 s of processor time" in caplog.text
+        caplog.clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

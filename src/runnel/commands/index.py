@@ -12,8 +12,9 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, report_failed, say
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.commands.index_update import Wanted, expect_project, finish, update_place, update_project
-from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, refuse, select
+from runnel.commands.options import PARSE_SECONDS, Exclude, Include, Json, NoIgnore, OcrOption, ParseSeconds, refuse, select
 from runnel.errors import InputError, counted
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.shards import Shard
 
@@ -99,6 +100,7 @@ def index(
     exclude: Exclude = None,
     no_ignore: NoIgnore = False,
     ocr: OcrOption = None,
+    parse_seconds: ParseSeconds = PARSE_SECONDS,
     keep_missing: KeepMissing = False,
     watch: Watch = False,
     shard: ShardOf = None,
@@ -120,6 +122,7 @@ def index(
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
     made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch, "--ocr": bool(ocr)}
+    made |= {"--parse-seconds": parse_seconds != PARSE_SECONDS}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
     of_shards = {"--shards": shards, "--incomplete": incomplete}
     _check_usage(to, {"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})
@@ -128,7 +131,8 @@ def index(
         return _verify(to or str(expect_project().place), as_json)
     new = New(parse_fields(fields or []), passage_tokens, remember)
     selected = select(include, exclude, no_ignore)
-    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, None if ocr is None else Ocr(ocr))
+    reading = None if ocr is None else Ocr(ocr), Limits(seconds=parse_seconds)
+    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, *reading)
     if to is None:
         return update_project(wanted)
     if shards is not None:

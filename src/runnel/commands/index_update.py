@@ -15,6 +15,7 @@ from runnel.errors import InputError, StoreBusy, StoreError, counted, describe
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
     from runnel.search.project import Project
+    from runnel.text.documents.document import Limits
     from runnel.text.documents.ocr import Ocr
     from runnel.text.folders import Selection
 
@@ -38,6 +39,7 @@ class Wanted:
     watch: bool = False
     as_json: bool = False
     ocr: Ocr | None = None
+    limits: Limits | None = None
 
 
 def update_place(to: str, wanted: Wanted) -> int:
@@ -57,7 +59,13 @@ def update_place(to: str, wanted: Wanted) -> int:
             if hashes is not None:
                 hashes.failures.clear()
             return index.add_files(
-                wanted.paths, selection=selection, hashes=hashes, prune=wanted.prune, ocr=wanted.ocr, progress=meter.add
+                wanted.paths,
+                selection=selection,
+                hashes=hashes,
+                prune=wanted.prune,
+                limits=wanted.limits,
+                ocr=wanted.ocr,
+                progress=meter.add,
             )
 
         if wanted.watch:
@@ -77,7 +85,7 @@ def update_project(wanted: Wanted) -> int:
     project = project.extend(wanted.paths, wanted.selection)
     project.save()
     with open_or_create(str(project.place), wanted.model, wanted.new) as index, Meter("indexing") as meter:
-        update = partial(project.update, index, retry=True, ocr=wanted.ocr, progress=meter.add)
+        update = partial(project.update, index, retry=True, limits=wanted.limits, ocr=wanted.ocr, progress=meter.add)
         if wanted.watch:
             look = partial(signatures, [project.folder / path for path in project.paths], project.selection)
             return _watch(index, str(project.place.parent), update, look)

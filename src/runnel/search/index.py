@@ -33,6 +33,7 @@ from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType,
 from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection
 
@@ -192,22 +193,21 @@ class Index:
         selection: Selection = EVERYTHING,
         hashes: FileHashes | None = None,
         prune: bool = True,
+        limits: Limits | None = None,
         ocr: Ocr | None = None,
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
 
-        Text, Markdown, html, pdf, Office files, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
-        docs/documents.md for file kinds. Files that cannot be read are in `failed` and their stored content is kept; rows
-        that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
+        See `search/files.py` for ids and docs/documents.md for file kinds. Files that cannot be read are in `failed`, and their
+        stored content is kept; rows that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
 
         Args:
             selection: which files of folders to read (default: all that git does not ignore); the others count as removed.
-            hashes: of the files at earlier calls: files whose size and times are those of an earlier call are not read to compare
-                them, and those that failed are not tried again (default: compute all).
+            hashes: of earlier calls: files with the same size and times, and failed ones, are not read (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
-            ocr: reads scanned pages of new and changed PDF files.
+            limits, ocr: as for `DocumentReader`.
 
         Raises:
             InputError: a path does not exist.
@@ -215,7 +215,7 @@ class Index:
         """
         roots = check_paths(paths)
         scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(roots, known, scan, selection, hashes, ocr=ocr), progress, on_commit)
+        changes = self._add(read_files(roots, known, scan, selection, hashes, limits, ocr), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files

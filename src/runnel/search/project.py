@@ -24,6 +24,7 @@ from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.search.file_hashes import FileHashes
 from runnel.search.index import Changes, Index
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import Root, Selection
 
@@ -136,6 +137,7 @@ class Project:
         *,
         retry: bool = False,
         keep_missing: bool = False,
+        limits: Limits | None = None,
         ocr: Ocr | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Changes:
@@ -148,7 +150,7 @@ class Project:
             retry: try files again that failed before and have not changed.
             keep_missing: keep the documents of a path that is missing or has no files any more, which is then in
                 `changes.failed`: it may be a mount point that is not mounted.
-            ocr: reads scanned pages of new and changed PDF files.
+            limits, ocr: as for `DocumentReader`.
 
         Raises:
             StoreBusy: another process is writing.
@@ -160,12 +162,18 @@ class Project:
         lock.acquire()
         try:
             index.refresh()
-            return self._update(index, retry, keep_missing, ocr, progress)
+            return self._update(index, retry, keep_missing, limits, ocr, progress)
         finally:
             lock.release()
 
     def _update(
-        self, index: Index, retry: bool, keep_missing: bool, ocr: Ocr | None, progress: Callable[[int], None] | None
+        self,
+        index: Index,
+        retry: bool,
+        keep_missing: bool,
+        limits: Limits | None,
+        ocr: Ocr | None,
+        progress: Callable[[int], None] | None,
     ) -> Changes:
         hashes = FileHashes(self.folder / NAME / "files.json")
         if retry:
@@ -173,7 +181,7 @@ class Project:
         roots = [self._root(name) for name in self.paths]
         missing = [root for root in roots if not root.exists or (keep_missing and self._is_empty(root))]
         there = [root for root in roots if root not in missing]
-        changes = index.add_files(there, selection=self.selection, hashes=hashes, ocr=ocr, progress=progress)
+        changes = index.add_files(there, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
         sources = {name: content.source for name, content in index.store.content_hashes().items()}
         stale = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
         for root in there:
