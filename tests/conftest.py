@@ -64,6 +64,26 @@ with torch.device("meta"):  # torch looks up once which functions take a device:
     torch.empty(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ceiling(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let tests use no `.runnel` above their folders."""
+    os.environ["RUNNEL_CEILING_DIRECTORIES"] = str(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def full_disk() -> Generator[Callable[..., None]]:
+    """A function that lets no file of this process grow beyond so many bytes, until the end of the test."""
+    import resource  # not on Windows
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(size: int = 20_000) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield fill
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def _fill(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         return tensor.fill_(float("nan"))

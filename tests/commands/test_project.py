@@ -39,7 +39,8 @@ def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monke
 
     monkeypatch.chdir(folder / "notes" / "deep")
     done = run("search", "what does the heart do", "--json")
-    assert found(done) == ["heart.txt", "river.md"] and done.err == ""
+    assert found(done) == ["heart.txt", "river.md"] and done.err == f"runnel: note: the project is {folder}\n"
+    monkeypatch.chdir(folder)
 
     (folder / "notes" / "heart.txt").unlink()
     (folder / "new.txt").write_text("A tuple cannot be changed.")
@@ -84,16 +85,41 @@ def test_an_index_that_is_being_written_is_searched_as_it_was(run, folder):
     assert "1 added" in run("search", "tuple", "--json").err
 
 
+def test_a_full_disk_leaves_the_last_commit_to_search(run, folder, full_disk):
+    run("index")
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    full_disk(100)
+    done = run("search", "tuple", "--json")
+    assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
+    assert "(is the disk full?)" in done.err and f"; searching the last commit of {folder}/.runnel\n" in done.err
+    full_disk(-1)
+    assert "1 added" in run("search", "tuple", "--json").err
+
+
+def test_an_empty_mount_point_does_not_empty_the_index(run, folder, caplog):
+    assert "2 added" in run("index", "notes").out
+    (folder / "notes").rename(folder / "elsewhere")
+    (folder / "notes").mkdir()
+    done = run("search", "what does the heart do", "--json")
+    assert done.code == 0 and found(done) == ["heart.txt", "river.md"]
+    assert f"{folder}/notes is missing or has no files (is it mounted?); `runnel index` removes its 2" in caplog.text
+    assert "2 deleted" in run("index").out
+
+
 @pytest.mark.parametrize(
     ("prepare", "arguments", "message"),
     [
-        (None, ("search", "x"), "there is no .runnel in {0} or above; run `runnel index` to index this folder, or name an index"),
+        (
+            None,
+            ("search", "x"),
+            "there is no .runnel in {0}; run `runnel index` to index this folder, or name an index with --in",
+        ),
         ("mkdir", ("search", "x"), "{0}/.runnel/project.json is missing or damaged"),
         ("file", ("index",), "{0}/.runnel is not a folder; expected the index of a project"),
         (None, ("index", "missing"), "there is no file or folder missing; check the name"),
         (None, ("index", ".."), ".. is outside of the project {0}; give --to FOLDER for another index"),
         (None, ("index", "--include", "[a"), "include has the glob '[a', which can match nothing"),
-        (None, ("index", "--check"), "there is no .runnel in {0} or above"),
+        (None, ("index", "--check"), "there is no .runnel in {0}; run `runnel index`"),
         ("project", ("search", "x"), "{0}/.runnel holds no index yet; run `runnel index`"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 from contextlib import suppress
 
@@ -19,18 +18,6 @@ LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1,
 @pytest.fixture(params=STORES)
 def kind(request):
     return request.param
-
-
-@pytest.fixture
-def full_disk():
-    """Files cannot grow beyond 20 kB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill(size=20_000):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    yield fill
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def seen(store):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -60,6 +61,103 @@ def test_a_project_is_found_upwards_with_its_paths(folder, made):
     inner = Project(folder / "notes").extend([str(folder / "notes")])
     inner.save()
     assert Project.find(folder / "notes" / "deep") == inner and inner.paths == (".",)
+
+
+@pytest.mark.parametrize("boundary", ["ceiling", "home", "writable", "mount"])
+def test_the_way_up_ends(folder, monkeypatch, boundary):
+    """A boundary has its own project only; that of a mount point is also found from the folders below."""
+    for path in (folder, folder / "notes"):
+        Project(path).save()
+    deep, notes = folder / "notes" / "deep", folder / "notes"
+    assert Project.find(deep).folder == notes
+    if boundary == "ceiling":
+        monkeypatch.setenv("RUNNEL_CEILING_DIRECTORIES", os.pathsep.join(["relative", str(folder / "missing"), str(notes)]))
+    elif boundary == "home":
+        monkeypatch.setenv("HOME", str(notes))
+    elif boundary == "writable":
+        notes.chmod(0o1777)
+    else:
+        monkeypatch.setattr(os.path, "ismount", lambda path: path == notes)
+        assert Project.find(deep).folder == notes
+        (notes / ".runnel").rename(notes / "no longer")
+        assert Project.find(deep) is Project.find(notes) is None
+        return
+    assert Project.find(deep) is None and Project.find(notes).folder == notes
+    (notes / ".runnel").rename(notes / "no longer")
+    assert Project.find(notes) is None and Project.find(folder).folder == folder
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
+def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monkeypatch):
+    place = folder / "two words"
+    place.mkdir()
+    Project(place).save()
+    if os.geteuid() == 0:
+        os.chown(place / ".runnel", 1234, -1)
+    owner = (place / ".runnel").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    monkeypatch.setenv("SUDO_UID", str(owner))  # counts for root alone
+    monkeypatch.setenv("RUNNEL_SAFE_DIRECTORIES", str(folder))
+    with pytest.raises(StoreError, match=rf"two words/.runnel belongs to another user \({owner}\)") as error:
+        Project.find(place)
+    name, value = re.fullmatch(r".*: export (\w+)=(.*)", str(error.value)).groups()
+    monkeypatch.setenv(name, *shlex.split(value))
+    assert Project.find(place) == Project(place)
+    monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert Project.find(place) == Project(place)
+
+
+@pytest.mark.parametrize("path", ["/etc", "..", "notes/../../x", "../*.txt"])
+def test_stored_paths_outside_of_the_project_are_refused(folder, path):
+    Project(folder, (".", path)).save()
+    with pytest.raises(StoreError, match=rf"project.json is .*the path {re.escape(path)} is outside of the project"):
+        Project.find(folder)
+
+
+def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder, made, tmp_path_factory):
+    project, index = made(folder, "notes", "other.txt")
+    project.update(index)
+    (folder / "notes").rename(folder / "moved")
+    (folder / "notes").symlink_to("moved")
+    assert "moved/cat.txt" in names(folder, project.update(index).added)
+    (secret := tmp_path_factory.mktemp("secret") / "cat.txt").write_text("A secret.")
+    (folder / "notes").unlink()
+    (folder / "notes").symlink_to(secret.parent)
+    with pytest.raises(InputError, match="notes leads outside of the project"):
+        project.update(index)
+    assert not any("secret" in one for one in index.store.content_hashes())
+
+
+@pytest.mark.parametrize("gone", ["emptied", "missing"])
+def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(folder, made, gone):
+    (folder / "more").mkdir()
+    (folder / "more" / "a.txt").write_text("A bird sang.")
+    project, index = made(folder, "notes", "more/*.txt", "other.txt")
+    project.update(index)
+
+    def unmount():
+        for name in ("notes", "more"):
+            (folder / name).rename(folder / f"{name} elsewhere")
+            if gone == "emptied":
+                (folder / name).mkdir()
+
+    unmount()
+    (folder / "other.txt").write_text("The dog ran.")
+    changes = project.update(index, keep_missing=True)
+    assert names(folder, changes.updated) == ["other.txt"] and not changes.deleted and len(index) == 4
+    assert names(folder, changes.failed) == ["more/*.txt", "notes"]
+    assert (
+        "notes is missing or has no files (is it mounted?); `runnel index` removes its 2 documents"
+        in changes.failed[str(folder / "notes")]
+    )
+    for name in ("notes", "more"):
+        if gone == "emptied":
+            (folder / name).rmdir()
+        (folder / f"{name} elsewhere").rename(folder / name)
+    assert not project.update(index, keep_missing=True)
+    unmount()
+    assert len(project.update(index).deleted) == 3
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")

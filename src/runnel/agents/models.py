@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 
 from runnel.agents.documents import AgentSettings
-from runnel.errors import InputError, StoreBusy, describe
+from runnel.errors import InputError, StoreError, describe
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.files import left_out
@@ -97,8 +97,8 @@ class Models:
 def _update(project: Project, index: Index, notes: list[str], progress: Callable[[int], None]) -> None:
     try:
         with index:  # other processes may write afterwards
-            failed = project.update(index, progress=progress).failed
-    except (StoreBusy, OSError) as error:
+            failed = project.update(index, keep_missing=True, progress=progress).failed
+    except (StoreError, OSError) as error:  # another process writes, or the disk is full
         notes.append(f"{describe(error)}; this is the index as it was before")
         return
     notes += [left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)]

@@ -75,17 +75,19 @@ def update_place(to: str, wanted: Wanted) -> int:
 
 def update_project(wanted: Wanted) -> int:
     """Create or update the index of the project that holds the working directory; return exit code 1 as `update_place`."""
-    note_compiling()
     from runnel.search.files import check_paths
     from runnel.search.project import Project
     from runnel.search.watching import signatures
 
     check_paths(wanted.paths)
-    project = Project.find(Path.cwd()) or Project(Path.cwd().resolve())
+    project = find_project(Path.cwd()) or Project(Path.cwd().resolve())
+    note_compiling()
     project = project.extend(wanted.paths, wanted.selection)
     project.save()
     with open_or_create(str(project.place), wanted.model, wanted.new) as index, Meter("indexing") as meter:
-        update = partial(project.update, index, retry=True, limits=wanted.limits, ocr=wanted.ocr, progress=meter.add)
+        update = partial(
+            project.update, index, retry=True, keep_missing=wanted.watch, limits=wanted.limits, ocr=wanted.ocr, progress=meter.add
+        )
         if wanted.watch:
             look = partial(signatures, [project.folder / path for path in project.paths], project.selection)
             return _watch(index, str(project.place.parent), update, look)
@@ -114,20 +116,31 @@ def open_or_create(to: str, model: str | None, new: New) -> Index:
     return index
 
 
+def find_project(start: Path) -> Project | None:
+    """Return the project that holds the folder `start`, if any; one that is found above is named first."""
+    from runnel.search.project import Project
+
+    project = Project.find(start)
+    if project is not None and project.folder != start.resolve():
+        say(f"note: the project is {project.folder}")
+    return project
+
+
 def expect_project() -> Project:
     """Return the project that holds the working directory.
 
     Raises:
         StoreError: there is none, or nothing is indexed in it yet.
     """
-    from runnel.search.project import NAME, Project
+    from runnel.search.project import NAME, folders_of
     from runnel.search.stores import holds_index
 
-    project = Project.find(Path.cwd())
+    here = Path.cwd()
+    project = find_project(here)
     if project is None:
-        raise StoreError(
-            f"there is no {NAME} in {Path.cwd()} or above; run `runnel index` to index this folder, or name an index with --in"
-        )
+        *_, top = here, *folders_of(here)
+        where = f"{here}" if top == here.resolve() else f"{here} or above, up to {top}"
+        raise StoreError(f"there is no {NAME} in {where}; run `runnel index` to index this folder, or name an index with --in")
     if not holds_index(project.place):
         raise StoreError(f"{project.folder / NAME} holds no index yet; run `runnel index`")
     return project
@@ -138,8 +151,8 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     place = project.place.parent
     try:
         with index, Meter("indexing") as meter:
-            changes = project.update(index, retry=ocr is not None, ocr=ocr, progress=meter.add)
-    except (StoreBusy, OSError) as error:
+            changes = project.update(index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter.add)
+    except (StoreError, OSError) as error:  # another process writes, or the disk is full
         say(f"note: {describe(error)}; searching the last commit of {place}")
         return
     if changed := summary(changes, without=("unchanged",)):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import note_compiling, print_text, say
+from runnel.commands.index_update import find_project
 from runnel.commands.options import Model, NoUpdate, refuse
 from runnel.errors import InputError, MissingDependency
 
@@ -37,15 +38,14 @@ def mcp(
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
-        from runnel.search.project import Project
     except ModuleNotFoundError as error:
         raise MissingDependency(f'runnel mcp needs the MCP SDK ({error}); pip install "runnel[mcp]"') from error
     refuse({"--no-update": no_update and index}, "has no effect with --in, which is never updated")
-    note_compiling()
     folders = tuple(roots or [Path()])
     if not roots and Path.cwd() == Path(Path.cwd().anchor):
         raise InputError(f"the working directory is {Path.cwd()}, which holds every file; give --root DIR")
-    project = Project.find(folders[0]) if index is None else None
+    project = find_project(folders[0]) if index is None else None
+    note_compiling()
     if project is not None:
         index = str(project.place)
     server = create_server(Tools(AgentSettings(folders, index, model, max_characters, None if no_update else project)))

@@ -133,10 +133,10 @@ def open_places(
     places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None
 ) -> Index:
     """Open the indexes at these places to be searched together; without places, the project's own, brought up to date."""
+    project = None if places else expect_project()
     note_compiling()
     start = time.perf_counter()
-    if not places:
-        project = expect_project()
+    if project is not None:
         index = loading.open_index(str(project.place), model)
         timings["open"] = time.perf_counter() - start
         if update:

@@ -1,4 +1,4 @@
-"""A project's own index, found upwards from every folder below the project as git finds its repository.
+"""A project's own index, found upwards from the folders below the project as git finds its repository (`folders_of`).
 
 .runnel/.gitignore      hides the folder from git
 .runnel/project.json    the paths that are indexed, and which files below them
@@ -19,19 +19,22 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 
-from runnel.errors import InputError, StoreError
+from runnel.errors import InputError, StoreError, counted
 from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.search.file_hashes import FileHashes
+from runnel.search.files import left_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import Root, Selection
+from runnel.text.folders import Root, Selection, find_files
+from runnel.text.globs import fixed_part
 
 log = logging.getLogger("runnel")
 NAME = ".runnel"
 _INDEX = "index"
 _FORMAT = 1
+_SAFE = "RUNNEL_SAFE_DIRECTORIES"
 
 
 def index_name(place: str) -> str:
@@ -178,19 +181,81 @@ class Project:
         hashes = FileHashes(self.folder / NAME / "files.json")
         if retry:
             hashes.failures.clear()
-        roots = [self._root(name) for name in self.paths]
-        missing = [root for root in roots if not root.exists or (keep_missing and self._is_empty(root))]
-        there = [root for root in roots if root not in missing]
-        changes = index.add_files(there, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
+        roots, missing = self._roots(keep_missing)
+        changes = index.add_files(roots, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
         sources = {name: content.source for name, content in index.store.content_hashes().items()}
-        stale = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
-        for root in there:
-            stale = {name: source for name, source in stale.items() if not root.covers(source)}
+        unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
+        stale = {name: source for name, source in unseen.items() if not any(root.covers(source) for root in roots)}
         for root in missing:
-            ...
+            if kept := [name for name, source in stale.items() if root.covers(source)]:
+                stale = {name: source for name, source in stale.items() if not root.covers(source)}
+                shown, held = str(root.path / root.pattern), counted(len(kept), "document")
+                changes.failed[shown] = f"{shown} is missing or has no files (is it mounted?); `runnel index` removes its {held}"
+                log.warning("%s", left_out(shown, changes.failed[shown]))
         if stale:
             changes.deleted += index.delete(stale).deleted
         hashes.save()
         if changes:
             index.optimize()
         return changes
+
+    def _roots(self, keep_missing: bool) -> tuple[list[Root], list[Root]]:
+        """Return the roots to read, and those to keep as they are: missing ones (logged otherwise) and ones without files."""
+        roots: list[Root] = []
+        missing: list[Root] = []
+        for name in self.paths:
+            try:
+                root = Root.parse(self.folder / name).resolve()
+            except InputError:
+                if keep_missing:
+                    start, pattern = fixed_part(name)
+                    missing.append(Root(self.folder / start, pattern))
+                else:
+                    log.warning("%s is no longer in %s; its documents are removed from the index", name, self.folder)
+                continue
+            if not root.path.is_relative_to(self.folder):
+                raise InputError(f"{name} leads outside of the project {self.folder}, to {root.path}; remove that link")
+            empty = keep_missing and next(find_files([root], self.selection, lambda error: None), None) is None
+            (missing if empty else roots).append(root)
+        return roots, missing
+
+
+def folders_of(start: Path) -> Iterator[Path]:
+    """Yield the folders whose `.runnel` may be the project of `start`: itself, and those above it as far as the next boundary.
+
+    A mount point is the last one. The home folder, a folder that all users may write and those of RUNNEL_CEILING_DIRECTORIES are
+    yielded only if they are `start`.
+    """
+    start = start.resolve()
+    ceilings = {Path(os.path.expanduser("~")).resolve(), *_listed("RUNNEL_CEILING_DIRECTORIES")}
+    for folder in (start, *start.parents):
+        try:
+            ends = folder in ceilings or (os.name != "nt" and bool(folder.stat().st_mode & stat.S_IWOTH))
+        except OSError:
+            return
+        if folder == start or not ends:
+            yield folder
+        if ends or os.path.ismount(folder):
+            return
+
+
+def _expect_trusted(folder: Path) -> None:
+    """Raise StoreError if `.runnel` is another user's, who has chosen what is read, and what is shown.
+
+    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write everywhere anyway.
+    """
+    if os.name == "nt":
+        return
+    owner, user = (folder / NAME).lstat().st_uid, os.geteuid()
+    if str(owner) in ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None) or folder in _listed(_SAFE):
+        return
+    safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(folder)])
+    raise StoreError(
+        f"{folder / NAME} belongs to another user ({owner}), who may have put anything into it; if you trust it: "
+        f"export {_SAFE}={shlex.quote(safe)}"
+    )
+
+
+def _listed(variable: str) -> set[Path]:
+    """Return the absolute paths of folders in an environment variable."""
+    return {Path(name).resolve() for name in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(name)}
