@@ -196,6 +196,19 @@ def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models
         assert path.read_bytes() == whole[path]
 
 
+@pytest.mark.parametrize("model", ["encoder", "recurrent"])
+def test_text_without_a_token_is_no_answer(find, tmp_path, model):
+    (tmp_path / "empty.txt").write_text("\u200b\n\n\ufeff \u0301\n")
+    alone = find("empty.txt", "--json", model=model)
+    assert (alone.code, json.loads(alone.out)["sentences"]) == (1, [])
+    assert find("empty.txt", model=model).out == find("empty.txt", "--min-score", -9, model=model).out == ""
+    (tmp_path / "b.md").write_text("\u200b\n\n" + TEXT.replace("\n\n", "\n\n\ufeff\n\n"))
+    right = [one["text"].strip() for one in json.loads(find("a.md", "--json", "-k", 50, model=model).out)["sentences"]]
+    for options in ([], ["--remember"] * (model == "encoder"), []):
+        found = json.loads(find("empty.txt", "b.md", "--json", "-k", 50, *options, model=model).out)["sentences"]
+        assert [one["text"].strip() for one in found] == right and {one["file"] for one in found} == {"b.md"}
+
+
 def test_scores_are_explained(find, models, tmp_path, terminal):
     """Their parts sum to them, whichever document a sentence is of, read or remembered."""
     (tmp_path / "b.txt").write_text("The dog sat. A river runs to b.")
@@ -210,7 +223,7 @@ def test_scores_are_explained(find, models, tmp_path, terminal):
     first = found[0]["parts"]
     assert list(first) == ["average sentence", "meaning", "words", "words of the best sentences", "neighbors", "length"]
     shown = find("a.md", "b.txt", "c.txt", "--explain", "-k", 1).out.splitlines()[1]
-    assert re.fullmatch(r"    = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
+    assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
     assert f"{abs(first['meaning']):.2f} meaning" in shown
     assert "parts" not in find("a.md", "--json").out
 

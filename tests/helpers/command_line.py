@@ -112,6 +112,9 @@ class FakeEmbedder:
     def text_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
 
+    def is_empty(self, text: str) -> bool:
+        return not text.strip()
+
     def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[Words]:
         self.options.append((prompt, max_tokens))
         return [Words(text, max_tokens) for text in texts]

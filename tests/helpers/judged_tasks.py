@@ -41,6 +41,9 @@ class ToyEmbedder:
     def text_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
 
+    def is_empty(self, text: str) -> bool:
+        return not text.strip()
+
     def vector(self, text: str) -> np.ndarray:
         return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
 

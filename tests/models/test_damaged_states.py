@@ -42,7 +42,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor | None]] = {
     "more rows": lambda t: torch.cat([t, t]),
     "no rows": lambda t: t[:0],
     "turned": lambda t: t.transpose(1, -1).contiguous() if t.ndim > 2 and t.shape[1] != t.shape[-1] else None,
-    "booleans": lambda t: torch.zeros_like(t, dtype=torch.bool),
+    "booleans": lambda t: torch.zeros_like(t, dtype=torch.bool) if t.dtype != torch.bool else None,
     "integers": lambda t: t.to(torch.int16),
     "complex": lambda t: t.to(torch.complex64),
     "float8": lambda t: t.float().to(torch.float8_e4m3fn),

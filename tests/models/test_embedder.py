@@ -94,9 +94,14 @@ def test_a_stream_of_another_model_is_refused(embedder: Embedder, tmp_path: Path
         embedder.load_stream(tmp_path / "stream")
 
 
-def test_an_empty_stream_has_no_embedding(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match="has received only whitespace"):
-        embedder.stream().feed("  \n ").embedding()
+def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) -> None:
+    for empty in ("  \n ", "\u200b", "\0 \ufeff"):
+        for stream in (embedder.stream(), embedder.stream(prompt="query: ")):
+            stream.feed(empty).save(tmp_path / "stream")
+            for one in (stream, embedder.load_stream(tmp_path / "stream")):
+                with pytest.raises(InputError, match="has received only whitespace"):
+                    one.embedding()
+                assert np.isfinite(one.feed("cat").embedding()).all()
 
 
 def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None:
@@ -143,8 +148,10 @@ def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None
 
 
 def test_bad_texts(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match=r"cannot embed an empty text, texts\[1\]; remove it"):
-        embedder.encode(["cat", " \n"])
+    for empty in ("", " \n", "\u200b", "\0", "\u0301\ufeff " * 100):
+        for prompt in (None, "query"):
+            with pytest.raises(InputError, match=r"cannot embed an empty text, texts\[1\]; remove it"):
+                embedder.encode(["cat", empty], prompt=prompt)
     with pytest.raises(InputError, match=r"texts\[0\] is 3; expected text \(str\)"):
         embedder.encode([3])  # type: ignore[list-item]
     with pytest.raises(InputError, match="max_tokens is 0; expected a whole number from 1"):

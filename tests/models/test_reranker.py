@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError, NumericalError, StateError, StoreBusy
 from runnel.text.templates import Template
+from runnel.training.forward import make_pair
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
 QUERY = "does the river run to the sea"
@@ -186,6 +188,21 @@ def test_rank(reranker: Reranker) -> None:
     ]
     assert reranker.rank(QUERY, []) == []
     assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], "ties keep their order"
+
+
+def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(reranker: Reranker, tmp_path: Path) -> None:
+    empty, read = ["", "\u200b", "\0\u0301"], list[int]()
+    documents = [empty[0], *DOCUMENTS, *empty[1:]]
+    expected = [hit.text for hit in reranker.rank(QUERY, DOCUMENTS)]
+    for given in (documents, reranker.remember(documents, dtype="fp32"), reranker.remember(documents, tmp_path)):
+        hits = reranker.rank(QUERY, given)
+        assert [hit.text for hit in hits] == expected + empty
+        assert hits[-3].score < min(hit.score for hit in hits[:-3]) - 100
+        json.dumps([hit.score for hit in hits], allow_nan=False)
+    pairs = [make_pair(reranker.model, QUERY, text) for text in documents]
+    np.testing.assert_allclose(reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4)
+    reranker.score(QUERY, empty, progress=read.append)
+    assert not read
 
 
 def test_only_the_document_is_cut_and_that_is_told(reranker: Reranker, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from helpers.tiny import byte_level_model, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel import SentenceRetriever
+from runnel import Sentence, SentenceRetriever
 from runnel.errors import InputError
 from runnel.models.base import load_model
 from runnel.models.scanner import Scanner
@@ -43,7 +44,39 @@ def test_sentences_tile_the_document(retriever: SentenceRetriever) -> None:
 def test_any_text_is_tiled(retriever: SentenceRetriever, text: str) -> None:
     sentences = retriever.score("cat", text)
     assert "".join(s.text for s in sentences) == text
-    assert np.isfinite(scores(sentences)).all()
+    has_token = [not retriever.model.tokenizer.is_empty(s.text) for s in sentences]
+    assert np.isfinite(scores(sentences)).tolist() == has_token and not (scores(sentences) == np.inf).any()
+
+
+REAL = ["The train leaves at noon. Cats sleep.", "The budget was approved.", "Anna keeps the key."]
+EMPTY = ["\u200b", "\ufeff", "\0", "\u0301", "\u202e\u200b"]
+
+
+@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2", "papers"])
+def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str, tmp_path: Path) -> None:
+    retriever = SentenceRetriever(tiny_model(tmp_path, papers_heads=True)) if name == "papers" else SentenceRetriever.load(name)
+    query = "when does the train leave"
+
+    def ways(text: str) -> Iterator[list[Sentence]]:
+        """The answers in a text, by each way to them."""
+        yield retriever.retrieve(query, text)
+        yield list(next(retriever.scan(query, [text])).ranked())
+        if retriever.remembers:
+            yield retriever.retrieve(query, next(retriever.remember([text])))
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.sampled_from(REAL + EMPTY), max_size=8), st.sampled_from([1, 40]))
+    def check(parts: list[str], times: int) -> None:
+        parts = parts * times  # several passages
+        real = [part for part in parts if part in REAL]
+        for found, expected in zip(ways("\n\n".join(parts)), ways("\n\n".join(real)), strict=True):
+            assert [s.text.strip() for s in found] == [s.text.strip() for s in expected]
+            np.testing.assert_allclose(scores(found), scores(expected), atol=1e-4)
+        if parts:
+            spans = retriever.score(query, "\n\n".join(parts))
+            assert [s.score == -np.inf for s in spans] == [s.text.strip() in EMPTY for s in spans]
+
+    check()
 
 
 def test_any_step_size_gives_the_same(retriever: SentenceRetriever) -> None:

@@ -65,9 +65,14 @@ def test_a_saved_stream_continues(embedder: Embedder, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.feed("é. A dog.").embedding(), embedder.encode(text + "é. A dog."), atol=1e-5)
 
 
-def test_an_empty_stream_has_no_embedding(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match="has received only whitespace"):
-        embedder.stream().feed(" \n").embedding()
+def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) -> None:
+    for empty in (" \n", "\u200b", "\0 \ufeff" * 40):
+        for stream in (embedder.stream(), embedder.stream(prompt="query: ")):
+            stream.feed(empty).save(tmp_path / "stream")
+            for one in (stream, embedder.load_stream(tmp_path / "stream")):
+                with pytest.raises(InputError, match="has received only whitespace"):
+                    one.embedding()
+                assert np.isfinite(one.feed("cat").embedding()).all()
     with pytest.raises(InputError, match="expected text"):
         embedder.stream().feed(b"cat")  # type: ignore[arg-type]
 

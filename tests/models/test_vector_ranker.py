@@ -48,6 +48,7 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
 def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:
     scores = reranker.score(QUERY, DOCUMENTS)
     assert scores.shape == (5,) and scores[1] == scores[4] and np.isfinite(scores).all()
+    assert scores[2] == reranker.score(QUERY, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
     memory = reranker.remember(DOCUMENTS)
     assert isinstance(memory, SentenceMemory) and len(memory) == 5 and memory.bytes > 0
     np.testing.assert_allclose(reranker.score(QUERY, memory), scores, atol=0.05)

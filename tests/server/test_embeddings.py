@@ -78,9 +78,11 @@ def test_inputs_that_are_refused(server, given):
     assert error["message"].startswith("input") and len(error["message"]) < 300
 
 
-def test_blank_text_is_refused(client):
+@pytest.mark.parametrize("empty", [" ", "\u200b", "\u0301"])
+def test_text_without_a_token_is_refused(client, server, empty):
     with pytest.raises(openai.BadRequestError, match="cannot embed an empty text"):
-        client.embeddings.create(model="pocket", input=["fine", " "])
+        client.embeddings.create(model="pocket", input=["fine", empty])
+    assert server.post("/embed", json={"inputs": ["fine", empty]}).status_code in (400, 422)
 
 
 def test_lone_surrogates_are_refused(server):

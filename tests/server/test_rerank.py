@@ -109,6 +109,7 @@ def test_rerank_reads_either_shape(server):
     found = server.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS}).json()
     assert [set(one) for one in found] == [{"index", "score"}] * len(DOCUMENTS) and [one["index"] for one in found] == order
     np.testing.assert_allclose([one["score"] for one in found], scores[order], atol=TOLERANCE)
+    assert order[-1] == DOCUMENTS.index(""), "it has no token"
     raw = server.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "raw_scores": True, "return_text": True}).json()
     np.testing.assert_allclose(sigmoid([one["score"] for one in raw]), scores[order], atol=TOLERANCE)
     assert [one["text"] for one in raw] == [DOCUMENTS[place] for place in order]

@@ -55,6 +55,11 @@ def test_find(server, embedder):
     assert done.json()["tokens"] == sum(len(embedder.model.tokenizer.encode(text)) for text in (QUERY, *TEXTS))
 
 
+def test_text_without_a_token_is_no_answer(server):
+    body = {"query": QUERY, "documents": ["\u200b", "\ufeff\n\nRain fell.\n\n\0"], "top_k": 9}
+    assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
+
+
 def test_find_in_other_units(server):
     found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
     assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]

@@ -169,7 +169,7 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     assert item.labels is not None and item.labels.tolist() == [0, 1, 0]
     found, nothing = sentence_scores(model, [item, empty])
     assert nothing.shape == (0,)
-    assert found.detach()[1] == found.detach().min()
+    assert found.isinf().tolist() == [False, True, False] and found[1] < 0
     found[1].backward()
     assert not any(bool(p.grad.any()) for p in model.backbone.parameters() if p.grad is not None)
 

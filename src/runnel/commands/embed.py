@@ -147,7 +147,7 @@ def embed_corpus(
                 work = BlockEmbedder(embedder, log, prompt="document", max_tokens=max_tokens)
                 work.run(corpus)
                 _report_cut(work, log.finish())
-    rows = np.array([row for row, document in enumerate(corpus) if document.text.strip()], dtype=np.int64)
+    rows = np.array([row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)], dtype=np.int64)
     return np.load(path, mmap_mode="r"), rows
 
 
@@ -202,10 +202,10 @@ class BlockEmbedder:
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
-            if document.text.strip():
-                yield document
-            else:
+            if self._embedder.is_empty(document.text):
                 self.empty.append(document.id)
+            else:
+                yield document
 
     def _check_same(self, known: Sequence[VectorFacts], block: Sequence[Document]) -> None:
         for row, document in zip(known, block, strict=False):

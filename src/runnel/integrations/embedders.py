@@ -55,6 +55,10 @@ class LibraryEmbedder:
         if self._limit is not None:
             log.warning("%s reads at most %s tokens of a text; the library cuts longer ones", name, self._limit)
 
+    def is_empty(self, text: str) -> bool:
+        """Return whether a text is only whitespace."""
+        return not text.strip()
+
     def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
         """Return unit vectors of queries, float32 (n, d)."""
         return self._encode(self.model.encode_query, texts, "query", max_tokens)
@@ -91,6 +95,10 @@ class ApiEmbedder:
         self._url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/") + "/embeddings"
         if not self._url.startswith(("http://", "https://")):
             raise InputError(f"OPENAI_BASE_URL is {self._url!r}; expected a URL with http:// or https://")
+
+    def is_empty(self, text: str) -> bool:
+        """Return whether a text is only whitespace."""
+        return not text.strip()
 
     def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
         """Return unit vectors of queries, float32 (n, d)."""

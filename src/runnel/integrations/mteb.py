@@ -100,7 +100,7 @@ class MtebEncoder(AbsEncoder):
     ) -> np.ndarray:
         """Return the vectors of all texts of the batches, float32 (n, d). The other arguments of the protocol have no effect."""
         texts = _texts(inputs)
-        full = [i for i, text in enumerate(texts) if text.strip()]
+        full = [i for i, text in enumerate(texts) if not self.model.is_empty(text)]
         if len(full) < len(texts):
             log.warning("%s: %d empty texts have the zero vector", task_metadata.name, len(texts) - len(full))
         vectors = np.zeros((len(texts), self.model.dimension), np.float32)

@@ -27,6 +27,7 @@ from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spa
 from runnel.text.tokenizer import Encoded
 
 log = logging.getLogger("runnel")
+EMPTY = "only whitespace, or no character that the model has a token for"
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
 
 
@@ -104,9 +105,9 @@ class Embedder:
             progress: called after each step with the number of tokens just read.
 
         Raises:
-            InputError: a text is not a string, is empty, or is longer than a transformer can read; the model has no prompt of
-                that name; `max_tokens` leaves no room for the text; the vectors have fewer than `truncate_dim` numbers; or
-                precision and ranges do not fit together.
+            InputError: a text is not a string, is empty (`is_empty`), or is longer than a transformer can read; the model has no
+                prompt of that name; `max_tokens` leaves no room for the text; the vectors have fewer than `truncate_dim` numbers;
+                or precision and ranges do not fit together.
         """
         check_width(truncate_dim, self.dimension)
         check_precision(precision, ranges)
@@ -143,6 +144,10 @@ class Embedder:
         if self.truncated:
             log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens) or "their template's")
 
+    def is_empty(self, text: str) -> bool:
+        """Return whether a text cannot be embedded because it is whitespace or has no token of this model, such as U+200B."""
+        return self.model.tokenizer.is_empty(text)
+
     def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), progress)
@@ -173,8 +178,11 @@ class Embedder:
         while batch := list(itertools.islice(source, _BATCH)):
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
-                if not text.strip():
-                    raise InputError(f"cannot embed an empty text, texts[{number}]; remove it, or replace it with a placeholder")
+                if self.is_empty(text):
+                    raise InputError(
+                        f"cannot embed an empty text, texts[{number}]; remove it, or replace it with a placeholder (it is "
+                        f"{text[:20]!a}: {EMPTY})"
+                    )
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
@@ -249,8 +257,7 @@ class Embedder:
         Raises:
             StateError: the model is a transformer, which has no state to continue from.
         """
-        stream = PassageStream(self) if self.model.backbone.reads_passages else Stream(self)
-        return stream.feed(self.model.prompt(prompt))
+        return (PassageStream if self.model.backbone.reads_passages else Stream)(self, self.model.prompt(prompt))
 
     def load_stream(self, path: str | Path) -> Stream | PassageStream:
         """Continue a stream written by `Stream.save`.

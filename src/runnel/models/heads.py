@@ -30,6 +30,7 @@ MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retriev
 MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
 MARKS = 3
 
+WITHOUT_TOKENS = -700.0  # a document's score if it has no token: below any other, and a number for JSON, even exp(700)
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = ("cls", "eos", "mean")
 OneToken = Literal["cls", "eos"]

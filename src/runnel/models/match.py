@@ -28,12 +28,14 @@ class Item:
             the units are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their
             lexical features (n, F) float32.
         cut: tokens of the document cut by `max_tokens`.
+        empty: the document of a pair has no token.
         sentences: sentences of the document; None for a pair.
         labels: (S,) float32, 1 for sentences that answer the query; None if unknown.
     """
 
     request: Request
     cut: int = 0
+    empty: bool = False
     sentences: SentenceTokens | None = None
     labels: np.ndarray | None = None
 
@@ -105,7 +107,7 @@ class SentenceScores:
         self._totals, self._ends = self._sums.totals(), tokens.ends[self._full]
         self._query, self._head = query_mean[None], head
         self._end = query_mean  # hidden vector at the end of a sentence that continues in the next segment
-        self._scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
+        self._scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
 
     def take(self, start: int, hidden: Tensor) -> None:
         """Take the hidden vectors (n, D) of tokens [start, start + n); see `Request.take`."""
@@ -123,9 +125,10 @@ class SentenceScores:
             self._end = hidden[self._ends[last] - start].clone()
 
     def result(self, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
-        """Return the scores (S,) float32; nan for a sentence without a token. `idf` (V,) as for `lexical_features`."""
-        lexical = lexical_features(self._tokens.ids, self._tokens.bounds, query_ids, idf)
-        return self._scores + lexical @ self._head.lexical_weight.detach().numpy()
+        """Return the scores (S,) float32; -inf for a sentence without a token. `idf` (V,) as for `lexical_features`."""
+        lexical = lexical_features(self._tokens.ids, np.unique(self._tokens.bounds), query_ids, idf)  # of the full ones
+        self._scores[self._full] += lexical @ self._head.lexical_weight.detach().numpy()
+        return self._scores
 
 
 def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:

@@ -202,14 +202,15 @@ class Memory:
             log.warning("%s was damaged; its documents were read again", self._blocks[block])
         else:
             self.truncate(block)
-        written: Path | dict[str, Tensor] = pack(documents, self.precision)
-        if self.folder is not None:
+        tensors, place = pack(documents, self.precision), slice(block, block + 1)
+        if self.folder is None:
+            self._blocks[place] = [tensors]
+        else:
             path = self.folder / f"block-{block:06d}.safetensors"
             with replacing(path) as file:
-                save_file(seal(written, self._owner(digest)), file)
-            written = path
-        place = slice(block, block + 1)
-        self._blocks[place], self._digests[place] = [written], [digest]
+                save_file(seal(tensors, self._owner(digest)), file)
+            self._blocks[place] = [path]
+        self._digests[place] = [digest]
         self._names[place], self._texts[place] = [[d.id for d in documents]], [[d.text or "" for d in documents]]
         if self.folder is not None:
             self._write_index()

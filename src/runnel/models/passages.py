@@ -26,7 +26,7 @@ from torch import Tensor
 from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
-from runnel.models.embedder import Embedder
+from runnel.models.embedder import EMPTY, Embedder
 from runnel.models.memory import Piece, piece
 from runnel.models.memory_block import Remembered
 from runnel.models.sentence_vectors import SentenceSums
@@ -105,10 +105,11 @@ def read_documents(
         progress: called after each step with the number of tokens just read.
 
     Raises:
-        InputError: a text is empty, or longer than a transformer can read; if that pools the first token, a sentence of it is.
+        InputError: a text is empty (`Embedder.is_empty`), or longer than a transformer can read; if that pools the first token,
+            a sentence of it is.
     """
-    if not all(text.strip() for text in texts):
-        raise InputError("cannot read an empty document; remove it")
+    if (empty := next(filter(embedder.is_empty, texts), None)) is not None:
+        raise InputError(f"cannot read an empty document; remove it (it is {empty[:20]!a}: {EMPTY})")
     if embedder.model.backbone.reads_passages:
         return _read_in_blocks(embedder, texts, remember, progress)
     if embedder.pooling == "cls":
@@ -145,8 +146,6 @@ def _read_in_blocks(
     requests = []
     for text, one in zip(texts, encoded, strict=True):
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
-        if not len(tokens.ids):
-            raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
         row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
         ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
@@ -174,8 +173,6 @@ def _read_apart(
         most = min(most, longest - len(next(embedder.render(["a"], prompt=prompt))))  # the prompt and special tokens, and "a"
     spans, rows, counts = [], [], []
     for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
-        if not len(encoded):
-            raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
         sentences = split_sentences(text)
         edges = np.append(sentences[:, 0], len(text))[passage_bounds(sentence_of_tokens(sentences, encoded), most)]
         read = list(embedder.render((text[start:end] for start, end in itertools.pairwise(edges)), prompt=prompt))
@@ -212,8 +209,6 @@ def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: in
     tokens = bounds[chosen] + rendered.slices["document"].start
     starts = np.append(sentences[:, 0], len(text))[chosen]
     spans = np.stack([starts[:-1], starts[1:]], 1)
-    if tokens[0] == tokens[1]:
-        raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
     reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:])
     if model.backbone.recurrent and len(rendered.ids) >= save_from and len(spans) > 1:
         reading.split = int(tokens[-2])

@@ -22,6 +22,7 @@ from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
+from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.match import Item, query_marks
 from runnel.models.memory import Batch, Memory, block_digest, check_precision
 from runnel.models.memory_block import Remembered
@@ -89,6 +90,8 @@ class Reranker:
     ) -> np.ndarray:
         """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
 
+        A document without a token, such as "" or U+200B, is not ranked by the model: its score is -700, below any other.
+
         Args:
             documents: texts, or the result of `remember`.
             max_tokens: cut documents (never the query) so that query and document together have at most this many tokens, or
@@ -111,19 +114,22 @@ class Reranker:
             return remembered[_first_places([text for _, text in documents.entries()])]
         if isinstance(documents, SentenceMemory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        requests = self._from_texts(query_ids, Counter(documents), max_tokens)
-        scores = {
-            text: self._score(result.get())
-            for text, result in zip(dict.fromkeys(documents), self.model.engine.map(requests, progress), strict=True)
-        }
+        texts = list(dict.fromkeys(documents))
+        encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
+        full = {text: one.ids for text, one in zip(texts, encoded, strict=True) if len(one)}
+        results = self.model.engine.map(self._from_texts(query_ids, full, Counter(documents), max_tokens), progress)
+        scores = dict.fromkeys(texts, WITHOUT_TOKENS)
+        scores |= {text: self._score(result.get()) for text, result in zip(full, results, strict=True)}
         if self.truncated:
             log.warning("%d documents were cut to fit into %s tokens", self.truncated, max_tokens)
         return np.array([scores[text] for text in documents], dtype=np.float32)
 
     def score_pairs(self, pairs: Iterable[Item]) -> np.ndarray:
         """Return scores float32 (n,) of pairs made by `pair`, for one query or several."""
+        pairs = list(pairs)
         results = self.model.engine.map(pair.request for pair in pairs)
-        return np.array([self._score(result.get()) for result in results], dtype=np.float32)
+        scores = np.array([self._score(result.get()) for result in results], dtype=np.float32)
+        return np.where([pair.empty for pair in pairs], np.float32(WITHOUT_TOKENS), scores)
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
@@ -242,6 +248,7 @@ class Reranker:
                 raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
             if progress is not None:
                 progress(len(batch.state) * len(ids))
+            scores[[not len(ids) for ids in batch.unique_ids]] = WITHOUT_TOKENS
             yield scores.astype(np.float32)
         self._room = room
 
@@ -263,8 +270,10 @@ class Reranker:
         scores: np.ndarray = self._head(*values).numpy()
         return scores
 
-    def _from_texts(self, query_ids: np.ndarray, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
-        """Yield a request for each text; `documents` counts the documents with this text."""
+    def _from_texts(
+        self, query_ids: np.ndarray, documents: Mapping[str, np.ndarray], counts: Mapping[str, int], max_tokens: int | None
+    ) -> Iterator[Request]:
+        """Yield a request for each text, given with its ids; `counts` counts the documents with this text."""
         tokenizer = self.model.tokenizer
         start: State | None = None
         template = self._template
@@ -273,27 +282,26 @@ class Reranker:
             start = next(self.model.engine.map([Request(prefix, keep_state=True)])).state
             template = template.starting_at("document")
             max_tokens = max_tokens and max_tokens - len(prefix)
-        for text, count in documents.items():
-            ids = template.encode(tokenizer, "document", text).ids
+        for text, ids in documents.items():
             if start is None:
                 pair = self.pair(query_ids, ids, max_tokens)
-                self.truncated += count * (pair.cut > 0)
+                self.truncated += counts[text] * (pair.cut > 0)
                 yield pair.request
                 continue
             rendered = template.render(tokenizer, document=ids, max_tokens=max_tokens)
-            self.truncated += count * (rendered.cut > 0)
+            self.truncated += counts[text] * (rendered.cut > 0)
             yield self._head.request(rendered.ids, state=start)
 
     def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
-        ids, total = rendered.ids, len(rendered.ids)
+        ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
         if not self._head.matches:
-            return Item(self._head.request(ids), rendered.cut)
+            return Item(self._head.request(ids), rendered.cut, empty)
         place, start = rendered.slices["document"], rendered.slices["query"].start
         marks, share = query_marks(total, start, query_ids, np.unique(ids[place]), self._idf)
         ranges = np.array([[place.start, start], [start, total]])
-        return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut)
+        return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
 
     def _score(self, result: Result) -> float:
         with inference():

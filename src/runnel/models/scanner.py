@@ -104,14 +104,14 @@ class Scanner:
         ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)[full]
         marks = DocumentMarks(tokens.ids, query_ids, self._idf)[:]
         marks = np.concatenate([np.zeros((start, marks.shape[1]), np.float32), marks])
-        lexical = lexical_features(tokens.ids, tokens.bounds, query_ids, self._idf)[full] if len(full) else np.zeros((0, 2))
+        lexical = lexical_features(tokens.ids, np.unique(tokens.bounds), query_ids, self._idf) if full.any() else np.zeros((0, 2))
         ranges = np.concatenate([[[place.start, place.stop]], ranges])
         return Item(Request(ids, ends, ranges, marks=marks, tag=lexical.astype(np.float32)), sentences=tokens, labels=labels)
 
     def scores(
         self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[tuple[SentenceTokens, np.ndarray]]:
-        """Yield each document and the scores (S,) float32 of its sentences, in order; nan for sentences without a token."""
+        """Yield each document and the scores (S,) float32 of its sentences, in order; -inf for sentences without a token."""
         requests, report = with_total((self._request(query, tokens) for tokens in documents), progress)
         for result in self.model.engine.map(requests, report):
             yield self._scores(query, result.get())
@@ -134,11 +134,12 @@ class Scanner:
             if first >= last:
                 continue
             _, scores = next(self.scores(query, [tokens.part(first, last)]))
-            sums[first:last] += np.nan_to_num(scores)
-            seen[first:last] += ~np.isnan(scores)
+            full = tokens.full[first:last]
+            sums[first:last][full] += scores[full]
+            seen[first:last] += full
             if progress is not None:
                 progress(min(start + window, total), total)
-        return np.divide(sums, seen, out=np.full(len(sums), np.nan), where=seen > 0).astype(np.float32)
+        return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(np.float32)
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         if not self._head.matches:
@@ -151,7 +152,7 @@ class Scanner:
     def _scores(self, query: ScannedQuery, result: Result) -> tuple[SentenceTokens, np.ndarray]:
         tokens: SentenceTokens = result.tag[0]
         made: SentenceScores | None = result.tag[1]
-        scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
+        scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
         if not len(tokens.ids):
             return tokens, scores
         if made is not None:

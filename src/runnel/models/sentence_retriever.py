@@ -9,8 +9,9 @@ document alone, in passages, and only once for all queries (`models/sentence_vec
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ class Scored:
     Attributes:
         text: the document.
         spans: (S, 2) int64 characters.
-        scores: (S,) float32.
+        scores: (S,) float32; -inf for a sentence without a token.
         vectors: the document from `remember`, if it was scored.
     """
 
@@ -58,8 +59,9 @@ class Scored:
         return [self.sentence(index) for index in range(len(self))]
 
     def ranked(self) -> Iterator[Sentence]:
-        """Yield all sentences, best first, ties in document order."""
-        return map(self.sentence, np.argsort(-self.scores, kind="stable").tolist())
+        """Yield the sentences with a token, best first, ties in document order."""
+        order = np.argsort(-self.scores, kind="stable")[: np.count_nonzero(self.scores > -np.inf)]
+        return map(self.sentence, order.tolist())
 
 
 class SentenceRetriever:
@@ -111,8 +113,8 @@ class SentenceRetriever:
     ) -> list[Sentence]:
         """Score every sentence of the document, in document order; sentences tile the text exactly.
 
-        An empty document gives an empty list. A sentence without a token (for example only control characters) gets the lowest
-        score of the others.
+        An empty document gives an empty list. A sentence without a token (for example only U+200B or control characters) has the
+        score -inf, does not change the scores of the others, and is never an answer: `retrieve` leaves it out.
 
         Args:
             document: a text, or a document from `remember`.
@@ -123,7 +125,7 @@ class SentenceRetriever:
             language: language of the document, for sentence boundaries (ISO 639-1).
             window, stride: read windows of `window` tokens that start `stride` tokens apart, each from the query alone, and
                 average the scores of sentences in several windows, as in paper E (120000 and 60000); for comparison only.
-                A sentence that fits into no window gets the lowest score. For recurrent models.
+                A sentence that fits into no window gets the score -inf. For recurrent models.
             progress: called after each step with (tokens done, total tokens).
 
         Raises:
@@ -148,7 +150,7 @@ class SentenceRetriever:
             scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
         else:
             raise InputError("windows need a recurrent model; this model reads passages: do not give window")
-        return _with_lowest(document, tokens.spans[wanted], scores[wanted]).sentences()
+        return Scored(document, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
         self,
@@ -161,14 +163,14 @@ class SentenceRetriever:
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Sentence]:
-        """Return the `top_k` best sentences, best first, ties in document order. Arguments and errors as for `score`.
+        """Return the `top_k` best with a token, best first, ties in document order. Arguments and errors as for `score`.
 
         Raises:
             InputError: also if `top_k` is not a whole number of at least 1.
         """
         expect_count(top_k, "top_k")
         sentences = self.score(query, document, unit=unit, spans=spans, language=language, progress=progress)
-        return sorted(sentences, key=lambda s: (-s.score, s.index))[:top_k]
+        return sorted((s for s in sentences if s.score > -math.inf), key=lambda s: (-s.score, s.index))[:top_k]
 
     def score_many(
         self,
@@ -202,7 +204,7 @@ class SentenceRetriever:
             else:
                 tokens = self._tokens(cast("Iterator[str]", group), unit, language)
                 for one, scores in self.scorer.scores(read, tokens, progress):
-                    yield _with_lowest(one.text, one.spans, scores)
+                    yield Scored(one.text, one.spans, scores)
 
     def remember(
         self,
@@ -234,8 +236,8 @@ class SentenceRetriever:
         """Return the parts of a sentence's score by name; their sum is the score.
 
         The first is the score of an average sentence of the document. The others are what the sentence's meaning, its words, the
-        words it shares with the best sentences, its neighbors and its length add to that (Shapley values). No parts: a sentence
-        without a token, which has the lowest score of the others.
+        words it shares with the best sentences, its neighbors and its length add to that (Shapley values). A sentence without a
+        token has no parts.
 
         Args:
             document: from `remember`.
@@ -284,8 +286,7 @@ class SentenceRetriever:
             raise InputError(f"{self.model.source} cannot read a remembered document; give its text")
         if unit is not None:
             raise InputError("a remembered document already has a unit; give the unit to remember()")
-        scored = _with_lowest(document.text, document.spans, self.scorer.score(query, document))
-        return replace(scored, vectors=document)
+        return Scored(document.text, document.spans, self.scorer.score(query, document), document)
 
 
 def _check_several(documents: object) -> None:
@@ -304,9 +305,3 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
             yield texts
             texts = []
     yield texts
-
-
-def _with_lowest(text: str, spans: np.ndarray, scores: np.ndarray) -> Scored:
-    """Return the sentences with scores; those without a score get the lowest one."""
-    lowest = np.nanmin(scores) if np.isfinite(scores).any() else 0.0
-    return Scored(text, spans, np.where(np.isnan(scores), np.float32(lowest), scores))

@@ -314,8 +314,8 @@ class VectorScorer:
             yield document, self.score(query, document)
 
     def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """Return scores (S,) float32; nan for sentences without a token."""
-        scores = np.full(len(document), np.nan, dtype=np.float32)
+        """Return scores (S,) float32; -inf for sentences without a token."""
+        scores = np.full(len(document), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
         if full.any():
             with inference():
@@ -335,7 +335,7 @@ class VectorScorer:
         full = np.diff(document.bounds) > 0
         if not full.any():
             return full, torch.zeros(0, document.vectors.shape[1]), torch.zeros(0, FEATURES)
-        features = sentence_features(document.ids, document.bounds, query.ids, self.model.words)[full]
+        features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
         vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
         return full, vectors, torch.from_numpy(features)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SETTLE_CHARS = 4096  # new text needed before looking for complete passages
 _DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
-_EMPTY = "this stream has received only whitespace; feed() some text first"
+_EMPTY = "this stream has received only whitespace, or characters without a token for this model; feed() some text first"
 
 
 class Stream:
@@ -39,7 +39,7 @@ class Stream:
     read so far.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, prompt: str = "") -> None:
         if not embedder.model.backbone.recurrent:
             raise has_no_state(embedder.model.backbone.title)
         self._embedder = embedder
@@ -53,8 +53,8 @@ class Stream:
         template = embedder.model.templates["document"]
         self._rest = template.starting_at("document")
         self._advance(template.before("document").render(embedder.model.tokenizer).ids)
-        self._begun = self.tokens  # tokens of a stream without text
-        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document")).ids)
+        self._empty = True  # nothing has been fed that has a token; the prompt does not count
+        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document") + prompt).ids)
 
     @property
     def tokens(self) -> int:
@@ -68,6 +68,7 @@ class Stream:
             InputError: `text` is not a string.
         """
         expect_text(text, "the text")
+        self._empty = self._empty and self._embedder.is_empty(text)
         self._advance(self._tokens.feed(text).ids)
         return self
 
@@ -75,14 +76,13 @@ class Stream:
         """Return the vector of the text so far, float32 (d,), unit length.
 
         Raises:
-            InputError: the stream has received only whitespace.
+            InputError: the stream has received no text with a token (`Embedder.is_empty`).
             NumericalError: the vector is NaN or infinite.
         """
         model = self._model
-        unsettled = self._tokens.peek().ids
-        tail = self._rest.render(model.tokenizer, document=unsettled).ids
-        if self.tokens + len(unsettled) == self._begun:
+        if self._empty:
             raise InputError(_EMPTY)
+        tail = self._rest.render(model.tokenizer, document=self._tokens.peek().ids).ids
         total, weight, last = self._sum, self._total, self._last
         if len(tail):
             result = self._read(tail)
@@ -93,6 +93,7 @@ class Stream:
         """Write everything needed to continue to one safetensors file (atomically)."""
         pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
         extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
+        extra["empty"] = torch.tensor([self._empty])
         self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
 
     @classmethod
@@ -108,11 +109,11 @@ class Stream:
         stream = cls(embedder)
         state.check(embedder.model.backbone.state_shapes(), str(path))
         parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
-        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,))}
+        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,)), "empty": (torch.bool, (1,))}
         if len(state) != 1 or parts != expected or extra["pending"].dtype != torch.uint8 or float(extra["total"]) < 0:
             raise StateError(f"{path} does not hold one embedding stream; the file is damaged: read the text again")
         stream._state = State({name: tensor.to(stream._state[name]) for name, tensor in state.tensors.items()}, state.tokens)
-        stream._sum, stream._total = extra["sum"], float(extra["total"])
+        stream._sum, stream._total, stream._empty = extra["sum"], float(extra["total"]), bool(extra["empty"])
         try:
             stream._tokens.restore(bytes(extra["pending"].flatten().tolist()).decode())
         except (StateError, UnicodeDecodeError) as error:
@@ -142,11 +143,12 @@ class PassageStream:
     counts the tokens of complete passages, including markers.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder, self._model = embedder, embedder.model
+    def __init__(self, embedder: Embedder, prompt: str = "") -> None:
+        self._embedder, self._model, self._empty = embedder, embedder.model, True
         self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)
         self.tokens = 0
-        self._text = self._model.templates["document"].lead(self._model.tokenizer, "document")  # from the start of a passage
+        lead = self._model.templates["document"].lead(self._model.tokenizer, "document")
+        self._text = lead + prompt  # from the start of a passage
         self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
 
     def feed(self, text: str) -> PassageStream:
@@ -157,6 +159,7 @@ class PassageStream:
         """
         expect_text(text, "the text")
         self._text += text
+        self._empty = self._empty and self._embedder.is_empty(text)
         if len(self._text) >= self._look:
             self._settle()
         return self
@@ -165,22 +168,23 @@ class PassageStream:
         """Return the vector of the text so far, float32 (d,), unit length.
 
         Raises:
-            InputError: the stream has received only whitespace.
+            InputError: the stream has received no text with a token (`Embedder.is_empty`).
             NumericalError: the vector is NaN or infinite.
         """
+        if self._empty:
+            raise InputError(_EMPTY)
         layout, _ = self._lay_out()
         total, count = self._sum, self.tokens
         if layout is not None:
             total, count = total + self._read(layout.ids), count + len(layout.ids)
-        if not count:
-            raise InputError(_EMPTY)
         return _vector(self._embedder, (total / count).float()[None])
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to continue to one safetensors file (atomically)."""
         text = torch.tensor(list(self._text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
         state = State({}, torch.tensor([self.tokens]))
-        state.save(path, fingerprint=self._model.backbone.fingerprint(), extra={"sum": self._sum, "text": text})
+        extra = {"sum": self._sum, "text": text, "empty": torch.tensor([self._empty])}
+        state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
 
     @classmethod
     def load(cls, embedder: Embedder, path: str | Path) -> PassageStream:
@@ -192,14 +196,15 @@ class PassageStream:
         state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
         stream = cls(embedder)
         parts = {name: tensor.dtype for name, tensor in extra.items()}
-        fits = len(state) == 1 and not state.tensors and parts == {"sum": torch.float64, "text": torch.uint8}
-        if not fits or extra["sum"].shape != stream._sum.shape:
+        expected = {"sum": torch.float64, "text": torch.uint8, "empty": torch.bool}
+        fits = len(state) == 1 and not state.tensors and parts == expected
+        if not fits or extra["sum"].shape != stream._sum.shape or extra["empty"].shape != (1,):
             raise StateError(f"{path} does not hold one embedding stream of this model; read the text again")
         try:
             stream._text = bytes(extra["text"].flatten().tolist()).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
-        stream._sum, stream.tokens = extra["sum"], int(state.tokens[0])
+        stream._sum, stream.tokens, stream._empty = extra["sum"], int(state.tokens[0]), bool(extra["empty"])
         stream._look = max(_SETTLE_CHARS, len(stream._text))
         return stream
 

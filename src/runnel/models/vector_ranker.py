@@ -11,6 +11,7 @@ import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.memory import Memory
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, VectorScorer
@@ -65,4 +66,5 @@ class VectorRanker:
         features = partial(self._scorer.relevance_features, self._scorer.read_query(query))
         table = {name: features(one) for name, one in memory.documents.items()}
         scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
-        return scores
+        empty = [not len(memory.documents[name].ids) for name in names]
+        return np.where(empty, np.float32(WITHOUT_TOKENS), scores)

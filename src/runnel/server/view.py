@@ -70,10 +70,11 @@ def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
 
 
 def _heat(scored: Scored) -> Sequence[float]:
-    if not len(scored):
-        return []
     scores = scored.scores.astype(np.float64)
-    usual, best = np.quantile(scores, _USUAL), scores.max()
+    of_words = scores[scores > -np.inf]
+    if not len(of_words):
+        return []
+    usual, best = np.quantile(of_words, _USUAL), of_words.max()
     strengths = np.clip((scores - usual) / ((best - usual) or 1.0), 0, 1)
     heat = np.zeros(min(_BINS, len(scored.text)))
     first, last = (scored.spans - [0, 1]).T * len(heat) // len(scored.text)

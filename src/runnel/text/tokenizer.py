@@ -28,6 +28,7 @@ from runnel.errors import CheckpointError, InputError, StateError
 
 _GROUP_CHARS = 1 << 18  # pieces of a text are collected up to this many characters
 MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
+_LOOK_CHARS = 64  # of a text that are encoded together until one has a token
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"
@@ -170,6 +171,11 @@ class Tokenizer(ABC):
             InputError: the text contains a lone surrogate, or a special token's text that this tokenizer cannot encode as
                 ordinary text.
         """
+
+    def is_empty(self, text: str) -> bool:
+        """Return whether a text has nothing to read: it is whitespace, or has no token, as U+200B or NUL in many models."""
+        text = text.strip()
+        return not any(len(self.encode(text[at : at + _LOOK_CHARS])) for at in range(0, len(text), _LOOK_CHARS))
 
     @abstractmethod
     def encode_inside(self, text: str) -> Encoded:

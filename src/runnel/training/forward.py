@@ -141,16 +141,15 @@ def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tens
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
     """Return scores (S,) of the sentences of each item, as from `SentenceRetriever.score`.
 
-    A sentence without a token gets the lowest score of the others, without gradient.
+    A sentence without a token has the score -inf, without gradient.
     """
     units = _Units.of(model, "sentences", items)
     scores = units.read(long)
     result = []
     for number, item in enumerate(items):
         mine = scores[torch.from_numpy(units.item == number)]
-        lowest = mine.detach().amin() if len(mine) else scores.new_zeros(())
         full = torch.from_numpy(item.full).to(scores.device)
-        result.append(lowest.expand(len(full)).masked_scatter(full, mine))
+        result.append(scores.new_full((len(full),), -torch.inf).masked_scatter(full, mine))
     return result
 
 
