@@ -181,18 +181,18 @@ def test_a_client_that_leaves_frees_its_work(work, waits):
 
 def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
-    for deed in ("busy", ""):
-        (tmp_path / f"{deed}.html").write_text(f"<!-- a page -->{deed}")
+    (tmp_path / "busy.html").write_text("<!-- a page -->busy")
+    (tmp_path / "good.html").write_text("<!-- a page -->")
 
     async def main():
         one, clients = work(), [Client() for _ in range(3)]
 
-        def parse(client, deed):
-            return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / f"{deed}.html")).text))
+        def parse(client, name):
+            return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text))
 
-        parsing = [parse(client, "busy") for client in clients]
+        parsing = [parse(client, "busy.html") for client in clients]
         await until(lambda: one.waiting == 1)
-        good = parse(Client(), "")
+        good = parse(Client(), "good.html")
         for client in clients:
             client.gone.set()
         assert (await good).startswith("process ")
