@@ -87,6 +87,7 @@ def test_the_reranker_orders_copies_of_the_documents(model):
     assert all(one.metadata == {"page": 3} for one in DOCUMENTS)
     assert [one.id for one in RunnelReranker(model=reranker, top_n=1).compress_documents(DOCUMENTS, "dog")] == [hits[0].id]
     assert RunnelReranker(model=reranker).compress_documents([], "dog") == []
+    assert RunnelReranker(model=reranker).compress_documents([Document("\u200b"), *DOCUMENTS], "dog") == ranked
 
 
 def test_the_sentences_have_their_places(model):

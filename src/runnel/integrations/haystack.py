@@ -22,6 +22,7 @@ from runnel.integrations.hits import search_results
 from runnel.integrations.models import Kind, loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
+from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, expect_text
@@ -200,14 +201,14 @@ class RunnelRanker(_WithModel):
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
-        """Return copies of the best documents; `top_k` replaces the component's.
+        """Return copies of the best documents, without documents that have no token; `top_k` replaces the component's.
 
         Raises:
             InputError: the query is empty, a document has no text, or `top_k` is below 1.
         """
         count = top_k if top_k is not None else self.top_k
         hits = self._model.get().rank(query, _texts(documents), count, max_tokens=self.max_tokens)
-        return {"documents": [replace(documents[int(hit.id)], score=hit.score) for hit in hits]}
+        return {"documents": [replace(documents[int(hit.id)], score=hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]}
 
 
 @component

@@ -20,6 +20,7 @@ from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
+from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.filters import Filter
@@ -113,14 +114,14 @@ class RunnelReranker(BaseDocumentCompressor):
         return loaded(Reranker, value)
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
-        """Return copies of the best documents.
+        """Return copies of the best documents, without documents that have no token.
 
         Raises:
             InputError: the query is empty.
         """
         texts = [document.page_content for document in documents]
         hits = self.model.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
-        ranked = ((documents[int(hit.id)], hit.score) for hit in hits)
+        ranked = ((documents[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS)
         return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in ranked]
 
 

@@ -27,6 +27,7 @@ from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
+from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, trim
@@ -239,7 +240,7 @@ class RunnelRerank(_Named, BaseNodePostprocessor):
         query = _query(query_bundle)
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
         hits = self._reranker.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
-        return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits]
+        return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
 
 
 class RunnelSentences(_Named, BaseNodePostprocessor):
