@@ -48,7 +48,9 @@ def test_command(folder, run, terminal, monkeypatch, command, shown):
 
 
 def numbers(text):
-    return [float(number.replace(",", "")) for number in re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)]
+    """Return all numbers; percentages, whose last digit differs between processors, as shares."""
+    found = re.findall(r"(-?\d[\d,]*(?:\.\d+)?)( %)?", text)
+    return [float(number.replace(",", "")) / (100 if percent else 1) for number, percent in found]
 
 
 def test_the_extras_of_the_examples_exist():

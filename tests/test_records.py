@@ -10,7 +10,7 @@ import pytest
 
 from runnel import Document
 from runnel.errors import CheckpointError, InputError
-from runnel.records import Sentence, group_repeats, normalize, read_model_json
+from runnel.records import Sentence, group_repeats, normalize, percent, probability, read_model_json
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,13 @@ def sentences(*texts: str) -> list[Sentence]:
 
 def grouped(*texts: str, count: int, also: Collection[str] = ()) -> list[list[int]]:
     return [[s.index for s in group] for group in group_repeats(sentences(*texts), count, also)]
+
+
+@pytest.mark.parametrize(
+    ("score", "shown"), [(-1e4, "under 1 %"), (-6, "under 1 %"), (0, "50 %"), (1.14, "76 %"), (6, "over 99 %")]
+)
+def test_a_probability_is_never_shown_as_certain(score: float, shown: str) -> None:
+    assert percent(probability(score)) == shown
 
 
 def test_equal_but_for_whitespace_is_one_group() -> None:

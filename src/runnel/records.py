@@ -56,6 +56,17 @@ class Sentence:
     index: int  # position among the document's sentences, from 0
 
 
+def probability(score: float) -> float:
+    """Return the probability that a calibrated score stands for: its sigmoid."""
+    return (1 + math.tanh(score / 2)) / 2
+
+
+def percent(share: float) -> str:
+    """Return a probability for people: "76 %", and never certainty: "under 1 %", "over 99 %"."""
+    whole = round(100 * share)
+    return "under 1 %" if whole < 1 else "over 99 %" if whole > 99 else f"{whole} %"
+
+
 def trim(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it has nothing else."""
     piece = text[start:end]

@@ -64,7 +64,7 @@ async def check_tools(client):
     found = await client.call_tool("find", {"query": "who barked", "file": "a.md", "top_k": 1})
     (sentence,) = found.structured_content["sentences"]
     assert "barked" in sentence["text"] and not found.is_error and sentence["headings"] == ["Dogs"]
-    assert found.content[0].text.startswith("1 sentence\n1. score ")
+    assert found.content[0].text.startswith("1 sentence\n1. a.md, line 3, ")
     anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {"by": "character"}
     assert (await client.call_tool("read", anchor)).structured_content["text"] == sentence["text"]
     verified = await client.call_tool("verify", {"quote": "the dog  barked", "file": "a.md"})

@@ -55,7 +55,7 @@ def test_find(tools):
     found = find(tools, "the dog barked", "a.md", 2)
     best = found.sentences[0]
     assert TEXT[best.start : best.end] == best.text == "The dog barked. "
-    assert (best.file, best.line, best.page, best.headings, best.rank, best.score) == ("a.md", 3, None, ["Dogs"], 1, 3.0)
+    assert (best.file, best.line, best.page, best.headings, best.rank) == ("a.md", 3, None, ["Dogs"], 1)
     assert best.sha256 == sha256(TEXT.encode()).hexdigest() and best.complete and best.other_places == 1
     assert best.before == "# Dogs\n\n" and best.after.startswith("It was warm.")
     assert (found.total, found.next_cursor, found.notes) == (2, None, [])
@@ -314,13 +314,14 @@ def test_text_of_documents_is_marked_as_such(tools, tmp_path):
     assert shown(read(tools, name)) != shown(read(tools, name))  # a mark is used once
 
 
-def test_shown_answers(tools):
+def test_shown_answers(tools, monkeypatch):
+    assert find(tools, "the dog barked", "a.md", 1).sentences[0].probability is None  # the scores of this model only rank
+    monkeypatch.setattr(FakeRetriever, "calibrated", True)
     text = shown(find(tools, "the dog barked", "a.md", 1))
     mark = text.split("[document text ")[1][:8]
     digest = sha256(TEXT.encode()).hexdigest()[:16]
     assert text == (
-        "1 sentence\n1. score 3.00, and 1 more place\n"
-        f'a.md, line 3, characters 8-24, under "Dogs", sha256 {digest}\n'
+        f'1 sentence\n1. a.md, line 3, characters 8-24, under "Dogs", sha256 {digest}, probability 95 %, and 1 more place\n'
         f"[document text {mark}]\n# Dogs\n\n[answer {mark}]The dog barked. [/answer {mark}]It was warm.\n\n\n[end {mark}]"
     )
     text = shown(tools.verify("the old cat", "a.md", None))

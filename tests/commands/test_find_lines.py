@@ -127,6 +127,13 @@ def test_nothing_found_prints_nothing(run, fake, notes, terminal):
         assert done.out == ("" if form else "0 of 2 sentences (40 characters) in notes/a.txt\n")
 
 
+def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(run, fake, notes, terminal):
+    places = re.compile(r"^ [12]\. notes/.*  characters \d+-\d+(?:  (.*))?$", re.MULTILINE)
+    assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["", ""]  # its scores only rank
+    fake.find.calibrated = True
+    assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["95 %", "88 %"]  # of 3.0 and 2.0
+
+
 def test_the_lowest_score(run, fake, notes):
     lines = run("find", "the dog barked", "notes", "--min-score", "2", "--jsonl").out.splitlines()
     assert [json.loads(line)["score"] for line in lines] == [3.0, 2.0]

@@ -28,7 +28,7 @@ q3 Q0 c 1 1.000000 runnel
 def test_rerank_one_query(run, fake, tmp_path):
     (tmp_path / "docs.txt").write_text("blue cat\nred cat\n")
     done = run("rerank", "red cat", "docs.txt")
-    assert done.code == 0 and done.out == "  1. 2  2.00\n     red cat\n  2. 1  1.00\n     blue cat\n"
+    assert done.code == 0 and done.out == "  1. 2\n     red cat\n  2. 1\n     blue cat\n"
     hits = json.loads(run("rerank", "red cat", "docs.txt", "--json", "-k", 1).out)["hits"]
     assert hits == [{"rank": 1, "id": "2", "score": 2.0, "text": "red cat"}]
 

@@ -120,7 +120,9 @@ def test_an_explanation_has_the_ranks_and_adds_up(run, library):
     expected = (
         f"words 1 (+{1 / 61:.4f}), meaning 1 (+{1 / 61:.4f}), reranked 1 (+{30 / 61:.4f}), relevance {why['relevance']:.2f}"
     )
-    assert shown[0].startswith(" 1. ") and f"    {expected}" in shown
+    assert f"    score {found['score']:.4f}: {expected}" in shown
+    heads = [line for line in run("search", "blood", "--in", "library", "--explain").out.splitlines() if line[2:4] == ". "]
+    assert heads[0] == shown[0] == " 1. files/heart.txt" and len(heads) == 3  # a rank, and no score
     shown = run("search", "tuple", "--in", "library", "--explain", "--no-rerank").out
     assert "words not found, meaning 2" in shown and "relevance" not in shown
 

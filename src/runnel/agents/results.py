@@ -35,7 +35,7 @@ class AnsweringSentence(Passage):
     """A sentence that answers the question, with the text around it."""
 
     rank: int
-    score: float = Field(description="With pocket, a logit: 0 is a probability of 50 % that the sentence answers, -3 of 5 %.")
+    probability: float | None = Field(description="That the sentence answers; null if the model only ranks.")
     before: str = ""
     after: str = ""
     other_places: int = Field(0, description="How many more places have the same sentence.")
@@ -57,7 +57,6 @@ class FoundDocument(BaseModel):
     source: str = Field(description="The file that was indexed, if any.")
     title: str
     rank: int
-    score: float
     sentences: list[Passage]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from runnel.agents import results
 from runnel.errors import counted
+from runnel.records import percent
 
 Answer = results.Searched | results.Found | results.Read | results.VerifiedQuote | results.ServerStatus
 
@@ -37,15 +38,15 @@ def _lines(answer: results.Searched | results.Found | results.Read | results.Ver
     elif isinstance(answer, results.Searched):
         yield counted(answer.total, "document")
         for hit in answer.documents:
-            yield f"{hit.rank}. {_name(hit.file)} {json.dumps(hit.title)}  score {hit.score:.4f}"
+            yield f"{hit.rank}. {_name(hit.file)} {json.dumps(hit.title)}"
             for passage in hit.sentences:
                 yield from _passage(passage, mark)
     elif isinstance(answer, results.Found):
         yield counted(answer.total, "sentence")
         for one in answer.sentences:
             also = f", and {counted(one.other_places, 'more place')}" if one.other_places else ""
-            yield f"{one.rank}. score {one.score:.2f}{also}"
-            yield _place(one) + _cut(one)
+            chance = "" if one.probability is None else f", probability {percent(one.probability)}"
+            yield f"{one.rank}. {_place(one)}{_cut(one)}{chance}{also}"
             yield from _quotation(f"{one.before}[answer {mark}]{one.text}[/answer {mark}]{one.after}", mark)
     else:
         yield f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity {answer.similarity}"

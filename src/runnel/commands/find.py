@@ -47,7 +47,7 @@ from runnel.commands.options import (
 )
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
-from runnel.records import normalize
+from runnel.records import normalize, percent, probability
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import LINES, Limits
@@ -167,7 +167,8 @@ def find(
             findings = search(load(), query, documents, on_document=report.add if report else None)
         if html is not None and report is not None:
             write(html, report.html(query, findings, reader))
-    _print(form, findings, {"query": query, "model": model}, skipped)
+    calibrated = bool(findings.answers) and load().calibrated
+    _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
     if form == "layout" and findings.answers and not remember and load().remembers and time.monotonic() - began > _LONG_S:
         say("note: with --remember, later questions do not read these files again")
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
@@ -221,7 +222,7 @@ def parse_min_score(given: str) -> float:
     return value
 
 
-def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
+def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Sequence[Skipped], *, calibrated: bool) -> None:
     if form == "json":
         print_json({**facts, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
     elif form == "jsonl":
@@ -234,11 +235,11 @@ def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Se
             more = f"  (and {counted(len(answer.also), 'more place')})" if answer.also else ""
             print_text(one_line(f"{answer.place.file}:{answer.place.where}:{normalize(answer.sentence.text)}{more}"))
     else:
-        show(stdout_console(), findings)
+        show(stdout_console(), findings, calibrated=calibrated)
 
 
-def show(console: Console, findings: Findings) -> None:
-    """Print each sentence in its context, below its place and score."""
+def show(console: Console, findings: Findings, *, calibrated: bool) -> None:
+    """Print each sentence in its context, below its place and, if scores are `calibrated`, the probability that it answers."""
     from rich.style import Style
     from rich.text import Text
 
@@ -247,14 +248,15 @@ def show(console: Console, findings: Findings) -> None:
         head.append(
             one_line(str(item.place)), style=Style.parse("bold cyan") + Style(link=place_link(item.place.file, item.place))
         )
-        head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
+        chance = f"  {percent(probability(item.sentence.score))}" if calibrated else ""
+        head.append(f"  characters {item.sentence.start}-{item.sentence.end}{chance}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
         body.append(marked if console.color_system else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.parts is not None:
-            console.print(Text(_INDENT + _parts(item.parts), style="dim"), soft_wrap=True)
+            console.print(Text(_INDENT + _parts(item.sentence.score, item.parts), style="dim"), soft_wrap=True)
         if item.place.headings:
             console.print(Text(_INDENT + one_line(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
@@ -278,12 +280,11 @@ def _also(item: Answer) -> str:
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 
-def _parts(parts: Mapping[str, float]) -> str:
-    """Return a score as a sum: "-3.02 average sentence + 2.11 meaning + 1.30 words - 0.02 length"."""
-    if not parts:
-        return "no words; the lowest score of the document"
+def _parts(score: float, parts: Mapping[str, float]) -> str:
+    """Return a score as a sum: "score 0.37 = -3.02 average sentence + 2.11 meaning + 1.30 words - 0.02 length"."""
     first, *others = parts.items()
-    return f"= {first[1]:.2f} {first[0]}" + "".join(f" {'-' if n < 0 else '+'} {abs(n):.2f} {name}" for name, n in others)
+    total = f"score {score:.2f} = {first[1]:.2f} {first[0]}"
+    return total + "".join(f" {'-' if n < 0 else '+'} {abs(n):.2f} {name}" for name, n in others)
 
 
 def place_link(file: str, place: Place) -> str | None:

@@ -155,7 +155,7 @@ def _one(
     for hit in hits:
         text = " ".join((hit.text or "").split())
         short = text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."
-        console.print(f"{hit.rank:>3}. {hit.id}  {hit.score:.2f}", style="bold")
+        console.print(f"{hit.rank:>3}. {hit.id}", style="bold")
         console.print(f"     {short}", soft_wrap=True)
     return 0
 

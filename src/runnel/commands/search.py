@@ -233,12 +233,11 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         head = Text(f"{hit.rank:>2}. ")
         name = hit.id.replace(hit.source, places[0].file, 1) if hit.source else hit.id
         head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=place_link(hit.source, places[0])))
-        head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
         if hit.title:
             console.print(Text("    " + one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
-            console.print(Text("    " + _explained(hit.explanation), style="dim"), soft_wrap=True)
+            console.print(Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True)
         for sentence, place in zip(hit.sentences, places, strict=False):
             where = [*([f"page {place.page:,}"] if place.page else []), *([" › ".join(place.headings)] if place.headings else [])]
             shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
@@ -250,12 +249,12 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         console.print()
 
 
-def _explained(why: Explanation) -> str:
-    """Return a document's ranks and what they add to its score: "words 1 (+0.0164), meaning 3 (+0.0159), ..."."""
+def _explained(score: float, why: Explanation) -> str:
+    """Return a document's score, its ranks and what they add: "score 0.0323: words 1 (+0.0164), meaning 3 (+0.0159), ..."."""
     parts = [
         f"{name} {'not found' if part.rank is None else f'{part.rank} (+{part.score:.4f})'}"
         for name, part in (("words", why.words), ("meaning", why.meaning))
     ]
     if why.relevance is not None:
         parts.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
-    return ", ".join(parts)
+    return f"score {score:.4f}: {', '.join(parts)}"
