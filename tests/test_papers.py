@@ -109,7 +109,7 @@ def test_links_lead_somewhere(link):
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
-    r"runnel (train|qa|label|judge|synthesize|info) ",  # each recipe's --smoke form is trained in tests/training
+    r"runnel (train|qa|judge|synthesize|info) ",  # each recipe's --smoke form is trained in tests/training
     r"runnel evaluate .*(mteb|st-code):",  # the hub
     r"runnel evaluate --compare qa-",  # results of `runnel qa`
     r"python -m benchmarks (page|control|compare|train) ",
@@ -150,7 +150,7 @@ def stand_ins(folder):
     files["longembed/qmsum/queries.jsonl"] = _lines([{"qid": "q", "text": "a cat"}])
     files["longembed/qmsum/qrels.jsonl"] = _lines([{"qid": "q", "doc_id": "0"}])
     evidence = _lines([{"id": "1", "question": "a cat", "document": ". ".join(texts), "evidence": [[0, 9]]}])
-    files |= {"evidence.jsonl": evidence, "labels/narrativeqa.evidence.jsonl": evidence}
+    files |= {"evidence.jsonl": evidence, "qa-copied/narrativeqa.evidence.jsonl": evidence}
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)

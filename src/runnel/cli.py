@@ -33,7 +33,6 @@ from runnel.commands.find import find
 from runnel.commands.index import index
 from runnel.commands.info import info
 from runnel.commands.judge import judge
-from runnel.commands.label import label
 from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
 from runnel.commands.options import Verbose
@@ -65,7 +64,6 @@ COMMANDS = (
     evaluate,
     qa,
     judge,
-    label,
     analyze,
     train,
     mine,

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from helpers.byte_tokenizer import Bytes
-from helpers.exams import follow, mill_set, rows
+from helpers.exams import color, follow, mill_set, rows
 from helpers.killed_asking import kill_while_asking
 from helpers.stub_endpoint import serve
 
 from runnel.evaluation.qa.records import QaDocument
+from runnel.training.data import read_evidence
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
@@ -129,6 +130,31 @@ def test_generative_retrieval(run, stub, mills):
     ended = run("qa", "copied", mills, "--out", "out", "--window-tokens", 100)
     assert ended.code == 0 and ended.out.startswith("copied as copied: answers by stub") and "copies: " in ended.out
     assert " mills                     6   100.0%" in ended.out
+
+
+def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
+    data = mill_set(documents=1)
+    text = data.documents["d0"].text.replace("11 was painted", "11\n  was painted")
+    write_rows(tmp_path / "mills.jsonl", [row | {"document": text} for row in rows(data)])
+
+    def rule(messages):
+        prompt = messages[-1]["content"]
+        if "word for word" in prompt and "wheel number 11 " in prompt:
+            return "Wheel number 11 was painted green.\nWheel number 99 was not copied."
+        if "Candidate's answer:" in prompt and "wheel number 12 " in prompt:
+            return "DECISION: NO"
+        return follow(messages)
+
+    stub.rule = rule
+    assert run("qa", "copied", "mills.jsonl", "--out", "out").code == 0
+    found = list(read_evidence(tmp_path / "out" / "mills.evidence.jsonl"))
+    asked = [10, 11, 13, 14, 15]
+    assert [one.query for one in found] == [f"Which color was wheel number {n} painted?" for n in asked]
+    assert all(one.document == text for one in found)
+    sentences = [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found]
+    assert sentences == [[f"Wheel number {n} was painted {color(n)}."] for n in asked]
+    metrics = json.loads(run("evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)["results"][0]
+    assert metrics["queries"] == 5 and metrics["metrics"]["Recall@5"] == 1.0
 
 
 def test_a_recurrent_retriever_reads_in_windows(run, stub, mills, fake, tmp_path):

@@ -25,7 +25,6 @@ QaPaths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or 
 SetNames = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="The first questions of each set (default: all).")]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 For each set OUT has
     SET.found.jsonl    what is read for each question, written question by question; interrupted work resumes
     SET.answers.jsonl  answers and verdicts
+    SET.evidence.jsonl (MODEL copied)   questions that were answered right, with what was copied, for `runnel evaluate`
     SET.json, SET.queries.jsonl   the scores, of the set and of each question, as `runnel evaluate` writes them
 and for all of them qa.json, and replies.sqlite with every reply, so that none is paid for twice.
 """
@@ -23,7 +24,7 @@ from runnel.commands.options import Dtype, Json, refuse
 from runnel.commands.qa_reading import Setup, draw, find, read_excerpts, read_windows, system_of, window_of
 from runnel.commands.qa_results import SetResult, save_all, say_about_sets, show
 from runnel.errors import InputError
-from runnel.files import replacing
+from runnel.files import replacing, write
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.answering import Exam
@@ -134,4 +135,17 @@ def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> lis
             outcomes.append(outcome)
             file.write(json.dumps(asdict(outcome), ensure_ascii=False).encode() + b"\n")
             meter(len(outcomes), len(found))
+    if setup.way == "copied":
+        write(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
     return outcomes
+
+
+def _evidence(data: QaSet, outcomes: list[Outcome]) -> str:
+    """Return rows of the questions whose right answer follows from sentences of their document, with these sentences."""
+    rows = (
+        {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": one.answers}
+        | {"evidence": outcome.evidence}
+        for one, outcome in zip(data.questions, outcomes, strict=True)
+        if outcome.correct and outcome.evidence
+    )
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

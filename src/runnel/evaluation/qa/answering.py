@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runnel.evaluation.qa import prompts
-from runnel.evaluation.qa.context import join
+from runnel.evaluation.qa.context import join, locate
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.judging import judge
 from runnel.evaluation.qa.records import QaSet
@@ -42,21 +42,21 @@ class Exam:
             yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
 
     def _outcome(self, data: QaSet, found: Material, notes: list[str]) -> Outcome:
-        question = found.question
+        question, document = found.question, data.documents[found.question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome = Outcome(question.id, question.category, found.tokens)
-        answer = self._answer(data.documents[question.document].text, found, notes)
+        outcome, texts = Outcome(question.id, question.category, found.tokens), [join(document, part) for part in found.parts]
+        if found.way == "copied":
+            lines = self._copies(question.question, texts, notes)
+            outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
+        answer = self._answer(texts, found, notes)
         if answer is None:
             return outcome.wrong(multiple_choice)
         replies, truths = self.inquiry.replies, question.answers
         verdicts = judge(replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes)
         return outcome.judged(answer, verdicts, None if multiple_choice else best_f1(answer, truths))
 
-    def _answer(self, document: str, found: Material, notes: list[str]) -> str | None:
+    def _answer(self, texts: list[str], found: Material, notes: list[str]) -> str | None:
         question, kind = found.question, found.question.answer_type
-        texts = [join(document, part) for part in found.parts]
-        if found.way == "copied":
-            texts = [self._copies(question.question, texts, notes)]
         excerpts = found.way != "whole"
         replies = [self._ask(ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
         if len(replies) > 1:
@@ -71,7 +71,7 @@ class Exam:
             notes.append("replies without ANSWER:, which are judged whole")
         return answer
 
-    def _copies(self, question: str, windows: list[str], notes: list[str]) -> str:
+    def _copies(self, question: str, windows: list[str], notes: list[str]) -> list[str]:
         """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
         lines: dict[str, None] = {}
         for window in windows:
@@ -80,7 +80,7 @@ class Exam:
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")
             lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
-        return "\n".join(lines)
+        return list(lines)
 
     def _ask(self, messages: list[Message]) -> Reply:
         return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=prompts.ANSWERS)

@@ -5,6 +5,7 @@ S  sentences of a document, or other units that tile it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -36,6 +37,12 @@ def join(document: str, spans: Iterable[Span]) -> str:
     return f"\n{GAP}\n".join(text for text in texts if text)
 
 
+def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
+    """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
+    found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
+    return tuple(sorted({match.span() for match in found if match}))
+
+
 def fit(document: str, ranked: Sequence[Span], max_tokens: int, count: Callable[[str], int]) -> list[Span]:
     """Return the best spans whose joined text has at most `max_tokens` tokens; one that does not fit is passed over.
 
@@ -63,7 +70,7 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
 
     A window begins `stride` tokens after the one before it, or where that ends, whichever is first; the last ends with the text.
 
-    Source: paper E, section 5.4: 120,000 and 60,000 tokens; E.3: 200 and 100 sentences.
+    Source: paper E, section 5.4: 120,000 and 60,000 tokens.
 
     Args:
         bounds: int64 (S + 1,), tokens before each unit, and of all; `np.arange(S + 1)` to count units.

@@ -35,6 +35,7 @@ class Outcome:
         verdicts: one for each true answer; None: the judgment could not be read.
         correct: whether any verdict is yes; None: none is, and one could not be read, or the question is not answered.
         f1: token F1; None for multiple-choice questions and those not answered.
+        evidence: characters of the document that the language model copied before it answered; (): it was not asked to copy.
     """
 
     question: str
@@ -45,6 +46,7 @@ class Outcome:
     verdicts: tuple[Verdict, ...] = ()
     correct: Verdict = None
     f1: float | None = None
+    evidence: tuple[tuple[int, int], ...] = ()
 
     def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
         """Return the outcome of an answer with its verdicts."""
