@@ -22,7 +22,7 @@ class ServerSettings:
         open_bind: listen on an address that other machines reach even without a key.
         max_request_tokens: most tokens of one request.
         max_queue_tokens: most tokens of all requests that are queued or running.
-        max_body_bytes: most bytes of one request's body; all bodies in memory together have at most `_BODIES` times as many.
+        max_body_bytes: most bytes of one request's body; `Guard` limits all bodies in memory by it.
         deadline_s: longest time of a request, waiting included.
         drain_s: after SIGTERM, the longest time to finish running requests.
 
