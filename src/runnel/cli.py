@@ -32,7 +32,6 @@ from runnel.commands.evaluate import evaluate
 from runnel.commands.find import find
 from runnel.commands.index import index
 from runnel.commands.info import info
-from runnel.commands.judge import judge
 from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
 from runnel.commands.options import Verbose
@@ -63,7 +62,6 @@ COMMANDS = (
     rerank,
     evaluate,
     qa,
-    judge,
     analyze,
     train,
     mine,

@@ -189,6 +189,22 @@ def test_another_judge(run, stub, mills):
     assert f"asking small at {stub.url}, judged by strict" in ended.err
 
 
+def test_the_judge_is_compared_with_labels(run, stub, mills, tmp_path):
+    stub.rule = lambda messages: follow(messages).replace("YES" if "wheel number 11 " in str(messages) else "?", "NO")
+    assert run(*BM25).code == 0
+    given = [row | {"right": True} for row in lines(tmp_path / "out" / "mills.answers.jsonl")]
+    assert given[1]["text"] == "Which color was wheel number 11 painted?" and given[1]["answers"] == ["green"]
+    given[3]["answer"] = "another"
+    given[4]["right"] = False
+    del given[5]["right"]
+    write_rows(tmp_path / "labeled.jsonl", given)
+    paid, ended = len(stub.asked), run(*BM25, "--labels", "labeled.jsonl")
+    assert ended.code == 0 and len(stub.asked) == paid
+    assert "agreement with 4 labels: macro F1 0.333 (yes 0.667, no 0.000), 50.0% of verdicts equal\n" in ended.out
+    assert "note: 1 of 5 labels are of other answers" in ended.err
+    assert json.loads((tmp_path / "out" / "qa.json").read_text())["agreement"]["judged_right"] == 3
+
+
 def test_a_trial_with_few_questions_is_paid_for_once(run, stub, mills):
     ended = run(*BM25, "--limit", 2)
     assert ended.code == 0 and len(stub.asked) == 4

@@ -83,6 +83,9 @@ def qa(
     asking: AskingOptions = AskingOptions(),
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help='Rows of SET.answers.jsonl with a person\'s "right": measure the judge.')
+    ] = None,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
     dtype: Dtype = "auto",
     as_json: Json = False,
@@ -96,8 +99,10 @@ def qa(
     refuse({"--seed": limit is None and seed}, "goes with --limit")
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
+    from runnel.evaluation.qa.judging import read_labels
     from runnel.evaluation.qa.loading import read_qa_sets
 
+    labeled = {} if labels is None else read_labels(labels)
     endpoint, own_judge = asking.open(), judge is not None or judge_model is not None
     judging = open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else endpoint
     with asking.rounds(out, endpoint, judging) as (replies, rounds):
@@ -105,7 +110,7 @@ def qa(
             exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
             data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only or ()))
             results = _examine_all(exam, data, setup, out, "" if limit is None else f".{limit}-seed-{seed}")
-        report = save_all(results, exam, setup.settings, out)
+        report = save_all(results, exam, setup.settings, out, labeled)
     if as_json:
         print_json(report)
     else:
@@ -131,9 +136,10 @@ def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> lis
     found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
     path, outcomes = out / f"{data.name}.answers.jsonl", []
     with Meter("answering", unit="questions") as meter, replacing(path) as new, new.open("wb") as file:
-        for outcome in exam.outcomes(data, found):
+        for one, outcome in zip(data.questions, exam.outcomes(data, found), strict=True):
             outcomes.append(outcome)
-            file.write(json.dumps(asdict(outcome), ensure_ascii=False).encode() + b"\n")
+            row = {"set": data.name, "text": one.question, "answers": one.answers, **asdict(outcome)}
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             meter(len(outcomes), len(found))
     if setup.way == "copied":
         write(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.display import print_table, print_text, say
 from runnel.commands.evaluate_results import VERSION, save
 from runnel.commands.inquiries import costs, show_costs
+from runnel.errors import counted
 from runnel.files import write
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.answering import Exam
+    from runnel.evaluation.qa.judging import Answer
     from runnel.evaluation.qa.scores import Outcome
 
 
@@ -29,8 +31,14 @@ class SetResult:
     outcomes: Sequence[Outcome]
 
 
-def save_all(results: Sequence[SetResult], exam: Exam, settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
-    """Write the scores of each set, and the report about all of them, which is returned."""
+def save_all(
+    results: Sequence[SetResult], exam: Exam, settings: Mapping[str, object], folder: Path, labels: Mapping[Answer, bool]
+) -> dict[str, Any]:
+    """Write the scores of each set, and the report about all of them, which is returned.
+
+    Args:
+        labels: people's judgments of answers.
+    """
     from runnel.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
     from runnel.evaluation.qa.scores import by_category, by_length, group, mean_of_sets, summarize
 
@@ -49,11 +57,23 @@ def save_all(results: Sequence[SetResult], exam: Exam, settings: Mapping[str, ob
         "by_category": by_category(points),
         "by_length": by_length(points),
         "sets": sets,
+        "agreement": _agreement(results, labels),
         "notes": dict(exam.inquiry.notes.most_common()),
         "cost": costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS),
     }
     write(folder / "qa.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
+
+
+def _agreement(results: Sequence[SetResult], labels: Mapping[Answer, bool]) -> dict[str, Any] | None:
+    """Return how the judge agrees with labels; None: none is of an answer here."""
+    from runnel.evaluation.qa.judging import agreement
+
+    judged = {(one.name, outcome.question, outcome.answer): outcome.correct for one in results for outcome in one.outcomes}
+    pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
+    if len(pairs) < len(labels):
+        say(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
+    return agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -66,6 +86,10 @@ def show(report: Mapping[str, Any]) -> None:
     for groups in (report["by_category"], report["by_length"]):
         rows += [_row(one["name"], one) for one in groups]
     print_table(["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"], rows)
+    if (found := report["agreement"]) is not None:
+        each = ", ".join(f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None)
+        equal = f"{found['accuracy']:.1%} of verdicts equal"
+        print_text(f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f} ({each}), {equal}")
     show_costs(report["cost"])
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.judging import Attempt, agreement, any_yes, read_attempts
+from runnel.evaluation.qa.judging import agreement, any_yes, read_labels
 
-ROW = {"question": "Which color?", "answers": ["red", "scarlet"], "attempt": "It is red."}
+ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": [True]}
 
 
 def write(path, *rows):
@@ -15,37 +15,22 @@ def write(path, *rows):
     return path
 
 
-def test_rows(tmp_path):
-    path = write(
-        tmp_path / "a.jsonl", ROW, ROW | {"id": "x", "answers": "red", "right": False, "multiple_choice": True, "more": 1}
-    )
-    assert read_attempts(path) == [
-        Attempt("1", "Which color?", ("red", "scarlet"), "It is red."),
-        Attempt("x", "Which color?", ("red",), "It is red.", True, False),
-    ]
+def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
+    path = write(tmp_path / "a.jsonl", ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False})
+    assert read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("row", "message"),
     [
-        ({"answers": []}, r'a.jsonl, line 1: expected texts as "question", "answers" and "attempt", got'),
-        ({"answers": ["red", 3]}, "expected texts"),
-        ({"attempt": " "}, "expected texts"),
-        ({"question": None}, "expected texts"),
-        ({"right": "yes"}, 'expected true or false as "multiple_choice" and "right", got False and \'yes\''),
-        ({"multiple_choice": 1}, "got 1 and None"),
+        (ROW | {"right": 1}, 'a.jsonl, line 1: expected true or false as "right", got 1'),
+        (ROW | {"right": True, "answer": None}, 'a.jsonl, line 1: expected a text as "answer", got NoneType'),
+        (ROW, 'a.jsonl has no row with "right"'),
     ],
 )
-def test_rows_of_another_form(tmp_path, change, message):
+def test_rows_of_another_form(tmp_path, row, message):
     with pytest.raises(InputError, match=message):
-        read_attempts(write(tmp_path / "a.jsonl", ROW | change))
-
-
-def test_a_file_without_rows_or_with_one_id_twice(tmp_path):
-    with pytest.raises(InputError, match="is empty; expected answers to judge"):
-        read_attempts(write(tmp_path / "a.jsonl"))
-    with pytest.raises(InputError, match="line 2: the id '1' is that of an earlier row"):
-        read_attempts(write(tmp_path / "a.jsonl", ROW, ROW | {"id": 1}))
+        read_labels(write(tmp_path / "a.jsonl", row))
 
 
 def test_agreement_with_labels():

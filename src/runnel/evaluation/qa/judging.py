@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from runnel.errors import InputError
 from runnel.evaluation.qa import prompts
 from runnel.generation.endpoint import LanguageModelClient
 from runnel.generation.replies import Replies
-from runnel.text.lines import keys, read_json
+from runnel.text.lines import read_json, text_of
 
 JUDGE_TOKENS = 1000  # the most of a reply
 
@@ -19,49 +18,29 @@ Verdict = bool | None
 """Whether an answer is right; None: the judgment cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """An answer to judge.
-
-    Attributes:
-        answers: the true answers, one at least; each is sufficient.
-        attempt: the answer.
-        right: a person's judgment of it; None: there is none.
-    """
-
-    id: str
-    question: str
-    answers: tuple[str, ...]
-    attempt: str
-    multiple_choice: bool = False
-    right: bool | None = None
+Answer = tuple[str, str, str]
+"""The set, the question's id, and the text of an answer."""
 
 
-def read_attempts(path: str | Path) -> list[Attempt]:
-    """Read answers to judge from jsonl: "question", "answers" (a text or a list of texts), "attempt".
+def read_labels(path: str | Path) -> dict[Answer, bool]:
+    """Return people's judgments: rows of SET.answers.jsonl, as `runnel qa` writes them, with "right": true or false.
 
-    Optional: "id", "multiple_choice" and "right", which are true or false. Other keys are ignored.
+    Rows without "right" are passed over.
 
     Raises:
-        InputError: a row has another form, two rows have one id, or the file is empty; the message has the line.
+        InputError: a row has another form, or none has "right"; the message has the line.
         ReadError: see `runnel.text.lines.Lines`.
     """
-    attempts: dict[str, Attempt] = {}
-    for number, (where, row) in enumerate(read_json(path), start=1):
-        answers = [row["answers"]] if isinstance(row.get("answers"), str) else row.get("answers")
-        texts = (row.get("question"), row.get("attempt"), *(answers if isinstance(answers, list) else [None]))
-        if len(texts) < 3 or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise InputError(f'{where}: expected texts as "question", "answers" and "attempt", got {keys(row)}')
-        choice, right, name = row.get("multiple_choice", False), row.get("right"), str(row.get("id", number))
-        if not isinstance(choice, bool) or not isinstance(right, bool | None):
-            raise InputError(f'{where}: expected true or false as "multiple_choice" and "right", got {choice!r} and {right!r}')
-        if name in attempts:
-            raise InputError(f"{where}: the id {name!r} is that of an earlier row; expected each id once")
-        question, attempt, *truths = texts
-        attempts[name] = Attempt(name, question, tuple(truths), attempt, choice, right)
-    if not attempts:
-        raise InputError(f"{path} is empty; expected answers to judge")
-    return list(attempts.values())
+    labels: dict[Answer, bool] = {}
+    for where, row in read_json(path):
+        if "right" not in row:
+            continue
+        if not isinstance(row["right"], bool):
+            raise InputError(f'{where}: expected true or false as "right", got {row["right"]!r}')
+        labels[text_of(row, "set", where), text_of(row, "question", where), text_of(row, "answer", where)] = row["right"]
+    if not labels:
+        raise InputError(f'{path} has no row with "right"; add it to rows of SET.answers.jsonl that a person has judged')
+    return labels
 
 
 def judge(
