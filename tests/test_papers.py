@@ -109,7 +109,7 @@ def test_links_lead_somewhere(link):
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
-    r"runnel (train|qa|synthesize|info) ",  # each recipe's --smoke form is trained in tests/training
+    r"runnel (train|qa|synthesize|info) ",  # a small run of every trainer is in tests/training
     r"runnel evaluate .*(mteb|st-code):",  # the hub
     r"runnel evaluate --compare qa-",  # results of `runnel qa`
     r"python -m benchmarks (page|control|compare|train) ",

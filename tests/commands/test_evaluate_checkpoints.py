@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
-from helpers.tiny_training import smoke_recipe
+from helpers.tiny_examples import tiny_recipe
 
 from runnel.commands import evaluate_retrieval
 
@@ -19,8 +20,9 @@ def trained(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("trained")
     changes = ("train.checkpoints=3", "train.max_steps=6", "train.learning_rate=0.01", "evaluation.max_query_tokens=4")
-    train(smoke_recipe("embed", *changes), folder / "run")
-    rows = [json.loads(line) for line in (folder / "run" / "smoke").glob("*.jsonl").__next__().read_text().splitlines()]
+    recipe = tiny_recipe("embed", *changes)
+    train(recipe, folder / "run")
+    rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()]
     task = folder / "task"
     (task / "qrels").mkdir(parents=True)
     queries = {row["query"]: f"q{n}" for n, row in enumerate(rows)}

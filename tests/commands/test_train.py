@@ -4,11 +4,11 @@ import json
 import re
 
 import pytest
+from helpers.tiny_examples import tiny_checkpoint, tiny_recipe, write_examples
 
 from runnel import SentenceRetriever
+from runnel.training import recipes
 from runnel.training.progress import read_metrics
-from runnel.training.settings import DataSet
-from runnel.training.smoke import write_data
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def one_thread():
 def examples(tmp_path_factory):
     """Pairs as CSV and evidence as jsonl, from the Python language reference."""
     folder = tmp_path_factory.mktemp("examples")
-    write_data((DataSet(str(folder / "triples.jsonl")),), "embed")
-    write_data((DataSet(str(folder / "evidence.jsonl")),), "sentences")
+    write_examples(folder / "triples.jsonl", evidence=False)
+    write_examples(folder / "evidence.jsonl", evidence=True)
     rows = [json.loads(line) for line in (folder / "triples.jsonl").read_text().splitlines()]
     lines = ["query,positive"] + ['"{}","{}"'.format(*(row[k].replace('"', '""') for k in ("query", "positive"))) for row in rows]
     (folder / "pairs.csv").write_text("\n".join(lines[:33]) + "\n")
@@ -79,17 +79,11 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
     assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
 
 
-def test_default_folder_and_smoke(run, tmp_path):
-    done = run("train", "pairs", "--smoke", "--set", "max_steps=1", "--set", "train.seed=3")
+def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path):
+    recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
+    done = run("train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
-
-
-@pytest.mark.parametrize("option", ["--data", "--model"])
-def test_smoke_reads_no_data_and_no_model(run, option):
-    done = run("train", "pairs", "--smoke", option, "mine")
-    assert (done.code, done.out) == (1, "")
-    assert "error: --smoke trains a tiny random model on a few texts of its own; omit --data and --model\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -134,9 +128,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
 def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
-    from runnel.training.smoke import write_model
-
-    write_model(tmp_path / "embedder", "mamba2")
+    (tmp_path / "embedder").symlink_to(tiny_checkpoint("mamba2"))
     (tmp_path / "p.csv").write_text("query,positive\na,b\n")
     (tmp_path / "bad.csv").write_text("query,positive\na,b,c\n")
     (tmp_path / "e.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[0, 2]]}\n')
@@ -152,5 +144,5 @@ def test_without_the_packages_for_training(run, monkeypatch):
     import runnel.commands.train as command
 
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    done = run("train", "pairs", "--smoke")
+    done = run("train", "pairs", "--data", "p.csv")
     assert done.code == 1 and "pip install 'runnel[train]'" in done.err

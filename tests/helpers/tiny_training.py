@@ -20,7 +20,6 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.models.base import Model
-from runnel.training import recipes
 from runnel.training.progress import Recorder
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
@@ -29,7 +28,6 @@ BACKBONES: dict[str, tuple[Any, Any]] = {
     "rwkv7": (Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
     "xlstm": (Xlstm, XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64, norm_eps=0.01)),
 }
-JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence", "generate": "generator"}
 QUERY = "does the river run to the sea"
 DOCUMENTS = [
     "The cat sat on the mat. A dog ran. The clause is executed finally! Is it the end of the river?",
@@ -80,11 +78,6 @@ class LiveBytes(TorchDispatchMode):
         self._known[key] = weakref.ref(storage, dead)
         self.now += size
         self.peak = max(self.peak, self.now)
-
-
-def smoke_recipe(job: str, *changes: str) -> Any:
-    """The smoke recipe of a job, with changes."""
-    return recipes.read(JOBS[job], smoke=True, changes=changes)
 
 
 class _Stopped(Exception):

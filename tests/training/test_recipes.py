@@ -9,7 +9,7 @@ import pytest
 
 from runnel.errors import InputError, ReadError
 from runnel.training import recipes
-from runnel.training.recipes import differences, read, shipped, sizes, used, write
+from runnel.training.recipes import differences, read, shipped, sizes, write
 from runnel.training.settings import LoraTable, SearchTable
 
 MINIMAL = """
@@ -36,11 +36,10 @@ def file(tmp_path):
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
     for size in (None, *sizes(name)):
-        for smoke in (False, True):
-            recipe = read(name, size=size, smoke=smoke)
-            assert recipe.data.sets and (recipe.smoke is not None) == smoke
-            write(recipe, tmp_path / "recipe.toml")
-            assert used(tmp_path / "recipe.toml") == recipe
+        recipe = read(name, size=size)
+        assert recipe.data.sets
+        write(recipe, tmp_path / "recipe.toml")
+        assert read(str(tmp_path / "recipe.toml")) == recipe
 
 
 def test_each_row_of_the_papers_has_a_recipe_that_says_what_it_needs():
@@ -148,7 +147,6 @@ REFUSED = {
     "another job": ('job = "embedder"', "job must be one of embed, rerank, sentences, generate, got 'embedder'"),
     "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "columns"', "the key 'path' is missing"),
     "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "sizes.big: train: unknown key 'bach'"),
-    "in smoke": (MINIMAL + '[smoke]\narchitecture = "mamba2"\n[smoke.train]\nbach = 1', "smoke: train: unknown key 'bach'"),
     "no TOML": ("job = ", "is not valid TOML"),
     "zero": (MINIMAL + "[train]\nbatch = 0", "train.batch must be at least 1, got 0"),
     "negative": (MINIMAL + "[train]\nlearning_rate = -1.0", "train.learning_rate must be above 0"),
@@ -173,8 +171,8 @@ def test_mistakes_are_named(file, case):
         read(file(text))
 
 
-@pytest.mark.parametrize("table", ["", "[smoke.train]\nmax_steps = 2", "[sizes.large.train]\nbatch = 2"])
-def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_smoke_or_of_a_size(file, table):
+@pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
+def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
     path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
     with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
         read(path)
@@ -185,11 +183,6 @@ def test_unknown_names_list_the_known():
         read("pars")
     with pytest.raises(InputError, match=r"no size '371m' \(did you mean '370m'\?\); it has 370m, 790m"):
         read("mamba-retriever-msmarco", size="371m")
-
-
-def test_without_smoke_table(file):
-    with pytest.raises(InputError, match=r"has no \[smoke\] table"):
-        read(file(MINIMAL), smoke=True)
 
 
 # ---- changes -----------------------------------------------------------------------------------------------------------
@@ -222,15 +215,11 @@ def test_bad_changes(file, change, message):
         read(file(MINIMAL), changes=(change,))
 
 
-def test_sizes_and_smoke_stack(file):
-    path = file(
-        MINIMAL
-        + '[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3\n[smoke]\narchitecture = "mamba1"\ntrain = { batch = 2 }'
-    )
+def test_changes_are_applied_after_a_size(file):
+    path = file(MINIMAL + "[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3")
     assert read(path).train.batch == 8 and read(path, size="big").train.batch == 4
-    both = read(path, size="big", smoke=True)
-    assert (both.train.batch, both.train.seed, both.smoke.architecture) == (2, 3, "mamba1")
-    assert read(path, size="big", smoke=True, changes=("batch=1",)).train.batch == 1
+    both = read(path, size="big", changes=("batch=1",)).train
+    assert (both.batch, both.seed) == (1, 3)
 
 
 def test_differences(file):
@@ -245,7 +234,7 @@ def test_strings_with_quotes_and_line_ends_are_written_whole(tmp_path):
     recipe = read("linear-time-embeddings")
     odd = replace(recipe, data=replace(recipe.data, prompt='a "b"\n\\ {instruction}\té'))
     write(odd, tmp_path / "recipe.toml")
-    assert used(tmp_path / "recipe.toml") == odd
+    assert read(str(tmp_path / "recipe.toml")) == odd
 
 
 def test_reading_a_recipe_needs_no_heavy_import():

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from helpers.tiny_training import smoke_recipe, stopped_after
+from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
+from helpers.tiny_training import stopped_after
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import runnel
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
-from runnel.training import recipes, run, smoke
+from runnel.training import recipes, run
 from runnel.training.progress import read_metrics
 from runnel.training.run import SEARCH, SUMMARY, train
-from runnel.training.settings import DataSet, DataTable
+from runnel.training.settings import DataTable
 from runnel.training.trainers import EmbedderBatches
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -35,13 +35,13 @@ def weights(folder):
 
 def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
     rates = ("search.learning_rates=[1e30, 0.3, 1e-3]", "search.share=2", "data.held_out=8", "train.max_steps=4")
-    summary = train(smoke_recipe("embed", *rates), tmp_path)
+    summary = train(tiny_recipe("embed", *rates), tmp_path)
     tried = {row["learning_rate"]: row["loss"] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
     assert list(tried) == [1e30, 0.3, 1e-3] and tried[1e30] is None and tried[1e-3] < tried[0.3] and summary.learning_rate == 1e-3
     assert set(summary.held_out) >= {"loss"}
     (tmp_path / SUMMARY).unlink()
     before = (tmp_path / SEARCH).read_text()
-    assert train(smoke_recipe("embed", *rates), tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
+    assert train(tiny_recipe("embed", *rates), tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
 
 
 # ---- what is learnt ----------------------------------------------------------------------------------------------------
@@ -49,9 +49,9 @@ def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypat
 
 def test_an_embedder_learns_its_pairs(tmp_path):
     """Mean reciprocal rank of the answering paragraph among all, before and after."""
-    recipe = smoke_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
+    recipe = tiny_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
     train(recipe, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "smoke" / "pairs.jsonl").read_text().splitlines()[:24]]
+    rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()[:24]]
 
     def rank(name):
         embedder = runnel.Embedder.load(name)
@@ -60,7 +60,7 @@ def test_an_embedder_learns_its_pairs(tmp_path):
         best = np.where(mine, scores, -2).max(axis=1, keepdims=True)
         return float((1 / (1 + (np.where(mine, -2, scores) > best).sum(axis=1))).mean())
 
-    assert rank(tmp_path / "model") > rank(tmp_path / "smoke" / "model") + 0.2
+    assert rank(tmp_path / "model") > rank(recipe.model.name) + 0.2
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
@@ -75,13 +75,13 @@ def test_a_reranker_learns_its_triples(tmp_path):
         "warmup=0",
         "train.batch=8",
     )
-    train(smoke_recipe("rerank", *changes), tmp_path)
+    train(tiny_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
 def test_a_sentence_retriever_learns_its_evidence(tmp_path):
-    summary = train(smoke_recipe("sentences", "train.max_steps=30", "data.rows=12", "data.held_out=4", "train.batch=8"), tmp_path)
+    summary = train(tiny_recipe("sentences", "train.max_steps=30", "data.rows=12", "data.held_out=4", "train.batch=8"), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     assert {"loss", "recall_at_1", "recall_at_5"} == set(summary.held_out)
@@ -89,11 +89,11 @@ def test_a_sentence_retriever_learns_its_evidence(tmp_path):
 
 def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
     summary = train(
-        smoke_recipe("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path
+        tiny_recipe("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path
     )
     assert load_model(summary.model).unit == "paragraph"
     with pytest.raises(InputError, match="unit"):
-        smoke_recipe("sentences", "model.unit=page")
+        tiny_recipe("sentences", "model.unit=page")
 
 
 # ---- going on ----------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
 )
 def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
-    recipe = smoke_recipe(job, *changes)
+    recipe = tiny_recipe(job, *changes)
     whole = train(recipe, tmp_path / "whole")
     with stopped_after(4):
         train(recipe, tmp_path / "stopped")
@@ -118,9 +118,9 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    first = train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
+    first = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
     stamp = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
-    assert train(smoke_recipe("embed", "train.max_steps=1"), tmp_path) == first
+    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path) == first
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, mon
 
     monkeypatch.setattr(base, "save_file", save_file)
     monkeypatch.setattr(torch, "save", save)
-    recipe = smoke_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
+    recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
     with pytest.raises(OSError, match=rf"{why}; checkpoint-2 is complete\. Free some space and repeat") as caught:
         train(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC
@@ -161,11 +161,11 @@ def test_a_full_disk_while_data_or_the_model_are_written(tmp_path, monkeypatch):
     for place, kept in (("read_run_data", "there is no complete checkpoint yet"), ("_save", "checkpoint-1 is complete")):
         with monkeypatch.context() as patch, pytest.raises(OSError, match=f"the disk is full; {kept}"):
             patch.setattr(run, place, full)
-            train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
+            train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
 
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
-    recipe = smoke_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
+    recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
     with pytest.raises(
         NumericalError, match=r"is (nan|inf) in step [2-5]; its batch was pairs\.jsonl: example \d+ .* is complete"
     ):
@@ -175,8 +175,10 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
     """The same batches, shared: in-batch negatives come from both."""
-    whole = train(smoke_recipe("embed", "train.max_steps=3"), tmp_path / "one")
-    command = "-v train pairs --smoke --set train.max_steps=3 --to two".split()
+    recipe = tiny_recipe("embed", "train.max_steps=3")
+    whole = train(recipe, tmp_path / "one")
+    command = "-v train tiny.toml --to two".split()
+    recipes.write(recipe, tmp_path / "tiny.toml")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
     done = subprocess.run(
         [*launch, *command], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -255,10 +257,9 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "recipe.toml").write_text(
         'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate = 1e-2 }\n'
-        f"model.name = {str(tmp_path / 'model')!r}\n"
+        f"model.name = {str(tiny_checkpoint('mamba2'))!r}\n"
         '[[data.sets]]\npath = "pairs.jsonl"\n[[data.sets]]\npath = "triples.jsonl"\n'
     )
-    smoke.write_model(tmp_path / "model", "mamba2")
     recipe = recipes.read(str(tmp_path / "recipe.toml"))
     seen = []
     original = EmbedderBatches.__call__
@@ -284,8 +285,7 @@ def test_negatives_that_no_example_has(tmp_path):
 @pytest.mark.parametrize("own", [None, "", "seek: "])
 def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path):
     """The ids of a batch in training are those of `encode_query` and `encode_document` with the trained model."""
-    smoke.write_model(tmp_path / "model", "mamba2")
-    model = load_model(str(tmp_path / "model"))
+    model = load_model(str(tiny_checkpoint("mamba2")))
     model.prompts = {"query": "find: ", "document": "text: ", "other": "x: "}
     model.save(tmp_path / "prompted")
     lines = [{"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"} for i in range(2)]
@@ -307,12 +307,3 @@ def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path):
         ids = batches[0][f"{column}_input_ids"]
         assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
     assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]
-
-
-def test_smoke_data_of_several_sets_and_unknown_architectures(tmp_path):
-    sets = (DataSet(str(tmp_path / "a.jsonl")), DataSet(str(tmp_path / "b.jsonl")))
-    smoke.write_data(sets, "embed")
-    first, second = (Path(one.path).read_text().splitlines() for one in sets)
-    assert len(first) > 50 and len(second) > 50 and not set(first) & set(second)
-    with pytest.raises(InputError, match=re.escape("smoke.architecture must be one of mamba1, mamba2, encoder, bert, got 'gru'")):
-        smoke.write_model(tmp_path / "m", "gru")

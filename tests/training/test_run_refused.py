@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import smoke_recipe
+from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
-from runnel.training import recipes, smoke
+from runnel.training import recipes
 from runnel.training.preparing import prepared
 from runnel.training.progress import Recorder
 from runnel.training.run import LOCK, train
@@ -22,18 +22,17 @@ pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 
 def test_other_settings_in_the_same_folder(tmp_path):
-    train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
+    train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
     with pytest.raises(InputError, match=r"different settings \(train.seed: 0, 5: stored, given\)"):
-        train(smoke_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
+        train(tiny_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
 
 
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
     """The examples of the first try cannot be read, the second has others."""
-    made = smoke_recipe("embed", "train.max_steps=1")
     pairs = [json.dumps({"query": "a", "pos": [text]}) for text in "bc"]
     for name, lines in (("bad", ["{]"]), ("good", pairs)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * 2))
-    given = replace(made, smoke=None, model=replace(made.model, name="pocket"))
+    given = recipes.read("pairs", changes=(*TINY["pairs"][1].split(), "train.max_steps=1"))
     with pytest.raises(InputError, match=r"bad.jsonl"):
         train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
     assert train(given, tmp_path / "run", data=tmp_path / "good.jsonl").steps == 1
@@ -44,7 +43,7 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
 @pytest.mark.parametrize("job", ["sentences", "generate"])
 def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
     with pytest.raises(InputError, match=r"data\.held_out = 9999 leaves none of \d+ examples to train on; lower it, or add"):
-        train(smoke_recipe(job, "data.held_out=9999"), tmp_path)
+        train(tiny_recipe(job, "data.held_out=9999"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,8 @@ def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
 def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, left_out, tmp_path, caplog):
     evidence = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}
     (tmp_path / "data.jsonl").write_text(json.dumps({"evidence": evidence, "pairs": {"query": "q", "positive": "a"}}[recipe]))
-    smoke.write_model(tmp_path / "model", "mamba2")
     new_head = ["new_head=true"] * (recipe == "evidence")
-    changes = (f"model.name={tmp_path / 'model'}", *new_head, 'data.exclude=["data.jsonl"]', "data.held_out=0")
+    changes = (f"model.name={tiny_checkpoint('mamba2')}", *new_head, 'data.exclude=["data.jsonl"]', "data.held_out=0")
     with pytest.raises(InputError, match=message):
         train(recipes.read(recipe, changes=changes), tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
     assert f"left out: {left_out}" in caplog.messages
@@ -68,7 +66,7 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, le
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty and not a run folder"):
-        train(smoke_recipe("embed"), tmp_path)
+        train(tiny_recipe("embed"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -85,7 +83,7 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
         refused.append(caught)
 
     monkeypatch.setattr(Recorder, "on_step_end", train_again)
-    recipe = smoke_recipe("embed", "train.max_steps=1")
+    recipe = tiny_recipe("embed", "train.max_steps=1")
     assert train(recipe, tmp_path / "run").steps == len(refused) == 1
     assert not (tmp_path / "run" / LOCK).exists()
 
@@ -109,12 +107,11 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
     message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
     message += "give more rows with different texts, in another folder (--to)"
     with pytest.raises(InputError, match=re.escape(message)):
-        run._fit(smoke_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
+        run._fit(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
 
 
-def test_a_model_without_the_head(tmp_path):
-    smoke.write_model(tmp_path / "model", "mamba2")
-    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
+def test_a_model_without_the_head():
+    recipe = recipes.read("evidence", changes=(f"model.name={tiny_checkpoint('mamba2')}",))
     with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed, generate\).*model.new_head=true"):
         prepared(recipe)
 
@@ -128,19 +125,17 @@ def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
         prepared(recipe)
 
 
-def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):
-    smoke.write_model(tmp_path / "bert", "bert")
+def test_segments_of_a_transformer_are_refused_before_the_data_is_read():
     with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT only reads whole texts; remove it"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'bert'}", "long.segment_tokens=9")))
+        prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('bert')}", "long.segment_tokens=9")))
 
 
-def test_four_bits_without_their_package(monkeypatch, tmp_path):
+def test_four_bits_without_their_package(monkeypatch):
     from runnel.training import preparing
 
-    smoke.write_model(tmp_path / "model", "mamba2")
     monkeypatch.setattr(preparing, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"pip install 'runnel\[qlora\]'"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'model'}", "lora.four_bit=true")))
+        prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('mamba2')}", "lora.four_bit=true")))
 
 
 def test_missing_data(tmp_path):
@@ -157,7 +152,7 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
 
     monkeypatch.setattr(run, "make_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
     with pytest.raises(InputError, match=r"trainer of 'rerank' cannot save weights that FSDP"):
-        run._fit(smoke_recipe("rerank"), None, RunData({}, None), tmp_path)
+        run._fit(tiny_recipe("rerank"), None, RunData({}, None), tmp_path)
 
 
 def test_batches_that_cannot_be_shared():
@@ -166,4 +161,4 @@ def test_batches_that_cannot_be_shared():
     ):
         from runnel.training.trainers import _accumulated
 
-        _accumulated(smoke_recipe("rerank", "train.batch=5", "train.group=3"))
+        _accumulated(tiny_recipe("rerank", "train.batch=5", "train.group=3"))

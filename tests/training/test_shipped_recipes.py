@@ -1,7 +1,8 @@
-"""Every shipped recipe is run in small, as a user runs it: with its curve, its checkpoints and their cards."""
+"""Recipes of every trainer are run in small, as a user runs them: with their curves, their checkpoints and their cards."""
 
 import numpy as np
 import pytest
+from helpers.tiny_examples import TINY, tiny_recipe
 
 import runnel
 from runnel.models.language_model import LanguageModel
@@ -12,17 +13,17 @@ from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", recipes.shipped())
-def test_smoke_run_of_every_recipe(name, tmp_path):
-    recipe = recipes.read(name, smoke=True)
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_run(name, tmp_path):
+    recipe = tiny_recipe(name)
     summary = train(recipe, tmp_path / "run")
     assert summary.steps == recipe.train.max_steps and summary.tokens > 0 and summary.job == recipe.job
     assert np.isfinite([summary.first_loss, summary.last_loss]).all()
-    assert recipes.used(tmp_path / "run" / RECIPE).train == recipe.train
+    assert recipes.read(str(tmp_path / "run" / RECIPE)).train == recipe.train
     assert len(read_metrics(tmp_path / "run")) == summary.steps
     kept = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert set(kept) - {"adapter", SEARCH} == {
-        "checkpoints", "loss.png", "metrics.jsonl", "model", RECIPE, "smoke", SUMMARY, "tensorboard",
+        "checkpoints", "loss.png", "metrics.jsonl", "model", RECIPE, SUMMARY, "tensorboard",
     }  # fmt: skip
     assert ("adapter" in kept) == (recipe.lora is not None) and (SEARCH in kept) == (recipe.search is not None)
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == recipe.train.checkpoints

@@ -13,7 +13,7 @@ import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
-from runnel.errors import InputError, MissingDependency, counted
+from runnel.errors import MissingDependency, counted
 
 if TYPE_CHECKING:
     from runnel.training.run import Summary
@@ -30,7 +30,6 @@ def train(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.")
     ] = None,
     to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Try the recipe in seconds, on a tiny random model.")] = False,
     as_json: Json = False,
 ) -> int:
     """Train or fine-tune a model as a recipe says. An interrupted run resumes when you repeat the command.
@@ -39,11 +38,9 @@ def train(
     """
     from runnel.training import recipes
 
-    if smoke and (data is not None or model is not None):
-        raise InputError("--smoke trains a tiny random model on a few texts of its own; omit --data and --model")
     name = Path(recipe).stem
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
-    wanted = recipes.read(recipe, size=size, smoke=smoke, changes=tuple(changes))  # its errors come before heavy imports
+    wanted = recipes.read(recipe, size=size, changes=tuple(changes))  # its errors come before heavy imports
     folder = Path(to) if to is not None else Path("runs") / name
     prepare_libraries()
     from runnel.training import run

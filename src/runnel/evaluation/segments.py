@@ -109,7 +109,7 @@ def recorded(model: str, job: str) -> Reading:
     path = (folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent) / "recipe.toml"
     if (folder.name != "model" and folder.parent.name != "checkpoints") or not path.is_file():
         return Reading()
-    recipe = recipes.used(path)
+    recipe = recipes.read(str(path))
     if recipe.job != job:
         return Reading()
     table = recipe.evaluation

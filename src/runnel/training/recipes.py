@@ -1,9 +1,8 @@
 """Recipes: the settings of a training run in a small TOML file, read strictly into `training.settings.Recipe`.
 
-In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the differences for a model of that size (--size), and
-[smoke], with the differences for a run of seconds on a tiny model (--smoke). A key that is unknown or not used by the job, or a
-value of the wrong type, is an error; an unknown key's message names the nearest key. The shipped recipes are in the folder
-`recipes`; each run folder holds its recipe as `recipe.toml`.
+In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the differences for a model of that size (--size). A
+key that is unknown or not used by the job, or a value of the wrong type, is an error; for an unknown key it names the nearest.
+The shipped recipes are in the folder `recipes`; each run folder holds its recipe as `recipe.toml`.
 """
 
 from __future__ import annotations
@@ -55,12 +54,11 @@ def sizes(name: str) -> list[str]:
     return list(_table(_load(find(name)), "sizes", name))
 
 
-def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tuple[str, ...] = ()) -> Recipe:
+def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe by name or path.
 
     Args:
         size: one of its `sizes`.
-        smoke: apply its `[smoke]` table; `Recipe.smoke` is set.
         changes: "key=value" as TOML; `key` may omit its table if no other table has that key.
 
     Raises:
@@ -69,9 +67,9 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     """
     path = find(name)
     content = _load(path)
-    by_size, quick = _table(content, "sizes", path), _table(content, "smoke", path)
-    content = {key: value for key, value in content.items() if key not in ("sizes", "smoke")}
-    build(Recipe, content, str(path))  # first, so that its errors are not reported as those of a size or of smoke
+    by_size = _table(content, "sizes", path)
+    content = {key: value for key, value in content.items() if key != "sizes"}
+    build(Recipe, content, str(path))  # first, so that its errors are not reported as those of a size
     for part in by_size:
         build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
     if size is not None:
@@ -79,19 +77,13 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
             have = ", ".join(by_size) or "none"
             raise InputError(f"{path.name} has no size {size!r}{_nearest(size, by_size)}; it has {have}")
         content = _merged(content, by_size[size])
-    if smoke and not quick:
-        raise InputError(f"{path} has no [smoke] table; add one, or run without --smoke")
-    facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
-    tiny = _merged(content, quick) | {"smoke": facts}
-    build(Recipe, tiny, f"{path}: smoke")
-    content = tiny if smoke else content
     for change in changes:
         content = _merged(content, _change(change, content["job"]))
     return parse(content, f"{path} with --set" if changes else str(path))
 
 
 def parse(content: Mapping[str, Any], place: str) -> Recipe:
-    """Return the recipe in a TOML table without `sizes` and `smoke`. `place` names it in messages.
+    """Return the recipe in a TOML table without `sizes`. `place` names it in messages.
 
     Raises:
         InputError: a setting is unknown, unused or of the wrong type.
@@ -99,11 +91,6 @@ def parse(content: Mapping[str, Any], place: str) -> Recipe:
     recipe: Recipe = build(Recipe, content, place)
     _check(recipe, place)
     return recipe
-
-
-def used(path: Path) -> Recipe:
-    """Read a run's recipe, as written by `write`."""
-    return read(str(path), smoke="smoke" in _load(path))
 
 
 def write(recipe: Recipe, path: Path) -> None:
@@ -169,7 +156,7 @@ def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
     tables = {}
     for field in dataclasses.fields(Recipe):
         kind = _inner(_hints(Recipe)[field.name])
-        if dataclasses.is_dataclass(kind) and field.name != "smoke":
+        if dataclasses.is_dataclass(kind):
             tables[field.name] = {f.name: f for f in dataclasses.fields(kind)}
     return tables
 

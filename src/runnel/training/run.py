@@ -44,7 +44,6 @@ from runnel.training.progress import Recorder, Watch
 from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import Recipe
-from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import EmbedderBatches, make_trainer, tensorboard
 
 log = logging.getLogger("runnel")
@@ -86,14 +85,14 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
     state = PartialState(cpu=not torch.cuda.is_available())  # it detects several processes on CPUs only with cpu=True
     if state.is_main_process and state.num_processes > 1:
         log.info("%d processes share every batch", state.num_processes)
-    used = locate_data(recipe, folder, data, home)
+    used = locate_data(recipe, data, home)
     with _locked(folder, state), _reporting_full_disk(folder):
         return _run(used, folder, state)
 
 
 def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
     with state.main_process_first():
-        _begin(folder, recipe, state)
+        _begin(folder, recipe)
     if (folder / SUMMARY).exists():
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
     model = prepared(recipe)
@@ -128,12 +127,12 @@ def _locked(folder: Path, state: Any) -> Iterator[None]:
         lock.release(remove=True)
 
 
-def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
+def _begin(folder: Path, recipe: Recipe) -> None:
     """Begin a run in the folder, or check that the folder's run has this recipe."""
     path, inside = folder / RECIPE, {one.name for one in folder.iterdir()} - {LOCK}
     if inside and not path.exists():
         raise InputError(f"{folder} is not empty and not a run folder; choose another one with --to")
-    changes = recipes.differences(recipes.used(path), recipe) if inside else []
+    changes = recipes.differences(recipes.read(str(path)), recipe) if inside else []
     if changes and inside - {RECIPE, _DATA}:  # otherwise a first try failed on its settings or data, and may be replaced
         raise InputError(
             f"{folder} holds a run with different settings ({'; '.join(changes[:3])}: stored, given); give the same settings to "
@@ -142,9 +141,6 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
     if changes or not inside:
         shutil.rmtree(folder / _DATA, ignore_errors=True)
         recipes.write(recipe, path)
-    if recipe.smoke is not None and state.is_local_main_process:
-        write_model(Path(recipe.model.name), recipe.smoke.architecture)
-        write_data(recipe.data.sets, recipe.job)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -272,7 +268,7 @@ def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
         place = folder / f"search-{rate:g}"
         place.mkdir(exist_ok=True)
         trainer = make_trainer(prepared(one), one, part.train, part.held_out, place, watch := Watch())
-        trainer.add_callback(Recorder(place, watch))
+        trainer.add_callback(recorder := Recorder(place, watch))
         try:
             trainer.train()
             _require_steps(trainer, one, part)
@@ -280,6 +276,8 @@ def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
         except NumericalError as error:
             log.info("learning rate %g: %s", rate, error)
             found[rate] = math.inf
+        finally:
+            recorder.close()
         if trainer.is_world_process_zero():
             rows = ({"learning_rate": r, "loss": loss if math.isfinite(loss) else None} for r, loss in found.items())
             write(folder / SEARCH, "".join(json.dumps(row) + "\n" for row in rows))

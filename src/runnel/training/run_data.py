@@ -20,7 +20,7 @@ from runnel.training.decontaminate import Decontaminator
 from runnel.training.sentence_layers import LayerData
 from runnel.training.sentence_table import SentenceData
 from runnel.training.settings import DataSet, Recipe
-from runnel.training.triple_table import EVIDENCE, by_negatives, require_negatives, write_triple_table
+from runnel.training.triple_table import by_negatives, require_negatives, write_triple_table
 from runnel.training.vector_data import read_vector_data
 
 log = logging.getLogger("runnel")
@@ -37,31 +37,19 @@ class RunData:
     aside: Any = None
 
 
-def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
-    """Resolve the paths of a recipe's data; a smoke run gets the paths of its own tiny model and data.
+def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
+    """Resolve the paths of a recipe's data.
 
     Raises:
         InputError: the recipe has no data, or a file is missing.
     """
     if not recipe.data.sets:
         raise InputError("the recipe has no [[data.sets]]; add the training data there")
-    if recipe.smoke is not None:
-        made = (folder / "smoke").resolve()
-        sets = [
-            DataSet(
-                str(made / Path(one.path).with_suffix(".jsonl").name),
-                EVIDENCE if one.format == EVIDENCE else None,
-                instructions=one.instructions,
-            )
-            for one in recipe.data.sets
-        ]
-        model = replace(recipe.model, name=str(made / "model"))
-        return replace(recipe, model=model, data=replace(recipe.data, sets=tuple(sets), exclude=()))
     one_set = len(recipe.data.sets) == 1
     exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
     placed = []
     for one in recipe.data.sets:
-        if data is None and home is None:
+        if data is None and home is None and not Path(one.path).is_absolute():
             raise InputError("this recipe comes without data; give --data (the recipe's first lines say what it needs)")
         path = Path(home or ".") / one.path if data is None else Path(data) / one.path
         if data is not None and one_set and not path.exists():

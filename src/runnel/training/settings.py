@@ -175,13 +175,6 @@ class EvaluationTable:
 
 
 @dataclass(frozen=True)
-class SmokeTable:
-    """The setting of a smoke run: the architecture of its tiny random model."""
-
-    architecture: str = "mamba2"
-
-
-@dataclass(frozen=True)
 class Recipe:
     """A recipe with all overrides applied. `lora` and `search` are None if not used."""
 
@@ -193,4 +186,3 @@ class Recipe:
     lora: LoraTable | None = None
     search: SearchTable | None = dataclasses.field(default=None, metadata={"jobs": ("embed", "rerank")})
     evaluation: EvaluationTable = EvaluationTable()
-    smoke: SmokeTable | None = None

@@ -1,0 +1,164 @@
+"""Tiny runs of shipped recipes: random models, and examples from the language reference that CPython includes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+from torch import nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.models.bare import bare_templates
+from runnel.models.base import BUILT_IN, Model
+from runnel.models.heads import EndVector, LmHead, PlainMeanVector, TokenFeatures, VectorScore
+from runnel.text.templates import Template
+from runnel.text.tokenizer import Tokenizer
+from runnel.training import recipes
+from runnel.training.settings import Recipe
+
+_WIDTH, _LAYERS = 32, 2
+_PARAGRAPHS, _NEGATIVES = 4, 16  # used of a chapter, and of a triple
+_BACKBONES: dict[str, Callable[[int], Backbone]] = {
+    "mamba1": lambda vocabulary: Mamba1(Mamba1Config(vocabulary, _WIDTH, _LAYERS, state_size=8)),
+    "mamba2": lambda vocabulary: Mamba2(Mamba2Config(vocabulary, _WIDTH, _LAYERS, state_size=16, head_size=16)),
+}
+_MADE = tempfile.TemporaryDirectory()
+_LONG = "train.min_learning_rate=1e-3 train.batch=4 train.max_steps=10 long.segment_tokens=128"
+TINY = {  # recipe: the model, and the settings
+    "pairs": ("mamba2", "train.learning_rate=5e-3 train.batch=4 train.max_steps=10"),
+    "evidence": ("mamba2", f"model.new_head=true train.learning_rate=5e-3 {_LONG}"),
+    "evidence-vectors": ("encoder", "train.learning_rate=1e-3 train.batch=4 train.max_steps=10"),
+    "generator": ("mamba2", f"train.learning_rate=5e-3 train.group=4 {_LONG}"),
+    "sentence-baseline": (
+        "bert",
+        "data.negatives=2 data.max_query_tokens=32 data.max_document_tokens=32 train.learning_rate=1e-3 "
+        "train.batch=4 train.max_steps=8",
+    ),
+    "rankmamba-documents": (
+        "mamba1",
+        "data.max_tokens=48 data.negatives=3 train.learning_rate=5e-3 train.max_steps=20 train.batch=2 train.warmup=2",
+    ),
+    "linear-time-embeddings": (
+        "mamba2",
+        "data.max_query_tokens=32 data.max_document_tokens=32 data.held_out=2 train.batch=4 train.group=2 train.max_steps=3 "
+        "train.warmup=1 train.learning_rate=5e-3 search.learning_rates=[1e-3,5e-3] search.share=2",
+    ),
+}
+JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence", "generate": "generator"}
+
+
+def tiny_recipe(name: str, *changes: str) -> Recipe:
+    """A recipe, or that of a job, for seconds on a tiny model and examples of its own."""
+    name = JOBS.get(name, name)
+    architecture, settings = TINY[name]
+    recipe = recipes.read(name, changes=(*settings.split(), f"model.name={tiny_checkpoint(architecture)}", *changes))
+    sets = recipe.data.sets
+    made = [
+        replace(one, path=str(_examples(name, Path(one.path).stem, recipe.job, one.format, number, len(sets))))
+        for number, one in enumerate(sets)
+    ]
+    return replace(recipe, data=replace(recipe.data, sets=tuple(made)))
+
+
+@cache
+def _examples(recipe: str, stem: str, job: str, format: str | None, number: int, sets: int) -> Path:
+    path = Path(_MADE.name, recipe, f"{stem}.jsonl")
+    write_examples(path, evidence=job in ("sentences", "generate") or format == "evidence", number=number, sets=sets)
+    return path
+
+
+# ---- models ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def tiny_checkpoint(architecture: str) -> Path:
+    """A checkpoint that all tests share."""
+    folder = Path(_MADE.name, architecture)
+    write_model(folder, architecture)
+    return folder
+
+
+def write_model(folder: Path, architecture: str) -> None:
+    """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder" or "bert"."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+    if architecture == "encoder":
+        _encoder(tokenizer).save(folder)
+    elif architecture == "bert":
+        _write_bert(folder, tokenizer.vocab_size)
+    else:
+        backbone = _BACKBONES[architecture](tokenizer.vocab_size)
+        heads = {"embed": EndVector(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
+        Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
+
+
+def _encoder(tokenizer: Tokenizer) -> Model:
+    """A model as `pocket`, which scores stored vectors."""
+    sizes = {"num_heads": 2, "intermediate_size": 2 * _WIDTH, "max_positions": 64, "passage_tokens": 32}
+    backbone = Encoder(EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id))
+    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
+    heads = {"features": features, "embed": PlainMeanVector(), "sentences": VectorScore(_WIDTH, size=8)}
+    return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
+
+
+def _write_bert(folder: Path, vocabulary: int) -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=_WIDTH, num_hidden_layers=_LAYERS, num_attention_heads=2, intermediate_size=2 * _WIDTH
+    )
+    BertModel(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUILT_IN["pocket"] / name, folder / name)
+
+
+# ---- examples ----------------------------------------------------------------------------------------------------------
+
+
+def write_examples(path: Path, *, evidence: bool, number: int = 0, sets: int = 1) -> None:
+    """Titles of chapters are the queries, their paragraphs the answers; set `number` of `sets` has its own chapters."""
+    chapters, make = _chapters(), _evidence if evidence else _triple
+    mine = range(number, len(chapters), sets)
+    lines = [json.dumps(make(chapters, i, place)) for i in mine for place in range(len(chapters[i][1]))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@cache
+def _chapters() -> list[tuple[str, list[str]]]:
+    """The titles of chapters with their first paragraphs of prose."""
+    chapters = []
+    for name in sorted(topics):
+        title, *paragraphs = topics[name].strip().split("\n\n")
+        prose = [" ".join(p.split()) for p in paragraphs if not p.startswith(" ") and len(p) > 60]
+        if prose:
+            chapters.append((title.splitlines()[0].replace('"', ""), prose[:_PARAGRAPHS]))
+    return chapters
+
+
+def _triple(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
+    title, paragraphs = chapters[index]
+    others = [chapters[(index + 7 * (n + 1) + place) % len(chapters)][1][0] for n in range(_NEGATIVES)]
+    return {"query": title, "positive": paragraphs[place], "negative": [o for o in others if o not in paragraphs]}
+
+
+def _evidence(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
+    """Evidence of a paragraph between paragraphs of two other chapters, and an answer of its first words."""
+    title, paragraphs = chapters[index]
+    before, after = (chapters[(index + step) % len(chapters)][1][0] for step in (5, 11))
+    text = "\n\n".join([before, paragraphs[place], after])
+    start = len(before) + 2
+    evidence = [[start, start + len(paragraphs[place])]]
+    answer = " ".join(paragraphs[place].split()[:5])
+    return {"id": f"{title} {place}", "query": title, "document": text, "evidence": evidence, "answer": answer}
