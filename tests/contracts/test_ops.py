@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from runnel import ops
 from runnel.errors import BackendUnavailable, InputError
-from runnel.ops.backend import WITHOUT_GPU
+from runnel.ops.backend import KERNELS
 
 BACKENDS = {
     "torch": (torch.float64, torch.float32, torch.bfloat16),
@@ -42,7 +42,7 @@ CASES = [
     for o in OPERATORS
     for b, dtypes in BACKENDS.items()
     for d in dtypes
-    if not (b == "gpu" and o.partition("-")[0] in WITHOUT_GPU)
+    if b not in KERNELS or o.partition("-")[0] in KERNELS[b]
     if not (INTERPRETED and b == "gpu" and o.startswith(THROUGH_FLA))  # tests/ops/interpreted_fla.py has those
 ]
 CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
@@ -212,7 +212,7 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "wkv7-odd", "mlstm", "gated_rms_norm-groups")],
+    [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "gated_rms_norm-groups")],
 )
 def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
     operator = OPERATORS[name]
@@ -250,6 +250,8 @@ def test_bad_arguments_say_what_to_do() -> None:
         ops.causal_conv1d(x, weight, backend="tpu")
     with pytest.raises(BackendUnavailable, match="because the input is float64"):
         ops.causal_conv1d(x.double(), weight, backend="cpu")
+    with pytest.raises(BackendUnavailable, match=r"selective_scan.*has none"):
+        ops.selective_scan(x, x, weight, x[:, :1].expand(4, 4), x[:, :1].expand(4, 4), backend="cpu")
     zeros, gates = torch.zeros(2, 1, 1, 4), [torch.zeros(2, 1)] * 3
     with pytest.raises(InputError, match=r"trap must have shape \(2, 1\) to fit the other inputs, got \(1, 1\)"):
         ops.trapezoid(zeros, zeros, zeros, *gates[:2], gates[2][:1])

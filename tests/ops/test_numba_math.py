@@ -50,12 +50,6 @@ def _tanh(x: Any, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def _cos_sin(x: Any, cos: Any, sin: Any) -> None:
-    for i in range(x.shape[0]):
-        cos[i], sin[i] = math.cos_sin(x[i])
-
-
-@njit(**SERIAL)
 def _copy(x: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         out[i] = math.rounded_for(out, math.as_f32(x[i]))
@@ -97,16 +91,6 @@ def test_silu_grad() -> None:
     _silu_grad(x, out)
     s = _sigmoid(x.astype(np.float64))
     assert np.abs(out - s * (1 + x * (1 - s))).max() < 4e-7
-
-
-def test_cosine_and_sine_of_turns() -> None:
-    turns = np.linspace(-0.5, 0.5, 400_001, dtype=np.float32)
-    cos, sin = np.empty_like(turns), np.empty_like(turns)
-    _cos_sin(turns, cos, sin)
-    exact = 2 * np.pi * turns.astype(np.float64)
-    assert np.abs(cos - np.cos(exact)).max() < 2e-7
-    assert np.abs(sin - np.sin(exact)).max() < 2e-7
-    assert (cos[turns == 0], sin[turns == 0]) == (1, 0)
 
 
 def test_exp_beyond_its_range() -> None:

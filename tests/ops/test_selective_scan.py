@@ -11,7 +11,7 @@ from runnel.errors import InputError
 from runnel.ops import selective_scan
 from runnel.ops.numba_math import SERIAL
 from runnel.ops.selective_scan.lanes import softplus
-from runnel.ops.selective_scan.tiles import from_tiles, tiles_per_item, to_tiles
+from runnel.ops.selective_scan.tiles import tiles_per_item
 from runnel.ops.simd import LANES, address, exp2, load, silu, store
 
 _UNCACHED = SERIAL | {"cache": False}
@@ -67,13 +67,6 @@ def test_vector_functions_at_the_ends() -> None:
     assert abs(y[0]) < 1e-30
     assert y[1] == np.float32(1e30)
     assert np.isnan(y[2])
-
-
-@pytest.mark.parametrize("channels", [1, 16, 37])
-def test_tiles_go_back_to_rows(channels: int) -> None:
-    rows = torch.randn(2, channels, 5)
-    assert torch.equal(from_tiles(to_tiles(rows), channels), rows)
-    assert to_tiles(rows).is_contiguous()
 
 
 def test_work_items_feed_all_cores() -> None:

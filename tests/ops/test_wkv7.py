@@ -3,8 +3,6 @@ long sequences, and the loop that inference shares."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from runnel.ops import wkv7
 from runnel.ops.wkv7.lanes import advance
 from runnel.ops.wkv7.torch import wkv7_torch
 
-BACKENDS = ("reference", "torch", "cpu")
+BACKENDS = ("reference", "torch")
 FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
 
 
@@ -35,7 +33,7 @@ def _error(actual: Tensor, truth: Tensor) -> float:
     return float((actual - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
 
 
-@pytest.mark.parametrize(("backend", "tolerance"), [("reference", 1e-13), ("torch", 1e-13), ("cpu", 1e-6)])
+@pytest.mark.parametrize(("backend", "tolerance"), [("reference", 1e-13), ("torch", 1e-13)])
 def test_equals_products_of_transition_matrices(backend: str, tolerance: float) -> None:
     """o_t = r_t^T (sum over j <= t of M_t ... M_{j+1} k_j v_j^T + M_t ... M_1 S_0), M_t = diag(exp w_t) + b_t a_t^T."""
     tokens, heads, key_size, value_size = 45, 2, 6, 4
@@ -52,8 +50,6 @@ def test_equals_products_of_transition_matrices(backend: str, tolerance: float) 
             S = written.sum(0) + products[0] @ start[0, h]
             true_o[t, h] = r[t, h] @ S
         true_end[0, h] = S
-    if backend == "cpu":
-        inputs, start = [x.float() for x in inputs], start.float()
     o, end = wkv7(*inputs, None, start, backend=backend)
     assert _error(o, true_o) < tolerance
     assert _error(end, true_end) < tolerance
@@ -72,7 +68,7 @@ def test_the_state_is_the_transpose_of_the_official_one(backend: str) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "dtype", "tolerance"),
-    [("torch", torch.float64, 1e-13), ("torch", torch.float32, 2e-6), ("cpu", torch.float32, 2e-6)],
+    [("torch", torch.float64, 1e-13), ("torch", torch.float32, 2e-6)],
 )
 def test_any_decay(backend: str, dtype: torch.dtype, tolerance: float) -> None:
     """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
@@ -94,12 +90,11 @@ def test_any_decay(backend: str, dtype: torch.dtype, tolerance: float) -> None:
             assert _error(actual, expected) < tolerance, name
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
-def test_long_sequences_stay_stable(backend: str) -> None:
+def test_long_sequences_stay_stable() -> None:
     """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
     inputs = _inputs(4000, 1, 8, 8, dtype=torch.float32)
     inputs[1] *= 1e-3
-    o, end = wkv7(*inputs, backend=backend)
+    o, end = wkv7(*inputs, backend="torch")
     true_o, true_end = wkv7(*(x.double() for x in inputs), backend="reference")
     assert _error(o[-100:], true_o[-100:]) < 5e-6
     assert _error(end, true_end) < 5e-6
@@ -113,18 +108,6 @@ def test_chunk_size_changes_nothing(chunk: int) -> None:
         wkv7_torch(*inputs, cu, start, chunk), wkv7(*inputs, cu, start, backend="reference"), strict=True
     ):
         assert _error(actual, expected) < 1e-13
-
-
-@pytest.mark.parametrize("value_size", [16, 64, 80])
-def test_kernels_give_the_same_bits_for_any_split(value_size: int) -> None:
-    inputs = _inputs(75, 2, 20, value_size, dtype=torch.float32)
-    whole, end = wkv7(*inputs, backend="cpu")
-    state = None
-    for start, stop in pairwise((0, 1, 33, 33, 40, 75)):
-        part, state = wkv7(*(x[start:stop] for x in inputs), None, state, backend="cpu")
-        assert torch.equal(part, whole[start:stop])
-    assert state is not None
-    assert torch.equal(state, end)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -146,20 +129,6 @@ def test_advance(key_size: int, value_size: int, count: int) -> None:
     assert _error(state, end[0, 0]) < 1e-6
     if count:
         assert _error(torch.from_numpy(out[:count]), o[:, 0]) < 1e-6
-
-
-def test_kernels_take_any_float_beside_v() -> None:
-    """v decides; the others may have another dtype, and their gradients have it too."""
-    inputs = _inputs(6, 1, 4, 3)
-    mixed = [x.to(d) for x, d in zip(inputs, (torch.float16, torch.float64, torch.float32), strict=False)] + [
-        x.float() for x in inputs[3:]
-    ]
-    values = [x.requires_grad_() for x in mixed]
-    o, _ = wkv7(*values, backend="cpu")
-    assert o.dtype == torch.float32
-    o.sum().backward()
-    assert [x.grad is not None and x.grad.dtype == x.dtype for x in values] == [True] * 6
-    assert _error(o, wkv7(*inputs, backend="reference")[0]) < 2e-3
 
 
 def test_bad_shapes_are_named() -> None:

@@ -1,8 +1,8 @@
 """Choose what runs where: the device, the dtype, and the implementation of an operator, and log why.
 
-Every operator has four: `reference` (a loop over time, for tests), `torch` (parallel form, any device and dtype,
-differentiable), `cpu` (numba kernels) and `gpu` (Triton kernels, our own or flash-linear-attention's); the kernels support fp32
-and bf16 and are differentiable. "auto" uses the kernels if they can run.
+Every operator has `reference` (a loop over time, for tests) and `torch` (parallel form, any device and dtype, differentiable).
+Those of `KERNELS` also have `cpu` (numba kernels) or `gpu` (Triton kernels, our own or flash-linear-attention's), for fp32 and
+bf16, differentiable. "auto" uses the kernels if they can run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from runnel.errors import BackendUnavailable, InputError
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
 _THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are from another package
-WITHOUT_GPU = frozenset({"trapezoid"})  # operators without GPU kernels
+# On the CPU, what pocket-mamba2 is trained with, and mlstm. The other families read with kernels of whole blocks (`backbones`).
+KERNELS = {
+    "cpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "ssd"}),
+    "gpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan", "ssd", "wkv7"}),
+}
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
@@ -148,7 +152,7 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     if requested not in ("auto", "cpu", "gpu"):
         raise InputError(f"{operator}: no backend {requested!r}; expected 'auto' or one of {', '.join(BACKENDS)}")
     on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
-    problem = (_gpu_problem(operator, x) if on_gpu else _cpu_problem(x)) or _dtype_problem(x)
+    problem = (_gpu_problem(operator, x) if on_gpu else _cpu_problem(operator, x)) or _dtype_problem(x)
     kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
     if problem is None:
         say_once(f"{operator}: {kernels}")
@@ -157,7 +161,8 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
         kernels = kernels.removeprefix("compiled ")
         raise BackendUnavailable(f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'")
     # Kernels that are missing on this machine cost most of its speed, so this is a warning.
-    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu or numba_problem() else logging.INFO)
+    lost = operator in KERNELS["gpu" if on_gpu else "cpu"] and (on_gpu or numba_problem() is not None)
+    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if lost else logging.INFO)
     return "torch"
 
 
@@ -174,7 +179,9 @@ def _dtype_problem(x: Tensor) -> str | None:
     return None
 
 
-def _cpu_problem(x: Tensor) -> str | None:
+def _cpu_problem(operator: str, x: Tensor) -> str | None:
+    if operator not in KERNELS["cpu"]:
+        return "this operator has none"
     return f"the input is on {x.device.type}" if x.device.type != "cpu" else numba_problem()
 
 
@@ -182,7 +189,7 @@ def _gpu_problem(operator: str, x: Tensor) -> str | None:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs kernels on the CPU: slow, for tests
     if x.device.type != "cuda" and not interpreted:
         return f"the input is on {x.device.type}"
-    if operator in WITHOUT_GPU:
+    if operator not in KERNELS["gpu"]:
         return "this operator has none"
     if x.device.type == "cuda" and torch.version.hip is not None:
         return "they are written for NVIDIA GPUs"

@@ -1,4 +1,4 @@
-"""One chunk of a recurrence with matrix states, as tile products: shared by the fused CPU kernels of Mamba-2, Mamba-3 and xLSTM.
+"""One chunk of a recurrence with matrix states, as tile products, for the fused CPU kernels of Mamba-2.
 
     N  columns of q and k        P  columns of v        Np  N padded to whole vectors
 
@@ -6,8 +6,8 @@ With q_i, k_i and v_i the rows of a chunk (at most CHUNK), and S (N, P) the stat
 
     y_i = grown_i q_i S + sum_j mixed_ij v_j            S  <- decay S + sum_j k_j^T carried_j v_j
 
-A row sees those of earlier tokens and of its own token, which has `rank` rows. Arrays are pointers here (see `simd`); `kind` is
-any pointer whose type chooses the factors of the products: bf16, in words of two, or fp32. States and sums are fp32.
+A row sees itself and earlier ones. Arrays are pointers here (see `simd`); `kind` is any pointer whose type chooses the factors
+of the products: bf16, in words of two, or fp32. States and sums are fp32.
 """
 
 from __future__ import annotations
@@ -24,14 +24,8 @@ _ZERO = np.float32(0.0)
 
 
 @njit(**SERIAL)
-def last_seen(row: int, rank: int, rows: int) -> int:
-    """Return the end of the rows that any row of `row`'s tile sees."""
-    return min(((row // TILE_ROWS + 1) * TILE_ROWS - 1) // rank * rank + rank, rows)
-
-
-@njit(**SERIAL)
 def multiply_keys(
-    kind: Pointer, q_words: Pointer, k_words: Pointer, rows: int, rank: int, padded: int, height: int, panel: Pointer,
+    kind: Pointer, q_words: Pointer, k_words: Pointer, rows: int, padded: int, height: int, panel: Pointer,
     out: Pointer,
 ) -> None:  # fmt: skip
     """out = Q K^T of one chunk where a row sees another, in panels (height, TILE_COLUMNS). q, k: rows of `padded` numbers."""
@@ -40,14 +34,14 @@ def multiply_keys(
         for jj in range(0, TILE_COLUMNS, LANES):
             for d in range(0, depth, LANES):
                 transpose(shift(k_words, (j + jj) * depth + d), depth, shift(panel, d * TILE_COLUMNS + jj), TILE_COLUMNS)
-        for i in range(j // rank * rank // TILE_ROWS * TILE_ROWS, rows, TILE_ROWS):
+        for i in range(j, rows, TILE_ROWS):
             sums = shift(out, j * height + i * TILE_COLUMNS)
             tile_product(kind, sums, panel, -1, shift(q_words, i * depth), depth, 1, panel, depth)
 
 
 @njit(**SERIAL)
 def scan_panel(
-    kind: Pointer, rows: int, rank: int, padded: int, known: bool, wanted: bool, q_words: Pointer, k_words: Pointer,
+    kind: Pointer, rows: int, padded: int, known: bool, wanted: bool, q_words: Pointer, k_words: Pointer,
     mixed: Pointer, grown: Pointer, carried: Pointer, decay: Pointer, v: Pointer, stride: int, S: Pointer, y: Pointer,
     memory: Pointer,
 ) -> None:  # fmt: skip
@@ -71,7 +65,7 @@ def scan_panel(
         out = shift(y, i * TILE_COLUMNS)
         if known:
             tile_product(kind, out, ones, -1, shift(q_words, i * padded // step), padded // step, 1, right, padded // step)
-        left, depth = shift(mixed, i * CHUNK // step), ceil_div(last_seen(i, rank, rows), step)
+        left, depth = shift(mixed, i * CHUNK // step), ceil_div(min(i + TILE_ROWS, rows), step)
         tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
     if wanted:
         pack(kind, v, stride, rows, carried, words, TILE_COLUMNS)

@@ -232,19 +232,6 @@ def tanh(x: Number) -> Any:
     return near if abs(x) < np.float32(0.4) else (far if x > np.float32(0.0) else -far)
 
 
-@njit(inline="always")
-def cos_sin(turns: Number) -> Any:
-    """Return the cosine and sine in fp32 of an angle of -1/2 to 1/2 full turns, with absolute errors below 2e-7."""
-    quarters = np.float32(4.0) * turns
-    k = np.rint(quarters)
-    f = quarters - k
-    square = f * f
-    sin = f * _polynomial(square, _SIN)
-    cos = np.float32(1.0) + square * _polynomial(square, _COS)
-    aside, sign = abs(k) == np.float32(1.0), np.float32(1.0) if abs(k) < np.float32(2.0) else np.float32(-1.0)
-    return (-k * sin if aside else sign * cos), (k * cos if aside else sign * sin)
-
-
 # numba's OpenMP layer uses the OpenMP library that torch has already loaded (so torch must be imported first,
 # as above), and both share one pool of threads. Any other layer has its own threads, which compete with torch's: short texts
 # took up to three times as long. The disadvantage: a forked child has no such pool.

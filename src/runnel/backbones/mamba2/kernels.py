@@ -104,7 +104,7 @@ def _prepare_group(
             b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
             pack(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
-    multiply_keys(source, c_words, natural, tokens, 1, padded, rows, rest, products)
+    multiply_keys(source, c_words, natural, tokens, padded, rows, rest, products)
 
 
 @njit(**PARALLEL)
@@ -172,7 +172,7 @@ def _scan_chunk(
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
     for column in range(0, width, TILE_COLUMNS):
         scan_panel(
-            kind, tokens, 1, n, known, wanted, c_words, b_words, mixed, grown, carried, shift(grown, tokens - 1),
+            kind, tokens, n, known, wanted, c_words, b_words, mixed, grown, carried, shift(grown, tokens - 1),
             shift(x, column), width, shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK),
         )  # fmt: skip
 

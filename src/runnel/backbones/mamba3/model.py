@@ -32,8 +32,6 @@ from runnel.ops.grid import Grid, States
 from runnel.ops.packed import last_tokens
 from runnel.ops.trapezoid.torch import CHUNK
 
-_MOST_RANKS = 64
-
 
 @dataclass(frozen=True)
 class Mamba3Config(HeadsConfig):
@@ -172,19 +170,11 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
     title = "Mamba-3"
     config_class = Mamba3Config
     matrices = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "embeddings.weight")
-    int8_layers = ("in_proj", "out_proj", "fc1", "fc2")
-    has_kernels = True
     plain = PlainForm("trapezoid", CHUNK, 9)
     config: Mamba3Config
 
     def __init__(self, config: Mamba3Config) -> None:
         super().__init__(config, Mamba3Layer)
-
-    def kernel_problem(self) -> str | None:
-        """See `Backbone.kernel_problem`; the rows of a token must fit a chunk of the kernels."""
-        if self.config.rank > _MOST_RANKS:
-            return f"it has {self.config.rank} ranks, and the kernels take at most {_MOST_RANKS}"
-        return super().kernel_problem()
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The state, the last token's turned keys and values, and the angles modulo a full turn."""
@@ -198,13 +188,11 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, keys and queries of all groups, gates, feed-forward; in plain torch also those of all heads."""
+        """Residual, projections, gates, feed-forward; keys, queries and angles of all groups and heads."""
         c = self.config
         shared = 2 * c.rank * c.groups * c.state_size + c.turned + 3 * c.num_heads
-        kernels = 4 * c.hidden_size + sum(c.projections) + shared + c.inner_size + 3 * (c.ffn_size or 0)
-        described = self.fast is not None or self.device.type == "meta"
-        plain = 0 if described else c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.turned)
-        return 4 * (kernels + plain)
+        heads = c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.turned)
+        return 4 * (4 * c.hidden_size + sum(c.projections) + shared + heads + c.inner_size + 3 * (c.ffn_size or 0))
 
     @property
     def flops_per_token(self) -> int:

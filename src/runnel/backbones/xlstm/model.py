@@ -178,7 +178,6 @@ class Xlstm(BlockBackbone[XlstmLayer]):
         *(f".mlstm_layer.{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")),
         *(f".ffn.{name}.weight" for name in ("proj_up_gate", "proj_up", "proj_down")),
     )
-    has_kernels = True
     plain = PlainForm("mlstm", CHUNK, 5)
     model_types = ("xlstm",)
     markers: ClassVar[Markers] = {
@@ -197,9 +196,9 @@ class Xlstm(BlockBackbone[XlstmLayer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; feed-forward; gates and factors."""
+        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; gate, up, silu, product; gates."""
         c = self.config
-        return 4 * (6 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 2 * c.ffn_size + 72 * c.num_heads + 32)
+        return 4 * (6 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 4 * c.ffn_size + 72 * c.num_heads + 32)
 
     @property
     def flops_per_token(self) -> int:

@@ -10,9 +10,6 @@ i'_t = exp(i_t - m_t):
 m equals the recurrence's at every token. The exponents of W are running sums down each column, so that exponents near 0, the only
 ones that matter, are sums of small numbers; differences of two sums from the chunk's start would lose precision under strong
 gates.
-
-For training, and for any caller of `mlstm`. Inference of the backbone has kernels of its own (`ops.chunk_tiles`), because they
-read the projections in their dtype and are fused with the rest of the block.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ _ONE = np.float32(1.0)
 
 
 class Inputs(NamedTuple):
-    """The inputs of all heads, or their gradients: memory and distance of flat rows (see `flat_rows`), and fp32 arrays."""
+    """The inputs of all heads, memory and distance of flat rows (see `flat_rows`), and fp32 arrays."""
 
     q: Array  # (T, H, K)
     q_row: int

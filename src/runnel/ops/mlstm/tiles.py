@@ -7,7 +7,7 @@ Widths are rounded up by `wide`, with zeros beyond the true width.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -26,12 +26,11 @@ from runnel.ops.simd import (
     splat,
     store,
     store_some,
-    total,
 )
-from runnel.ops.simd_tile import LOWER, UPPER, tile_product, transpose
+from runnel.ops.simd_tile import LOWER, tile_product, transpose
 
 ZERO = np.float32(0.0)
-LOWER_OUT = 3  # beside FULL, LOWER and UPPER: a product skips tiles of the result with columns > row
+LOWER_OUT = 3  # besides FULL and LOWER: a product skips tiles of the result with columns > row
 
 
 class Rows(NamedTuple):
@@ -111,14 +110,6 @@ def scale_rows(source: Pointer, columns: int, rows: int, factors: Pointer, out: 
 
 
 @njit(**SERIAL)
-def to_panels(source: Pointer, columns: int, rows: int, out: Panels) -> None:
-    """Convert rows (rows, columns) to panels."""
-    for j in range(rows):
-        for c in range(0, columns, LANES):
-            store(out.first, c // TILE_COLUMNS * out.stride + j * TILE_COLUMNS + c % TILE_COLUMNS, load(source, j * columns + c))
-
-
-@njit(**SERIAL)
 def turn(source: Pointer, columns: int, rows: int, out: Panels) -> None:
     """Convert rows (rows, columns) to panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
     for j in range(0, rows, LANES):
@@ -128,49 +119,13 @@ def turn(source: Pointer, columns: int, rows: int, out: Panels) -> None:
 
 
 @njit(**SERIAL)
-def turn_panels(source: Pointer, rows: int, columns: int, out: Pointer) -> None:
-    """Transpose panels of a matrix (rows, columns), neither rounded up, to panels of (columns, rows)."""
-    height, width = wide(rows), wide(columns)
-    for c in range(0, width, TILE_COLUMNS):
-        turn(shift(source, c * height), TILE_COLUMNS, height, Panels(shift(out, c * TILE_COLUMNS), width * TILE_COLUMNS))
-
-
-@njit(**SERIAL)
-def write_panels(panels: Panels, count: int, width: int, factors: Pointer, out: Rows) -> None:
-    """Run `write` on panels."""
-    for c in range(0, width, TILE_COLUMNS):
-        strip = shift(panels.first, c // TILE_COLUMNS * panels.stride)
-        write(strip, TILE_COLUMNS, count, min(width - c, TILE_COLUMNS), factors, Rows(shift(out.first, c), out.stride))
-
-
-@njit(**SERIAL)
-def dot_panels(row: Pointer, columns: int, panels: Panels, t: int) -> Any:
-    """Return the dot product of a row and row t of panels."""
-    sums = splat(ZERO)
-    for c in range(0, columns, LANES):
-        at = c // TILE_COLUMNS * panels.stride + t * TILE_COLUMNS + c % TILE_COLUMNS
-        sums = fma(load(row, c), load(panels.first, at), sums)
-    return total(sums)
-
-
-@njit(**SERIAL)
-def add_outer(factors: Pointer, line: Pointer, columns: int, count: int, panels: Panels) -> None:
-    """Add factors[t] * line to row t of panels."""
-    for c in range(0, columns, LANES):
-        part, at = load(line, c), c // TILE_COLUMNS * panels.stride + c % TILE_COLUMNS
-        for t in range(count):
-            place = at + t * TILE_COLUMNS
-            store(panels.first, place, fma(splat(factors[t]), part, load(panels.first, place)))
-
-
-@njit(**SERIAL)
 def product(out: Panels, factors: Rows, left: Matrix, right: Panels, rows: int, depth: int, columns: int, zeros: int) -> None:
     """Set out[r, :] = factors[r] * out[r, :] + left[r, :] @ right.
 
     Args:
         factors: rows of one fp32 number; with a stride of 0 all rows have the same factor, with stride < 0 `out` is only written.
-        rows, columns: rounded up to whole tiles.   depth: any; with LOWER and UPPER it equals `rows`.
-        zeros: FULL, LOWER, UPPER or LOWER_OUT.
+        rows, columns: rounded up to whole tiles.   depth: any; with LOWER it equals `rows`.
+        zeros: FULL, LOWER or LOWER_OUT.
     """
     for c in range(0, columns, TILE_COLUMNS):
         panel = c // TILE_COLUMNS
@@ -178,12 +133,10 @@ def product(out: Panels, factors: Rows, left: Matrix, right: Panels, rows: int, 
         for r in range(0, rows, TILE_ROWS):
             if zeros == LOWER_OUT and c >= r + TILE_ROWS:
                 continue
-            first = r if zeros == UPPER else 0
-            count = (min(r + TILE_ROWS, depth) if zeros == LOWER else depth) - first
+            count = min(r + TILE_ROWS, depth) if zeros == LOWER else depth
             tile_product(
                 out.first, shift(target, r * TILE_COLUMNS), shift(factors.first, r * max(factors.stride, 0)), factors.stride,
-                shift(left.first, r * left.row + first * left.depth), left.row, left.depth, shift(source, first * TILE_COLUMNS),
-                count,
+                shift(left.first, r * left.row), left.row, left.depth, source, count,
             )  # fmt: skip
 
 

@@ -20,21 +20,9 @@ from runnel.ops.simd import LANES, exp2, load, splat, store
 _LOG2_E = 1.4426950408889634
 
 
-def to_tiles(rows: Tensor) -> Tensor:
-    """Convert (..., Di, N) to contiguous fp32 (..., G, N, 16); channels are padded with zeros to a multiple of 16."""
-    channels = rows.shape[-2]
-    padded = torch.nn.functional.pad(rows.float(), (0, 0, 0, -channels % LANES))
-    return padded.unflatten(-2, (-1, LANES)).transpose(-1, -2).contiguous()
-
-
-def from_tiles(tiles: Tensor, channels: int) -> Tensor:
-    """Invert `to_tiles`."""
-    return tiles.transpose(-1, -2).flatten(-3, -2)[..., :channels, :].contiguous()
-
-
 def rate_tiles(A: Tensor) -> Tensor:
-    """Convert A (Di, N) to A log2(e) as tiles (G, N, 16)."""
-    return to_tiles(A.float() * _LOG2_E)
+    """Convert A (Di, N), Di a multiple of 16, to A log2(e) as contiguous fp32 tiles (G, N, 16)."""
+    return (A.float() * _LOG2_E).unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
 
 
 def tiles_per_item(sequences: int, tiles: int) -> int:

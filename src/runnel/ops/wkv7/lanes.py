@@ -79,20 +79,6 @@ def block_store(typing_context: Any, base: Any, offset: Any, block: Any) -> Any:
     return types.none(base, types.intp, block), generate
 
 
-@intrinsic
-def block_dot(typing_context: Any, x: Any, y: Any, sums: Any) -> Any:
-    """Return sums plus the products of all vectors of x with those of y, one vector."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        result = values[2]
-        pairs = (cgutils.unpack_tuple(builder, block, x.count) for block in values[:2])
-        for a, b in zip(*pairs, strict=True):
-            result = build_fma(builder, a, b, result)
-        return result
-
-    return sums(x, y, sums), generate
-
-
 # ---- tokens --------------------------------------------------------------------------------------------------------------
 
 
