@@ -21,6 +21,7 @@ from helpers.real_folder import Folder, make_folder
 
 from runnel import Embedder, Index
 from runnel.errors import ReadError, UnsupportedKind
+from runnel.models.embedder import EMPTY
 from runnel.records import Places
 from runnel.search import encoding
 from runnel.search.index import Changes
@@ -71,9 +72,9 @@ def expected(folder) -> Expected:
                 made.other_kinds.add(path.name)
             except ReadError as error:
                 made.failed[str(path)] = str(error)
-    empty = [name for name, document in made.documents.items() if not document.text.strip()]
-    made.failed |= {name: "cannot read an empty document; remove it" for name in empty}
-    for name in empty:
+    empty = {name: document.text for name, document in made.documents.items() if not document.text.strip()}
+    for name, text in empty.items():
+        made.failed[name] = f"cannot read an empty document; remove it (it is {text[:20]!a}: {EMPTY})"
         del made.documents[name]
     return made
 
