@@ -135,7 +135,6 @@ REFUSED = {
     "unknown table": (MINIMAL + "[trian]\nbatch = 1", "unknown key 'trian' (did you mean 'train'?)"),
     "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'max_tokens' is not used by the job 'embed'; remove it (used by rerank)"),
     "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "b"', "'format' is not used by"),
-    "unused table": ('job = "sentences"\n[search]\nlearning_rates = [1.0]', "'search' is not used by the job 'sentences'"),
     "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch must be a whole number, got 2.5"),
     "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "learning_rate must be a number, got True"),
     "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "train: learning_rate must be a number, got nan"),

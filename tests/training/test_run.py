@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,13 +36,32 @@ def weights(folder):
 
 def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
     rates = ("search.learning_rates=[1e30, 0.3, 1e-3]", "search.share=2", "data.held_out=8", "train.max_steps=4")
-    summary = train(tiny_recipe("embed", *rates), tmp_path)
+    recipe = tiny_recipe("embed", *rates)
+    summary = train(recipe, tmp_path)
     tried = {row["learning_rate"]: row["loss"] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
     assert list(tried) == [1e30, 0.3, 1e-3] and tried[1e30] is None and tried[1e-3] < tried[0.3] and summary.learning_rate == 1e-3
     assert set(summary.held_out) >= {"loss"}
     (tmp_path / SUMMARY).unlink()
     before = (tmp_path / SEARCH).read_text()
-    assert train(tiny_recipe("embed", *rates), tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
+    assert train(recipe, tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
+    assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [("evidence", "recall_at_5"), ("evidence-vectors", "recall_at_10"), ("generator", "loss"), ("rerank", "loss")],
+)
+def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
+    rates = ("search.learning_rates=[1e-3, 1e-6]", "search.share=2", f"search.metric={metric}", "data.held_out=8")
+    recipe = tiny_recipe(name, *rates, "train.max_steps=6", "data.rows=40")
+    with stopped_after(4):  # the first rate
+        train(recipe, tmp_path)
+    summary = train(recipe, tmp_path)
+    tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
+    best = min(tried, key=tried.get) if metric == "loss" else max(tried, key=tried.get)
+    assert set(tried) == {1e-3, 1e-6} and summary.learning_rate == best and summary.steps == 6
+    with pytest.raises(InputError, match=r"'nothing' is not measured; expected one of .*loss"):
+        train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
 
 # ---- what is learnt ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     recipe.toml      the settings used
     metrics.jsonl    a line for each logged step;  loss.png, tensorboard/: the same as plots
-    search.jsonl     results of the search for the learning rate, if there was one
+    search.jsonl     the held-out figure of each learning rate of [search];  search/: the run of the rate that is being tried
     checkpoints/     the Trainer's; the same recipe and folder resume from the last complete one
     model/           the result;  adapter/: what LoRA trained, before it was merged into it
     summary.json     written last
@@ -41,14 +41,14 @@ from runnel.training.document_trainer import AveragedTrainer
 from runnel.training.forward import finished
 from runnel.training.preparing import prepared
 from runnel.training.progress import Recorder, Watch
-from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
+from runnel.training.run_data import RunData, locate_data, read_run_data
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import Recipe
 from runnel.training.trainers import EmbedderBatches, make_trainer, tensorboard
 
 log = logging.getLogger("runnel")
 
-RECIPE, SUMMARY, SEARCH, LOCK, _DATA = "recipe.toml", "summary.json", "search.jsonl", "lock", "data"
+RECIPE, SUMMARY, SEARCH, LOCK, _DATA, _TRIALS = "recipe.toml", "summary.json", "search.jsonl", "lock", "data", "search"
 
 
 @dataclass(frozen=True)
@@ -87,26 +87,60 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
         log.info("%d processes share every batch", state.num_processes)
     used = locate_data(recipe, data, home)
     with _locked(folder, state), _reporting_full_disk(folder):
-        return _run(used, folder, state)
+        summary = _run(used, folder, folder / _DATA, state)
+        if state.is_main_process:
+            shutil.rmtree(folder / _DATA, ignore_errors=True)
+        return summary
 
 
-def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
+def _run(recipe: Recipe, folder: Path, data: Path, state: Any, share: int = 1) -> Summary:
+    """Run a recipe on 1/`share` of the examples, which are read from files in the folder `data`."""
     with state.main_process_first():
         _begin(folder, recipe)
     if (folder / SUMMARY).exists():
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
+    if recipe.search is not None:
+        recipe = replace(recipe, train=replace(recipe.train, learning_rate=_search(recipe, folder, data, state)))
     model = prepared(recipe)
     with state.main_process_first():
-        (folder / _DATA).mkdir(mode=0o700, exist_ok=True)  # it holds texts
-        examples = read_run_data(recipe, model, folder / _DATA, write=state.is_local_main_process)
-    if recipe.search is not None:
-        recipe = replace(recipe, train=replace(recipe.train, learning_rate=_search(recipe, model, examples, folder)))
-        model = prepared(recipe)
+        data.mkdir(mode=0o700, exist_ok=True)  # it holds texts
+        examples = read_run_data(recipe, model, data, write=state.is_local_main_process, share=share)
     summary = _fit(recipe, model, examples, folder)
     if state.is_main_process:
         write(folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
-        shutil.rmtree(folder / _DATA)
     return summary
+
+
+def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
+    """Return the learning rate whose run has the best held-out figure; search.jsonl has them all, null for NaN."""
+    search, table = recipe.search, recipe.train
+    assert search is not None
+    if table.batch % search.share:
+        raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {search.share}")
+    lines = (folder / SEARCH).read_text(encoding="utf-8").splitlines() if (folder / SEARCH).exists() else []
+    found = {row["learning_rate"]: row[search.metric] for row in map(json.loads, lines)}
+    for rate in search.learning_rates:
+        if rate in found:
+            continue
+        smaller = replace(table, learning_rate=rate, batch=table.batch // search.share, checkpoints=1)
+        trial = replace(recipe, search=None, train=smaller)
+        try:
+            held_out = _run(trial, folder / _TRIALS / f"{rate}", data, state, search.share).held_out
+        except NumericalError as error:
+            log.info("learning rate %g: %s", rate, error)
+            held_out = {search.metric: math.nan}
+        if search.metric not in held_out:
+            raise InputError(f"search.metric = {search.metric!r} is not measured; expected one of {', '.join(held_out)}")
+        found[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
+        if state.is_main_process:
+            write(folder / SEARCH, "".join(json.dumps({"learning_rate": r, search.metric: f}) + "\n" for r, f in found.items()))
+            shutil.rmtree(folder / _TRIALS, ignore_errors=True)
+    figures = {rate: figure for rate, figure in found.items() if figure is not None}
+    if not figures:
+        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; try lower ones")
+    best = min(figures, key=lambda rate: figures[rate] if search.metric.endswith("loss") else -figures[rate])
+    log.info("learning rates and %s: %s; %g is used", search.metric, found, best)
+    return best
 
 
 # ---- the run folder --------------------------------------------------------------------------------------------------
@@ -129,17 +163,19 @@ def _locked(folder: Path, state: Any) -> Iterator[None]:
 
 def _begin(folder: Path, recipe: Recipe) -> None:
     """Begin a run in the folder, or check that the folder's run has this recipe."""
+    folder.mkdir(parents=True, exist_ok=True)
     path, inside = folder / RECIPE, {one.name for one in folder.iterdir()} - {LOCK}
     if inside and not path.exists():
         raise InputError(f"{folder} is not empty and not a run folder; choose another one with --to")
     changes = recipes.differences(recipes.read(str(path)), recipe) if inside else []
-    if changes and inside - {RECIPE, _DATA}:  # otherwise a first try failed on its settings or data, and may be replaced
+    if changes and inside - {RECIPE, _DATA, _TRIALS}:  # otherwise a first try failed on its settings or data, and may be replaced
         raise InputError(
             f"{folder} holds a run with different settings ({'; '.join(changes[:3])}: stored, given); give the same settings to "
             "resume, or choose another folder with --to"
         )
     if changes or not inside:
-        shutil.rmtree(folder / _DATA, ignore_errors=True)
+        for name in (_DATA, _TRIALS):
+            shutil.rmtree(folder / name, ignore_errors=True)
         recipes.write(recipe, path)
 
 
@@ -247,49 +283,3 @@ def _losses(metrics: dict[str, float]) -> dict[str, float]:
     kept = {k.removeprefix("eval_"): v for k, v in metrics.items() if k.endswith("loss") or "recall" in k}
     losses = [value for name, value in kept.items() if name.endswith("loss")]
     return {**kept, "loss": sum(losses) / len(losses)}
-
-
-def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
-    """Return the learning rate with the lowest held-out loss on a part of the data; results of an earlier call are reused.
-
-    The loss of a rate that ends in NaN is infinite, null in search.jsonl.
-    """
-    assert recipe.search is not None
-    table, share = recipe.train, recipe.search.share
-    if table.batch % share:
-        raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {share}")
-    part = take_share(data, share, table.seed)
-    smaller = replace(table, batch=table.batch // share, checkpoints=1)
-    found = _found(folder / SEARCH)
-    for rate in recipe.search.learning_rates:
-        if rate in found:
-            continue
-        one = replace(recipe, train=replace(smaller, learning_rate=rate))
-        place = folder / f"search-{rate:g}"
-        place.mkdir(exist_ok=True)
-        trainer = make_trainer(prepared(one), one, part.train, part.held_out, place, watch := Watch())
-        trainer.add_callback(recorder := Recorder(place, watch))
-        try:
-            trainer.train()
-            _require_steps(trainer, one, part)
-            found[rate] = _losses(trainer.evaluate())["loss"]
-        except NumericalError as error:
-            log.info("learning rate %g: %s", rate, error)
-            found[rate] = math.inf
-        finally:
-            recorder.close()
-        if trainer.is_world_process_zero():
-            rows = ({"learning_rate": r, "loss": loss if math.isfinite(loss) else None} for r, loss in found.items())
-            write(folder / SEARCH, "".join(json.dumps(row) + "\n" for row in rows))
-            shutil.rmtree(place)
-    best = min(found, key=lambda rate: found[rate])
-    if not math.isfinite(found[best]):
-        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; try lower ones")
-    log.info("learning rates: %s; %g is used", ", ".join(f"{rate:g} (loss {loss:.4f})" for rate, loss in found.items()), best)
-    return best
-
-
-def _found(path: Path) -> dict[float, float]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = map(json.loads, lines)
-    return {row["learning_rate"]: math.inf if row["loss"] is None else row["loss"] for row in rows}

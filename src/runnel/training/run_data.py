@@ -61,8 +61,8 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
     return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
 
 
-def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> RunData:
-    """Read the examples for the Trainers from files in `folder`, which the first process writes.
+def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
+    """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes.
 
     Raises:
         InputError: a file cannot be read, or no examples are left to train on.
@@ -72,22 +72,16 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
     guard = Decontaminator(recipe.data.exclude if write or stored else ())
     try:
         if recipe.job == "generate":
-            return _completions(recipe, model, folder, guard, write=write)
+            return _completions(recipe, model, folder, guard, write=write, share=share)
         if recipe.job == "sentences":
-            return _evidence(recipe, model, folder, guard, stored=stored, write=write)
-        return _triples(recipe, model, folder, guard, write=write)
+            return _evidence(recipe, model, folder, guard, stored=stored, write=write, share=share)
+        return _triples(recipe, model, folder, guard, write=write, share=share)
     finally:
         if write and guard.counts:
             log.warning("left out: %s", guard)
 
 
-def take_share(examples: RunData, parts: int, seed: int) -> RunData:
-    """Draw 1/`parts` of the training data, at least one row of each set."""
-    drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
-    return RunData(DatasetDict(drawn), examples.held_out)
-
-
-def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
+def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
     table, seed = recipe.data, recipe.train.seed
     rows: dict[str, Dataset] = {}
     for number, one in enumerate(table.sets):
@@ -100,22 +94,32 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
     if recipe.job == "embed":
         require_negatives(rows, table, recipe.train.batch)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
+
+    def drawn(parts: dict[str, Dataset]) -> Any:
+        if share == 1:
+            return made(parts)
+        few = {name: part.shuffle(seed).select(range(max(1, len(part) // share))) for name, part in made(parts).items()}
+        return DatasetDict(few)
+
     if not table.held_out:
-        return RunData(made(rows), None)
+        return RunData(drawn(rows), None)
     if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
         raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none for training")
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
-    return RunData(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
+    return RunData(drawn({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
 
-def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool) -> RunData:
+def _evidence(
+    recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool, share: int
+) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
     examples = _some(itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean), table.sets)
     if stored:  # documents are read as inference reads them; `model` has its weights in fp32
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
-        data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
+        part = itertools.islice(examples, 0, None, share)
+        data = RunData(*read_vector_data(reader, part, folder / "documents", table.held_out, write=write))
         if not recipe.model.layers:
             return data
         measured = None if data.held_out is None else LayerData([data.held_out], model)
@@ -127,10 +131,10 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
             return SentenceData(model, path)
         return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
 
-    return _split(examples, table.held_out, made)
+    return _split(examples, table.held_out, share, made)
 
 
-def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
+def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
     table = recipe.data
     parts = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
     exchanges = _some(itertools.chain.from_iterable(parts), table.sets)
@@ -139,7 +143,7 @@ def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminat
         path = folder / f"{name}.arrow"
         return CompletionData.write(path, model, part) if write else CompletionData(path)
 
-    return _split(exchanges, table.held_out, made)
+    return _split(exchanges, table.held_out, share, made)
 
 
 def _some(items: Iterator[Item], sets: tuple[DataSet, ...]) -> Iterator[Item]:
@@ -151,13 +155,13 @@ def _some(items: Iterator[Item], sets: tuple[DataSet, ...]) -> Iterator[Item]:
     yield from items
 
 
-def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
-    """Make held-out data of the first items, and training data of the others."""
+def _split(items: Iterator[Any], held_out: int, share: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
+    """Make held-out data of the first items, and training data of every `share`-th of the others."""
     held = make("held_out", itertools.islice(items, held_out)) if held_out else None
     first = list(itertools.islice(items, 1))
     if held is not None and not first:
         raise InputError(f"data.held_out = {held_out} leaves none of {len(held)} examples to train on; lower it, or add examples")
-    return RunData(make("train", itertools.chain(first, items)), held)
+    return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 
 def _name(path: str, taken: Any) -> str:

@@ -154,10 +154,15 @@ class LoraTable:
 
 @dataclass(frozen=True)
 class SearchTable:
-    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, with as many steps."""
+    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, with as many steps.
+
+    Attributes:
+        metric: the held-out figure that decides: a loss, the lowest, or a recall of the job "sentences", the highest.
+    """
 
     learning_rates: tuple[float, ...] = ()
     share: int = 16
+    metric: str = "loss"
 
 
 @dataclass(frozen=True)
@@ -184,5 +189,5 @@ class Recipe:
     train: TrainTable = TrainTable()
     long: LongTable = LongTable()
     lora: LoraTable | None = None
-    search: SearchTable | None = dataclasses.field(default=None, metadata={"jobs": ("embed", "rerank")})
+    search: SearchTable | None = None
     evaluation: EvaluationTable = EvaluationTable()
