@@ -1,4 +1,4 @@
-"""`runnel search`: forms of output, exit codes, which lists rank, explanations, and several indexes together."""
+"""`runnel search`: forms of output, exit codes, which lists rank, and explanations."""
 
 import json
 
@@ -52,9 +52,8 @@ def test_forms_for_programs(run, library, tmp_path):
 def test_an_empty_index_is_noted(run, library, pocket):
     Index.create("empty", pocket, store="local").close()
     note = "runnel: note: the index has no documents; `runnel index` adds them\n"
-    for places in (["--in", "empty"], ["--in", "empty", "--in", "empty"]):
-        done = run("search", "blood", *places)
-        assert (done.code, done.out, done.err) == (1, "", note)
+    done = run("search", "blood", "--in", "empty")
+    assert (done.code, done.out, done.err) == (1, "", note)
     done = run("search", "zzz", "--words-only", "--in", "library")
     assert (done.code, done.err) == (1, ""), "an index with documents, none of which has the word"
 
@@ -140,22 +139,3 @@ def test_an_explanation_has_the_ranks_and_adds_up(run, library):
 def test_options_that_contradict_each_other(run, tmp_path, options, message):
     done = run("search", "x", "--in", "library", *options)
     assert done.code == 2 and message in " ".join(done.err.replace("│", " ").split())
-
-
-def test_several_indexes_are_searched_together(run, library, pocket):
-    with Index.create("other", pocket, store="local") as other:
-        other.add([Document("blood", "Blood is pumped by the heart, a muscle."), Document("x", "Trains leave at noon.")])
-    done = run("search", "what pumps the blood", "--in", "library", "--in", "other", "--json", "-k", 3, "-s", 1)
-    found = json.loads(done.out)
-    assert [document["id"].partition(":")[0] for document in found["documents"][:2]] in (
-        ["library", "other"],
-        ["other", "library"],
-    )
-    assert {document["id"].rpartition("/")[2] for document in found["documents"][:2]} == {"heart.txt", "other:blood"}
-    shown = run("search", "what pumps the blood", "--in", "library", "--in", "other", "-s", 1).out.splitlines()
-    assert set(shown[:2]) == {
-        "files/heart.txt:2:It pumps blood through the body.",
-        "other:blood:1:Blood is pumped by the heart, a muscle.",
-    }
-    done = run("search", "x", "--in", "library", "--in", "missing")
-    assert done.code == 2 and "there is no index at missing" in done.err

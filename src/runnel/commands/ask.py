@@ -14,7 +14,7 @@ from runnel.commands.display import Meter, note_compiling, one_line, print_json,
 from runnel.commands.find import FileOptions, MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
-from runnel.commands.search import Places, open_places
+from runnel.commands.search import In, open_index
 from runnel.errors import EndpointError, counted
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -37,7 +37,7 @@ def ask(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.")
     ] = None,
-    places: Places = None,
+    place: In = None,
     no_update: NoUpdate = False,
     llm: Llm = None,
     llm_model: LlmModel = None,
@@ -55,8 +55,8 @@ def ask(
     Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
     error, even if other files have an answer, 3 for an answer with a sentence that cites nothing: "(no source)" follows it.
     """
-    refuse({"PATH": places and paths}, "cannot be given with --in")
-    refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
+    refuse({"PATH": place and paths}, "cannot be given with --in")
+    refuse({"--no-update": no_update and (place or paths)}, "is for the project's own index")
     if paths:
         expect_query_first("ask", question, paths)
     else:
@@ -72,7 +72,7 @@ def ask(
         retriever = SentenceRetriever.load(model or "pocket")
         search = partial(_find_in_files, question, paths, files, skipped, retriever)
     else:
-        index = open_places(places or [], model, {}, update=not no_update)
+        index = open_index(place, model, {}, update=not no_update)
         retriever = SentenceRetriever(index.embedder.model)
         search = partial(_find_in_index, question, index)
     check_percentage(min_score, retriever, model or "pocket" if paths else retriever.model.source)

@@ -43,12 +43,7 @@ log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
 
 
-Places = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--in", metavar="DIR", help="Folder or URI of an index; several are searched together (default: the project's own)."
-    ),
-]
+In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
 WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
 MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]
@@ -66,7 +61,7 @@ Explain = Annotated[bool, typer.Option("--explain", help="Show each document's r
 
 def search(
     query: Query,
-    places: Places = None,
+    place: In = None,
     no_update: NoUpdate = False,
     ocr: OcrOption = None,
     top_k: TopK = 10,
@@ -87,21 +82,20 @@ def search(
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
     brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
     """
-    refuse({"--no-update": no_update and places, "--ocr": ocr and places}, "has no effect with --in, which is never updated")
+    refuse({"--no-update": no_update and place, "--ocr": ocr and place}, "has no effect with --in, which is never updated")
     refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
     refuse({"--explain": explain and (output.plain or output.files)}, "has no effect on --plain and --files-with-matches")
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output.form()
     timings: dict[str, float] = {}
-    index = open_places(places or [], model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
+    index = open_index(place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
     if not hits and not len(index):
         say("note: the index has no documents; `runnel index` adds them")
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
     if form == "json":
-        place = index.store.uri
-        print_json({"query": query, "index": place, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
+        print_json({"query": query, "index": index.store.uri, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
     elif form == "jsonl":
         for hit in hits:
             print_json(_as_json(hit), indent=None)
@@ -129,27 +123,17 @@ def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank:
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 
 
-def open_places(
-    places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None
-) -> Index:
-    """Open the indexes at these places to be searched together; without places, the project's own, brought up to date."""
-    project = None if places else expect_project()
+def open_index(place: str | None, model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None) -> Index:
+    """Open the index at a place; without one, the project's own, brought up to date."""
+    project = expect_project() if place is None else None
     note_compiling()
     start = time.perf_counter()
-    if project is not None:
-        index = loading.open_index(str(project.place), model)
-        timings["open"] = time.perf_counter() - start
-        if update:
-            refresh_project(project, index, ocr)
-            timings["update"] = time.perf_counter() - start - timings["open"]
-        return index
-    indexes = [loading.open_index(place, model) for place in places]
+    index = loading.open_index(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
-    if len(indexes) == 1:
-        return indexes[0]
-    from runnel.search.joined import join, names_of
-
-    return join(dict(zip(names_of(places), indexes, strict=True)))
+    if project is not None and update:
+        refresh_project(project, index, ocr)
+        timings["update"] = time.perf_counter() - start - timings["open"]
+    return index
 
 
 def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, Any]]:
