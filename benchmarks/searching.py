@@ -17,12 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load, save
 
 from benchmarks.machine import peak_bytes, reset_peak
 from runnel.backbones.encoder.model import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
+from runnel.models.memory_block import seal
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Document
@@ -103,7 +105,7 @@ def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
             return {"wrong": wrong}
         _multiply(index, documents, read)
         index.optimize()
-        facts = {"passages": index.commits()[-1].passages, "disk_bytes": _size(folder)}
+        facts = {"passages": index.store.last_commit().passages, "disk_bytes": _size(folder)}
         return facts | {"keeps_sentences": remembers_sentences(embedder)}
 
 
@@ -125,7 +127,9 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
             if remembers_sentences(index.embedder):
                 memory = _sentences_like(_vectors(index.embedder, memories[like.id], like.text), new.text, index.embedder)
             else:
-                memory = memories[like.id][:-1] + bytes([i // read % 256])  # equal ones would be stored once
+                tensors = load(memories[like.id])
+                tensors["mean"][0, 0] = i  # equal ones would be stored once
+                memory = save(seal({name: tensor for name, tensor in tensors.items() if name != "digest"}))
             new = replace(new, memory=memory)
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
