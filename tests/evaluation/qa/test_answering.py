@@ -14,7 +14,7 @@ from runnel.evaluation.qa.records import QaDocument
 from runnel.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
 from runnel.evaluation.sentences import by_bm25
 from runnel.generation.endpoint import Endpoint
-from runnel.generation.replies import Budget, Replies
+from runnel.generation.replies import Replies
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
@@ -34,9 +34,9 @@ def found(data, choose, way="excerpts"):
     return [Material(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
 
 
-def examine(stub, folder, data, read, *, budget=None, threads=1):
+def examine(stub, folder, data, read, *, threads=1):
     endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
-    with Replies(endpoint, folder / "replies", budget=budget) as replies:
+    with Replies(endpoint, folder / "replies") as replies:
         inquiry = Inquiry(replies, threads)
         return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
 
@@ -169,15 +169,14 @@ def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     assert "failed 5 requests in a row" in str(inquiry.stopped)
 
 
-def test_a_budget_ends_the_exam_and_stored_replies_still_count(stub, tmp_path):
+def test_what_an_exam_lacks_is_asked_by_the_next_one(stub, tmp_path):
     data = mill_set(documents=1, wheels=24)
     read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
-    outcomes, inquiry = examine(stub, tmp_path, data, read, budget=Budget(tokens=2600))
-    done = sum(one.answered for one in outcomes)
-    assert 0 < done < 24 and "the budget is spent" in str(inquiry.stopped)
-    assert inquiry.replies.spent.prompt_tokens + inquiry.replies.spent.completion_tokens <= 2600
+    stub.faults.extend([None] * 10 + [401] * 5)
     outcomes, inquiry = examine(stub, tmp_path, data, read)
-    assert all(one.answered for one in outcomes) and len(stub.asked) == 48 == inquiry.replies.used.requests
+    assert 0 < sum(one.answered for one in outcomes) < 24 and inquiry.stopped is not None
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    assert all(one.answered for one in outcomes) and len(stub.asked) == 48 + 5 and inquiry.replies.used.requests == 48
 
 
 def test_threads_are_checked(stub, tmp_path):

@@ -1,11 +1,14 @@
-"""Sets are found by their files in folders, one by one, and what is missing or ambiguous is named."""
+"""Sets are found by their files in folders, one by one, what is missing or ambiguous is named; plain rows become questions."""
+
+import gzip
+import json
 
 import pytest
 
 from runnel.errors import InputError, ReadError
 from runnel.evaluation.qa.loading import find_files, read_qa_sets
-from runnel.evaluation.qa.sets import SETS
-from tests.helpers.qa_files import ATTIC, write_rows
+from runnel.evaluation.qa.records import QaDocument
+from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
 
 ROW = {"input": "Where?", "context": ATTIC, "answers": ["in the attic"]}
 
@@ -26,11 +29,6 @@ def test_a_folder_of_several_suites(tmp_path):
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
     with pytest.raises(InputError, match=r"tpo.jsonl, line 1: expected a text as \"input\", got the keys 'damaged'"):
         next(sets)
-
-
-def test_every_set_has_files():
-    """No file belongs to two sets."""
-    assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
 
 
 def test_links_of_the_hubs_cache(tmp_path):
@@ -60,14 +58,228 @@ def test_what_is_missing(tmp_path):
             names(place, "qaspr")
     with pytest.raises(InputError, match="has no set 'tpo'; it has qasper"):
         names(tmp_path, "tpo")
-    with pytest.raises(ReadError, match="no file"):
+    with pytest.raises(InputError, match=r"no file or folder .*none.jsonl; docs/qa-sets.md has the sets"):
         names(tmp_path / "none.jsonl")
+    for hub_id in ("THUDM/LongBench", "MambaRetriever/MambaRetriever"):
+        with pytest.raises(InputError, match=f"; download it: hf download --repo-type dataset {hub_id} --local-dir {hub_id}$"):
+            names(hub_id)
 
 
 def test_unknown_files(tmp_path):
     with pytest.raises(InputError, match=r"mine.txt: expected a folder, a file of a set in docs/qa-sets.md, .json of paper E"):
         names(write_rows(tmp_path / "mine.txt", [ROW]))
-    with pytest.raises(InputError, match=r"mine.jsonl, line 1: unknown field 'context'; expected id, question, document"):
+    with pytest.raises(InputError, match=r"mine.jsonl, line 1: unknown field 'context'; expected document, question, answers"):
         names(write_rows(tmp_path / "mine.jsonl", [ROW]))
     with pytest.raises(ReadError, match=r"mine.json is not valid JSON at character 0: expected { or \[, got 't'"):
         names(write_rows(tmp_path / "mine.json", ["text"]))
+
+
+# ---- plain rows: LongBench and LV-Eval, DocFinQA, a user's own, the released file ---------------------------------------
+
+
+EMPTY = {"length": 12, "dataset": "qasper", "language": "en", "all_classes": None}
+ROWS = [
+    {"_id": "a1", "input": "Where are the letters?", "context": ATTIC, "answers": ["in the attic", "attic", "attic"]} | EMPTY,
+    {"_id": "a2", "input": "Who found them?", "context": ATTIC, "answers": ["Ada"]} | EMPTY,
+    {"_id": "b1", "input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"]} | EMPTY,
+]
+
+
+def test_longbench(tmp_path):
+    one = read_one(write_rows(tmp_path / "data" / "qasper.jsonl", ROWS).parent)
+    assert (one.name, one.suite, one.license, one.multiple_choice) == ("qasper", "LongBench", "MIT", False)
+    assert one.notes == ("3 questions; paper E has 200",)
+    assert len(one.documents) == 2 and {question.category for question in one.questions} == {"official"}
+    assert shown(one) == [
+        ("a1", ATTIC, "Where are the letters?", ("in the attic", "attic")),
+        ("a2", ATTIC, "Who found them?", ("Ada",)),
+        ("b1", CELLAR, "Where is the wine?", ("in the cellar",)),
+    ]
+
+
+def test_lv_eval_has_no_ids_and_several_categories(tmp_path):
+    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
+    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
+    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
+    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
+
+
+def test_longbench_parquet_of_the_hub(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for part, rows in enumerate((ROWS[:1], ROWS[1:])):
+        path = tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet"
+        path.parent.mkdir(exist_ok=True)
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answers": None}, r'line 2: expected a text or a list of texts as "answers", got NoneType \'None\''),
+        ({"answers": []}, "line 2: question 'a1' has no answer; expected one at least"),
+        ({"context": 7}, r'line 2: expected a text as "context", got int \'7\''),
+        ({"_id": "b1"}, "qasper has two questions with the id 'b1'"),
+    ],
+)
+def test_rows_of_another_form(tmp_path, change, message):
+    path = write_rows(tmp_path / "qasper.jsonl", [ROWS[2], ROWS[0] | change])
+    with pytest.raises(InputError, match=message):
+        list(read_qa_sets(path))
+
+
+def test_missing_fields_and_text_that_is_not_json(tmp_path):
+    path = write_rows(tmp_path / "qasper.jsonl", [{"question": "Why?"}])
+    with pytest.raises(InputError, match=r"line 1: expected a text or a list of texts as \"answers\", got the keys 'question'"):
+        list(read_qa_sets(path))
+    with pytest.raises(ReadError, match="line 2: not valid JSON"):
+        list(read_qa_sets(write_rows(path, [ROWS[0], "{"])))
+
+
+REPORT = "Revenue was 12 in 2007 and 15 in 2008."
+REPORTS = [
+    {"Context": REPORT, "Question": f"What was revenue in {y}?", "Answer": a, "Program": "x"}
+    for y, a in ((2007, "12"), (2008, "15"))
+]
+
+
+def write_reports(folder, rows):
+    path = folder / "DocFinQA" / "test.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows))
+    (folder / "other").mkdir(exist_ok=True)
+    (folder / "other" / "test.json").write_text("{}")  # of something else
+    return path
+
+
+def test_docfinqa(tmp_path):
+    path = write_reports(tmp_path, REPORTS)
+    one = read_one(tmp_path)
+    assert (one.name, one.suite, len(one.documents)) == ("docfinQA", "DocFinQA", 1)
+    assert shown(one)[1] == ("2", REPORT, "What was revenue in 2008?", ("15",))
+    assert shown(read_one(path)) == shown(one) == shown(read_one(path.parent))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([REPORTS[0], "row"], "test.json, item 2: expected an object in braces, got str"),
+        ({"data": REPORTS}, "test.json, item data: expected an object in braces, got list"),
+        ([], "docfinQA has no questions"),
+    ],
+)
+def test_docfinqa_malformed(tmp_path, rows, message):
+    write_reports(tmp_path, rows)
+    with pytest.raises(InputError, match=message):
+        list(read_qa_sets(tmp_path))
+
+
+OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
+
+
+def test_own_free_answers(tmp_path):
+    rows = [OWN, OWN | {"id": "who", "question": "Who found them?", "answers": ["Ada"], "answer_type": "paragraph"}]
+    one = read_one(write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}]))
+    assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == ("house", "", "", (), False)
+    assert shown(one) == [
+        ("1", ATTIC, "Where are the letters?", ("in the attic",)),
+        ("who", ATTIC, "Who found them?", ("Ada",)),
+    ]
+    assert (one.questions[1].answer_type, one.questions[1].category) == ("paragraph", "creative")
+
+
+def test_own_choices(tmp_path):
+    one = read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}]))
+    assert one.multiple_choice and one.questions[0].answers == ("B. in the attic",)
+    assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (OWN | {"answer": "x"}, "line 2: unknown field 'answer'; expected document, question, answers, id, choices"),
+        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices; expected all or none, in two files"),
+        (OWN | {"category": "legal"}, "line 2: the category of question '2' is 'legal'; expected one of educational"),
+        (OWN | {"document": None}, 'line 2: expected a text as "document", got NoneType'),
+        (OWN | {"id": "1"}, "house has two questions with the id '1'"),
+    ],
+)
+def test_own_malformed(tmp_path, row, message):
+    with pytest.raises(InputError, match=message):
+        read_one(write_rows(tmp_path / "house.jsonl", [OWN, row]))
+
+
+def test_own_an_answer_that_is_no_choice(tmp_path):
+    with pytest.raises(
+        InputError, match=r"line 1: the answers are \['in the attic'\]; expected some of the choices \['a', 'b'\]"
+    ):
+        read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["a", "b"]}]))
+
+
+def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
+    ids = list(range(50))
+    return {"input_ids": ids, "full_text_sentences": units, "question": question, "answer": list(answer), "answer_type": kind,
+            "sentence_indices": [24, 49]}  # fmt: skip
+
+
+UNITS = ["The letters are in the attic. ", "Ada found them."]
+DATA = {
+    "multifieldqa_en": {"a": point(UNITS, answer=("in the attic", "attic")), "b": point(UNITS, "Who?", ("Ada",), "paragraph")},
+    "quality": {"c": point(["Up.", "Down."], "Where?\n(A) up\n(B) down", ("(A) up",))},
+}
+
+
+def write_points(folder, data, name="mambaretriever_test.json"):
+    path = folder / name
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_released_points(tmp_path, caplog):
+    path = write_points(tmp_path, DATA)
+    first, second = read_qa_sets(tmp_path)
+    assert (first.name, first.suite, first.license, first.multiple_choice) == ("multifieldqa_en", "LongBench", "CC-BY-NC", False)
+    assert (second.name, second.multiple_choice) == ("quality", True)
+    (document,) = first.documents.values()
+    assert document == QaDocument(document.id, "".join(UNITS), ((0, 30), (30, 45)))
+    assert [(q.id, q.question, q.answers, q.answer_type, q.category) for q in first.questions] == [
+        ("a", "Where?", ("in the attic", "attic"), "sentence", None),
+        ("b", "Who?", ("Ada",), "paragraph", None),
+    ]
+    assert second.questions[0].answers == ("(A) up",) and second.questions[0].category == "creative"
+    assert caplog.messages == [f"{path}: released under CC-BY-NC, not for commercial use"]
+
+
+def test_released_categories_of_the_second_file(tmp_path):
+    path = tmp_path / "mambaretriever_test.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(DATA).encode()))
+    points = DATA["multifieldqa_en"]
+    second = write_points(tmp_path, {"Official": {"a": points["a"]}}, "mambaretriever_test_per_category.json")
+    (one,) = read_qa_sets(path, ["multifieldqa_en"])
+    assert [question.category for question in one.questions] == ["official", None]
+    assert "1 questions are not in mambaretriever_test_per_category.json" in one.notes
+    with pytest.raises(InputError, match=r"has the questions by category; give mambaretriever_test.json, which names their sets"):
+        list(read_qa_sets(second))
+    write_points(tmp_path, {"legal": {}, "books": {"a": points["a"]}}, second.name)
+    with pytest.raises(InputError, match="unknown category 'books'; expected educational, creative, official, conversational"):
+        list(read_qa_sets(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer_type": "word"}, "json, quality, 'c': the answer type of question 'c' is 'word'"),
+        (
+            {"full_text_sentences": None},
+            "json, quality, 'c': expected a text or a list of texts as \"full_text_sentences\", got NoneType",
+        ),
+    ],
+)
+def test_released_malformed(tmp_path, change, message):
+    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | change}})
+    sets = read_qa_sets(path)
+    assert next(sets).name == "multifieldqa_en"
+    with pytest.raises(InputError, match=message):
+        next(sets)
+    with pytest.raises(InputError, match="json, quality, 'c': expected an object in braces, got list"):
+        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))

@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from runnel.evaluation.qa.loading import _READERS
-from runnel.evaluation.qa.sets import SETS, SUITES
+from runnel.evaluation.qa.layouts import LAYOUTS
+from runnel.evaluation.qa.sets import SETS, SUITES, Fields
 from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator
 from tests.helpers.qa_files import ATTIC, write_rows
@@ -32,22 +32,24 @@ def test_nine_sets_are_multiple_choice():
     assert names == meetings | {"longbook_choice_eng", "tpo", "quality", "coursera", "muld_CAC"}
 
 
-def test_every_suite_has_sets_and_a_reader():
-    assert {one.suite for one in SETS.values()} == set(SUITES) == {*_READERS, "ELITR-Bench"}
+def test_every_suite_has_sets_and_fields():
+    """Suites with the fields of a user's file have a function that makes them; no file belongs to two sets."""
+    assert {one.suite for one in SETS.values()} == set(SUITES)
+    assert {name for name, suite in SUITES.items() if suite.fields == Fields()} == set(LAYOUTS) - {"InfiniteBench"}
+    assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
 
 
 def test_the_page_lists_every_set():
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text(encoding="utf-8").splitlines() if "|" in line
     ]
-    listed = {row[0]: row[1:] for row in rows if row[0] in SETS}
+    listed = {row[0]: row[1:5] for row in rows if row[0] in SETS}
     assert listed == {
         name: [
             one.suite,
             ", ".join(one.categories),
             "yes" if one.multiple_choice else "",
             f"{one.points:,}",
-            f"{one.tokens:,}",
         ]
         for name, one in SETS.items()
     }

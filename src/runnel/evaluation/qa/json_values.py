@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,43 +31,38 @@ def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]
     """
     with open_bytes(path.absolute()) as file, io.TextIOWrapper(unpacked(file, str(path)), "utf-8-sig") as text:
         reader = _Reader(text, path)
-        yield from _values(reader, depth, ())
+        yield from reader.values(depth, ())
         if rest := reader.peek():
             raise reader.error(f"expected the end of the file, got {rest!r}")
-
-
-def _values(reader: _Reader, depth: int, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if depth == 0:
-        yield keys, reader.value()
-        return
-    opening = reader.take("{[")
-    closing = "}" if opening == "{" else "]"
-    if reader.peek() == closing:
-        reader.take(closing)
-        return
-    for number in range(1 << 62):
-        key = str(number)
-        if opening == "{":
-            key = reader.value()
-            if not isinstance(key, str):
-                raise reader.error(f"expected a name, got {key!r}")
-            reader.take(":")
-        yield from _values(reader, depth - 1, (*keys, key))
-        if reader.take("," + closing) == closing:
-            return
 
 
 class _Reader:
     """Text that is read as it is needed."""
 
     def __init__(self, file: TextIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._decode = json.JSONDecoder().raw_decode
-        self._text, self._at = "", 0
-        self._before = 0  # characters before `_text`
+        self._file, self._path, self._decode = file, path, json.JSONDecoder().raw_decode
+        self._text, self._at, self._before = "", 0, 0  # what was read, the place in it, and the characters before it
 
     def error(self, reason: str) -> ReadError:
         return ReadError(f"{self._path} is not valid JSON at character {self._before + self._at:,}: {reason}; download it again")
+
+    def values(self, depth: int, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if depth == 0:
+            yield keys, self._value()
+            return
+        closing = "}" if (opening := self._take("{[")) == "{" else "]"
+        if self.peek() == closing:
+            self._take(closing)
+            return
+        for number in count():
+            key = self._value() if opening == "{" else str(number)
+            if not isinstance(key, str):
+                raise self.error(f"expected a name, got {key!r}")
+            if opening == "{":
+                self._take(":")
+            yield from self.values(depth - 1, (*keys, key))
+            if self._take("," + closing) == closing:
+                return
 
     def peek(self) -> str:
         """Return the next character that is not white space; "" at the end."""
@@ -76,23 +72,21 @@ class _Reader:
             if self._at < len(self._text) or not self._more(_CHARS):
                 return self._text[self._at : self._at + 1]
 
-    def take(self, expected: str) -> str:
-        """Return the next character, which must be one of `expected`."""
+    def _take(self, expected: str) -> str:
         found = self.peek()
         if not found or found not in expected:
             raise self.error(f"expected {' or '.join(expected)}, got {found or 'its end'!r}")
         self._at += 1
         return found
 
-    def value(self) -> Any:
-        """Return the next value, whole."""
+    def _value(self) -> Any:
         self.peek()
         size = _CHARS
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
                 if end < len(self._text) or not self._more(size):  # at the end of what was read, a number may go on
-                    self._at = end if end <= len(self._text) else self._at
+                    self._at = end
                     return value
             except json.JSONDecodeError as error:
                 if not self._more(size):
@@ -102,6 +96,7 @@ class _Reader:
             size *= 2
 
     def _more(self, size: int) -> bool:
+        """Read on; what is before the place is forgotten."""
         try:
             new = self._file.read(size)
         except UnicodeError as error:

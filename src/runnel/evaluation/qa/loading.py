@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path, PurePosixPath
+from typing import Any, get_args
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.formats import bamboo, docfinqa, elitr, infinitebench, leval, longbench, muld, own, released
-from runnel.evaluation.qa.hub import RELEASED, fetch, fetch_set, hub_ids, suite_of
-from runnel.evaluation.qa.records import QaSet
-from runnel.evaluation.qa.sets import SETS, SUITES, SetFacts
-from runnel.text.lines import ENDINGS, find
+from runnel.evaluation.benchmarks import read_rows
+from runnel.evaluation.qa.json_values import read_values
+from runnel.evaluation.qa.layouts import LAYOUTS, Row
+from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
+from runnel.evaluation.qa.sets import HUB, SETS, SUITES, Fields, SetFacts
+from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
+from runnel.training.data import Dropped
+from runnel.training.released import LICENSE
 
-_READERS: dict[str, Callable[[list[Path], SetFacts], QaSet]] = {
-    "LongBench": longbench.read,
-    "LV-Eval": longbench.read,
-    "InfiniteBench": infinitebench.read,
-    "L-Eval": leval.read,
-    "BAMBOO": bamboo.read,
-    "DocFinQA": docfinqa.read,
-    "MuLD": muld.read,
-}
+RELEASED = f"{HUB}MambaRetriever/MambaRetriever"
+TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
+_OPTIONAL = ("answer_type", "category", "sentences")
+log = logging.getLogger("runnel")
 
 
 def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet]:
@@ -30,71 +34,42 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
 
     Args:
         path: a folder with files of any of the suites of `SUITES`, at any depth; one such file; the test file that paper E's
-            authors released, or its folder; jsonl with "question", "document" and "answers" (`formats/own.py`); or the hub id of
-            a suite or of the released data (`hub_ids`), whose files are downloaded or taken from the hub's cache.
+            authors released, or its folder; or jsonl with "question", "document" and "answers" (docs/qa-sets.md).
         only: paper E's names of the sets to read; (): all that are found.
 
     Raises:
         InputError: nothing is found, a name is unknown or its set is missing, a set has files in two places, or a row has
             another form; the message has the place.
-        ReadError: a file is missing or damaged, or cannot be downloaded.
+        ReadError: a file is missing or damaged.
         MissingDependency: parquet needs pyarrow, zstd zstandard.
     """
     path = Path(path).expanduser()
-    if path.is_dir() and (test := find(path, released.TEST)):
-        path = test
-    if path.is_dir():
-        yield from _read_folder(path, only)
-    elif not path.exists() and path.as_posix() in hub_ids():
-        yield from _read_hub(path.as_posix(), only)
-    else:
-        yield from _expect(path, only, _read_file(path, only))
-
-
-def _read_folder(folder: Path, only: Collection[str]) -> Iterator[QaSet]:
-    found = find_files(folder)
-    if not found:
-        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa-sets.md lists the files of each set")
-    for name in only:
-        if name not in found:
-            raise _missing(folder, name, list(found))
-    for name, files in found.items():
-        if not only or name in only:
-            yield _reader(SETS[name].suite, folder)(files, SETS[name])
-
-
-def _read_hub(hub_id: str, only: Collection[str]) -> Iterator[QaSet]:
-    if hub_id == RELEASED:
-        fetch(hub_id, released.BY_CATEGORY)
-        yield from _expect(Path(hub_id), only, released.read(fetch(hub_id, released.TEST)[0], only))
+    test, name = find(path, TEST), _plain_name(path)
+    facts = next((one for one in SETS.values() if _is_of(path, one)), None)
+    sets: dict[str, Callable[[], QaSet]]
+    if not path.exists():
+        on_hub = f"{HUB}{path.as_posix()}" in (RELEASED, *(suite.source for suite in SUITES.values()))
+        hint = (
+            f"download it: hf download --repo-type dataset {path} --local-dir {path}"
+            if on_hub
+            else "docs/qa-sets.md has the sets"
+        )
+        raise InputError(f"there is no file or folder {path}; {hint}")
+    if path.is_dir() and not test:
+        sets = {name: partial(_read_set, SETS[name], files, path) for name, files in find_files(path).items()}
+        if not sets:
+            raise InputError(f"{path} has no files of {', '.join(SUITES)}; docs/qa-sets.md lists the files of each set")
+    elif facts:
+        sets = {facts.name: partial(_read_set, facts, [path], path.parent)}
+    elif name.endswith(".jsonl"):
+        sets = {name.removesuffix(".jsonl"): partial(_read_own, path, name.removesuffix(".jsonl"))}
+    elif test or name.endswith(".json"):
+        yield from _read_released(test or path, only)
         return
-    suite = suite_of(hub_id)
-    sets = {name: facts for name, facts in SETS.items() if facts.suite == suite}
-    for name in only:
-        if name not in sets:
-            raise _missing(Path(hub_id), name, list(sets))
-    for name, facts in sets.items():
-        if not only or name in only:
-            with fetch_set(facts) as files:
-                one = _READERS[facts.suite](files, facts)
-            yield one
-
-
-def _read_file(path: Path, only: Collection[str]) -> Iterator[QaSet]:
-    if facts := next((one for one in SETS.values() if _is_of(path, one)), None):
-        yield _reader(facts.suite, path.parent)([path], facts)
-    elif _plain_name(path).endswith(".json"):
-        yield from released.read(path, only)
-    elif _plain_name(path).endswith(".jsonl"):
-        yield own.read(path, _plain_name(path).removesuffix(".jsonl"))
-    elif not path.exists():
-        raise InputError(f"there is no file or folder {path}, and no suite with this hub id; docs/qa-sets.md lists them")
     else:
         raise InputError(f"{path}: expected a folder, a file of a set in docs/qa-sets.md, .json of paper E's authors, or .jsonl")
-
-
-def _reader(suite: str, folder: Path) -> Callable[[list[Path], SetFacts], QaSet]:
-    return partial(elitr.read, folder=folder) if suite == "ELITR-Bench" else _READERS[suite]
+    _expect(path, only, sets)
+    yield from (read() for name, read in sets.items() if not only or name in only)
 
 
 def find_files(folder: Path) -> dict[str, list[Path]]:
@@ -105,13 +80,10 @@ def find_files(folder: Path) -> dict[str, list[Path]]:
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    found = {}
-    for facts in SETS.values():
-        files = [path for path in paths if _is_of(path, facts)]
+    found = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
+    for name, files in found.items():
         if len({file.parent for file in files}) > 1 or (len(files) > 1 and {file.suffix for file in files} != {".parquet"}):
-            raise InputError(f"{facts.name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
-        if files:
-            found[facts.name] = files
+            raise InputError(f"{name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
     return found
 
 
@@ -126,19 +98,124 @@ def _plain_name(path: Path) -> str:
     return next((path.name.removesuffix(ending) for ending in ENDINGS[1:] if path.name.endswith(ending)), path.name)
 
 
-def _expect(path: Path, only: Collection[str], sets: Iterator[QaSet]) -> Iterator[QaSet]:
-    """Yield the sets whose names are in `only`; raise InputError if one of these is missing."""
-    names = []
-    for one in sets:
-        names.append(one.name)
-        if not only or one.name in only:
-            yield one
+def _expect(path: Path, only: Collection[str], names: Iterable[str]) -> None:
+    """Raise InputError if a set is missing."""
     for name in only:
-        if name not in names:
-            raise _missing(path, name, names)
+        if name not in (there := list(names)):
+            near = difflib.get_close_matches(name, there, 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(there) or 'none'}"
+            raise InputError(f"{path} has no set {name!r}; {hint}")
 
 
-def _missing(path: Path, name: str, names: list[str]) -> InputError:
-    near = difflib.get_close_matches(name, names, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none'}"
-    return InputError(f"{path} has no set {name!r}; {hint}")
+# ---- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
+    suite, dropped = SUITES[facts.suite], Dropped()
+    rows = (_object(row, where) for where, row in _rows(files, facts, dropped))
+    if layout := LAYOUTS.get(facts.suite):
+        rows = layout(rows, facts, dropped, folder)
+    return _build(facts, rows, suite.fields, suite.license, dropped)
+
+
+def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) for each row. BAMBOO's jsonl has control characters inside texts, and a line that is not JSON."""
+    name = SUITES[facts.suite].rows
+    if facts.suite == "BAMBOO":
+        for where, line in read_lines(files[0]):
+            try:
+                yield where, json.loads(line, strict=False)
+            except ValueError:
+                dropped.add("lines that are not JSON", where)
+    elif name is None or files[0].suffix == ".parquet":
+        yield from read_rows(files)
+    else:
+        for (key,), value in read_values(files[0], 1):
+            if name == "":
+                yield f"{files[0]}, item {int(key) + 1 if key.isdecimal() else key}", value
+            elif name == key:
+                values = value if isinstance(value, list) else [value]
+                yield from ((f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(values, start=1))
+
+
+def _object(row: object, where: object) -> Row:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: expected an object in braces, got {type(row).__name__}")
+    return where, row
+
+
+def _read_own(path: Path, name: str) -> QaSet:
+    """Read a user's file, all of whose rows have choices, or none."""
+    rows = list(read_json(path))
+    choices, fields = sum("choices" in row for _, row in rows), (*Fields(), *_OPTIONAL[:2])
+    for where, row in rows:
+        if unknown := sorted(set(row) - set(fields)):
+            raise InputError(f"{where}: unknown field {unknown[0]!r}; expected {', '.join(fields)}")
+    if choices not in (0, len(rows)):
+        raise InputError(f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two files")
+    return _build(SetFacts(name, multiple_choice=choices > 0), rows, Fields(), "", Dropped())
+
+
+def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
+    """Yield the sets of the file of paper E's authors: SET -> ID -> point; categories are from a second file: CATEGORY -> ID.
+
+    The documents of points are read as their units ("full_text_sentences"), not as tokens ("input_ids", "sentence_indices").
+
+    Source: https://github.com/MambaRetriever/MambaRetriever (README.md, "Evaluation Data Structure", "License").
+    """
+    log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+    by_category = find(path.parent, BY_CATEGORY)
+    categories = {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
+    if unknown := set(categories.values()) - set(get_args(Category)):
+        raise InputError(f"{by_category}: unknown category {min(unknown)!r}; expected {', '.join(get_args(Category))}")
+    names = []
+    for name, points in groupby(read_values(path, 2), key=lambda one: one[0][0]):
+        names.append(name)
+        if name.lower() in get_args(Category):
+            raise InputError(f"{path} has the questions by category; give {TEST}, which names their sets")
+        if only and name not in only:
+            continue
+        rows = (_point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points)
+        one = _build(SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped())
+        missing = sum(question.id not in categories for question in one.questions) if categories else 0
+        yield replace(one, notes=(f"{missing:,} questions are not in {BY_CATEGORY}", *one.notes)) if missing else one
+    _expect(path, only, names)
+
+
+def _point(where: str, key: str, point: object, categories: Mapping[str, str]) -> Row:
+    row = _object(point, where)[1]
+    units = texts_of(row, "full_text_sentences", where)
+    sentences = tuple(pairwise(accumulate((len(unit) for unit in units), initial=0)))
+    category = {"category": categories[key]} if key in categories else {}
+    return where, row | {"id": key, "document": "".join(units), "sentences": sentences} | category
+
+
+def _build(facts: SetFacts, rows: Iterable[Row], fields: Fields, license: str, dropped: Dropped) -> QaSet:
+    """Return a set of rows. Equal documents are stored once, and choices are added to questions, with letters."""
+    documents: dict[str, QaDocument] = {}
+    questions = []
+    for number, (where, row) in enumerate(rows, start=1):
+        answers, text = texts_of(row, fields.answers, where), text_of(row, fields.document, where)
+        question, choices = text_of(row, fields.question, where), row.get("written", ())
+        if facts.multiple_choice and fields.choices in row:
+            options = texts_of(row, fields.choices, where)
+            if any(answer not in options for answer in answers):
+                raise InputError(f"{where}: the answers are {answers}; expected some of the choices {options}")
+            choices = tuple(f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options))
+            question, answers = "\n".join([question.strip(), *choices]), [choices[options.index(one)] for one in answers]
+        more = {name: row[name] for name in _OPTIONAL if name in row}
+        sentences = more.pop("sentences", ())
+        if len(facts.categories) == 1:
+            more.setdefault("category", facts.categories[0])
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
+        try:
+            documents[key] = documents.get(key) or QaDocument(key, text, sentences)
+            questions.append(QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+    notes = [f"{reason}: {count:,} left out, the first: {dropped.first[reason]}" for reason, count in dropped.counts.items()]
+    if facts.points not in (0, len(questions)):
+        notes.append(f"{len(questions):,} questions; paper E has {facts.points:,}")
+    multiple_choice, suite = facts.multiple_choice, facts.suite
+    return QaSet(facts.name, documents, tuple(questions), multiple_choice, suite, license, tuple(notes))

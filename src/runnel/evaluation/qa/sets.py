@@ -1,36 +1,52 @@
-"""The 41 sets of paper E, and the suites that they are from.
+"""The 41 sets of paper E, and the suites that they are from: their files, and the names of the values in their rows.
 
 `sets.tsv` has paper E's name of each set, its suite and task there, its categories, whether it is multiple-choice, and the number
-of its questions and the mean length of its documents in tokens of GPT-NeoX.
+of its questions.
 
 Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the multiple-choice sets. The category of
 ELITR_Bench_QA is unreadable in our copy of table 8; it is conversational, as table 7's 707 questions of this category include its
 130. Only the released file says which category a question has in a set with several, which questions are in the random samples of
-200, and which answers are to be paragraphs: the readers of the suites' own files ask for sentences.
+200, and which answers are to be paragraphs.
 """
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import cast
+from typing import NamedTuple, cast
 
 from runnel.evaluation.qa.records import Category
 
 
-@dataclass(frozen=True, slots=True)
-class SetFacts:
-    """What is known of a set before it is read.
+class Fields(NamedTuple):
+    """The names of a question's values in a row; the defaults are those of a user's file, which functions of `layouts` make."""
+
+    document: str = "document"
+    question: str = "question"
+    answers: str = "answers"
+    id: str = "id"
+    choices: str = "choices"  # texts, of which some are the answers
+
+
+class Suite(NamedTuple):
+    """A benchmark that sets are from.
 
     Attributes:
-        name: paper E's name, or the name of a user's file.
-        suite: the suite in `SUITES`; "": none.
-        task: the suite's name of the set.
-        categories: of its documents; (): unknown.
-        points: paper E's number of questions; 0: not a set of paper E.
-        tokens: paper E's mean length of a document.
+        source: its data set on the hub, or its repository.
+        license: of its data, as its authors state it; "" if they state none.
+        files: patterns of the ends of its files' paths, in any case and without .gz and .zst.
+        rows: None: a file is jsonl or parquet; "": parquet or one list in JSON; else one object in JSON: the list of this name.
     """
+
+    source: str
+    license: str
+    fields: Fields = Fields()
+    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
+    rows: str | None = None
+
+
+class SetFacts(NamedTuple):
+    """What is known of a set before it is read; `name` is paper E's or that of a user's file, `points` paper E's questions."""
 
     name: str
     suite: str = ""
@@ -38,60 +54,32 @@ class SetFacts:
     categories: tuple[Category, ...] = ()
     multiple_choice: bool = False
     points: int = 0
-    tokens: int = 0
 
 
-_HUB = "https://huggingface.co/datasets/"
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """A benchmark that sets are from.
-
-    Attributes:
-        source: its data set on the hub, or its repository.
-        license: of its data, as its authors state it; "" if they state none.
-        download: a pattern of a set's file on the hub; {task} is the task, {group} the task without its last part; "": not there.
-        files: patterns of the ends of its files' paths, in any case and without .gz and .zst.
-    """
-
-    source: str
-    license: str
-    download: str = ""
-    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
-
-    @property
-    def hub(self) -> str:
-        """The hub id; "" if the data is elsewhere."""
-        return self.source.removeprefix(_HUB) if self.download else ""
-
-
+HUB = "https://huggingface.co/datasets/"
+_CAC = "muld_Character_Archetype_Classification"
+_LONGBENCH, _INFINITE = Fields("context", "input", "answers", "_id"), Fields("context", "input", "answer", "id", "options")
 SUITES = {
-    "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", "data.zip"),
-    "InfiniteBench": Suite(f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", "{task}.jsonl"),
-    "L-Eval": Suite(f"{_HUB}L4NLP/LEval", "GPL-3.0", "**/{task}.jsonl"),
-    "LV-Eval": Suite(f"{_HUB}Infinigence/LVEval", "MIT", "{group}.zip"),
-    "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT"),
-    "ELITR-Bench": Suite("https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",)),
+    "LongBench": Suite(f"{HUB}THUDM/LongBench", "MIT", _LONGBENCH),
+    "InfiniteBench": Suite(f"{HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE),
+    "L-Eval": Suite(f"{HUB}L4NLP/LEval", "GPL-3.0"),
+    "LV-Eval": Suite(f"{HUB}Infinigence/LVEval", "MIT", _LONGBENCH),
+    "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT", files=("{task}.jsonl",)),
+    "ELITR-Bench": Suite("https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",), rows="meetings"),
     "DocFinQA": Suite(
-        f"{_HUB}kensho/DocFinQA", "MIT", "{task}.json", files=("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet")
+        f"{HUB}kensho/DocFinQA", "MIT", Fields("Context", "Question", "Answer"),
+        ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet"), "",
     ),
-    "MuLD": Suite(
-        f"{_HUB}ghomasHudson/muld_Character_Archetype_Classification",
-        "",
-        "data/test-*.parquet",
-        files=("{task}_test.json", "muld_character_archetype_classification/data/test*.parquet"),
-    ),
-}
+    "MuLD": Suite(f"{HUB}ghomasHudson/{_CAC}", "", files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet")),
+}  # fmt: skip
 
 
 def _read_table() -> dict[str, SetFacts]:
     lines = files("runnel.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
     sets = {}
-    for row in csv.DictReader(lines, delimiter="\t"):
-        categories = cast("tuple[Category, ...]", tuple(row["categories"].split()))
-        choices, points, tokens = row["choices"] == "yes", int(row["points"]), int(row["tokens"])
-        sets[row["name"]] = SetFacts(row["name"], row["suite"], row["task"], categories, choices, points, tokens)
+    for name, suite, task, categories, choices, points in list(csv.reader(lines, delimiter="\t"))[1:]:
+        several = cast("tuple[Category, ...]", tuple(categories.split()))
+        sets[name] = SetFacts(name, suite, task, several, choices == "yes", int(points))
     return sets
 
 

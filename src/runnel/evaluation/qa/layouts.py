@@ -1,0 +1,166 @@
+"""Suites whose rows are no plain questions: each function yields rows with the fields of a user's file.
+
+"written" are choices that are in the question already. What published files have wrong is counted and left out.
+
+Source: InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval, https://github.com/OpenLMLab/LEval
+(README.md); BAMBOO, https://github.com/RUCAIBox/BAMBOO (datasets, prompt.json); MuLD, https://github.com/ghomasHudson/muld
+(muld.py); ELITR-Bench, https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise, takewhile
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from runnel.errors import InputError, ReadError
+from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
+from runnel.text.reading import decode, open_bytes
+from runnel.training.data import Dropped
+
+Row = tuple[object, dict[str, Any]]
+"""Its place, for messages, and its values."""
+
+_MASKED = (
+    "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."
+)
+_TWICE = ("legal_contract_qa", "scientific_qa")  # have documents twice; paper E counts 130 and 161 questions, without repetitions
+_CHOICE = re.compile(r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE)
+_LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")
+_PARTS = re.compile(r"^(Document|Question):[ \t]*\n", re.MULTILINE)
+_ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)
+
+
+def _infinitebench(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
+    """The right option may be followed by its letter; a question about a masked name may be missing."""
+    for where, row in rows:
+        if facts.multiple_choice:
+            row["options"], row["answer"] = texts_of(row, "options", where), texts_of(row, "answer", where)[:1]
+        elif facts.task == "longdialogue_qa_eng" and not text_of(row, "input", where).strip():
+            row["input"] = _MASKED
+        yield where, row
+
+
+def _leval(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
+    """A row is a document with its "instructions" and "outputs". A right choice is a letter, letters ("BD") or the choice."""
+    seen: set[tuple[str, str, str]] = set()
+    for number, (where, row) in enumerate(rows, start=1):
+        text, questions, answers = text_of(row, "input", where), *(texts_of(row, n, where) for n in ("instructions", "outputs"))
+        if len(questions) != len(answers):
+            raise InputError(f"{where}: {len(questions)} instructions and {len(answers)} outputs; expected an output for each")
+        for position, (question, answer) in enumerate(zip(questions, answers, strict=True), start=1):
+            point = (text, question.strip(), answer)
+            if facts.task in _TWICE and point in seen:
+                dropped.add("repeated questions", str(where))
+                continue
+            seen.add(point)
+            choices = _choices(question) if facts.multiple_choice else {}
+            if facts.multiple_choice:
+                found = _LETTERS.match(answer)
+                letters = found[1] if found else answer
+                if not letters or any(letter not in choices for letter in letters):
+                    expected = f"expected one or more of {', '.join(choices)}"
+                    raise InputError(f"{where}, question {position}: the right choice is {letters!r}; {expected}")
+                answer = "\n".join(choices[letter] for letter in letters)
+            one = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
+            yield where, one | {"written": tuple(choices.values())}
+
+
+def _choices(question: str) -> dict[str, str]:
+    """Return the choices at the end of a question by letter: lines "A. ..." or "(A) ...", each up to the next one."""
+    marks = list(_CHOICE.finditer(question))
+    marks = marks[next((i for i in reversed(range(len(marks))) if marks[i][1] == "A"), len(marks)) :]
+    if len(marks) < 2 or "".join(mark[1] for mark in marks) != ascii_uppercase[: len(marks)]:
+        return {}
+    bounds = [*(mark.start() for mark in marks), len(question)]
+    return {mark[1]: question[a:b].strip() for mark, (a, b) in zip(marks, pairwise(bounds), strict=True)}
+
+
+def _bamboo(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
+    """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is ours), or damaged options."""
+    for number, (where, row) in enumerate(rows, start=1):
+        content, answer = text_of(row, "content", where), text_of(row, "answer", where)
+        one: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
+        if facts.task.startswith("altqa"):
+            marks = list(_PARTS.finditer(content))
+            if sorted(mark[1] for mark in marks) != ["Document", "Question"]:
+                raise InputError(f'{where}: expected one line "Document:" and one line "Question:" in "content"')
+            first, second = marks
+            parts = {first[1]: content[first.end() : second.start()].strip(), second[1]: content[second.end() :].strip()}
+            one |= {"document": parts["Document"], "question": f"{parts['Question']}\nThe answer is a number."}
+        elif facts.task.startswith("meetingpred"):
+            said = content.rstrip().removesuffix("said by")
+            if said == content.rstrip():
+                raise InputError(f'{where}: expected "content" to end in "said by", got {content.rstrip()[-40:]!r}')
+            words = said.rstrip().rpartition("\n")[2].strip()
+            one["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
+        else:
+            choices = _usable(row, dropped, where)
+            right = [choice for choice in choices if choice.startswith(answer[:1])]
+            if len(answer) != 1 or not right:
+                dropped.add("questions without usable options", str(where))
+                continue
+            question = "\n".join([text_of(row, "question", where).strip(), *choices])
+            one |= {"question": question, "answers": right[:1], "written": choices}
+        yield where, one
+
+
+def _usable(row: Mapping[str, Any], dropped: Dropped, where: object) -> tuple[str, ...]:
+    """Return the options with the letters from A on, up to the first without."""
+    options = [option.strip() for option in texts_of(row, "options", where)]
+    pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), zip(options, ascii_uppercase, strict=False))
+    choices = tuple(option for option, _ in pairs)
+    if len(choices) < min(len(options), 4):
+        return ()
+    if len(choices) < len(options):
+        dropped.add("texts after the options", str(where))
+    return choices
+
+
+def _muld(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
+    """A text is the question, up to its question mark, and the script. The classes of all rows are the choices."""
+    kept = [(where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows]
+    classes = sorted({answer for _, _, answers in kept for answer in answers})
+    if len(classes) < 2:
+        raise InputError(f"{facts.name}: every output is {', '.join(map(repr, classes))}; expected several classes")
+    for where, text, answers in kept:
+        found = _ASKED.match(text)
+        if found is None:
+            raise InputError(f'{where}: expected "input" to begin with a question that ends in "?", got {text[:60]!r}')
+        yield where, {"document": found[2], "question": found[1], "answers": answers, "choices": classes}
+
+
+def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
+    """Transcripts are those of the ELITR Minuting Corpus: MEETING.txt, or the first MEETING/transcript_MAN*.txt."""
+    for where, row in rows:
+        name, questions = text_of(row, "id", where), row.get("questions")
+        if not isinstance(questions, list) or not all(isinstance(one, dict) for one in questions):
+            raise InputError(f'{where}: expected a list of objects as "questions"')
+        if not re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
+            raise InputError(f"the id of a meeting is {name!r}; expected letters, digits, _, - and .")
+        paths = sorted(folder.rglob(f"{name}.txt")) or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
+        if not paths:
+            raise ReadError(
+                f"{folder} has no transcript {name}.txt or {name}/transcript_MAN*.txt; "
+                "put the ELITR Minuting Corpus (https://lindat.mff.cuni.cz/repository/xmlui/handle/11234/1-4692) into it"
+            )
+        with open_bytes(paths[0]) as file:
+            transcript = decode(file.read(), str(paths[0])).text
+        for one in questions:
+            key = text_of(one, "id", where)
+            answer = text_of(one, "groundtruth-answer", f"{where}, question {key}")
+            yield f"{where}, question {key}", one | {"id": f"{name}-{key}", "document": transcript, "answers": [answer]}
+
+
+LAYOUTS: dict[str, Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]] = {
+    "InfiniteBench": _infinitebench,
+    "L-Eval": _leval,
+    "BAMBOO": _bamboo,
+    "MuLD": _muld,
+    "ELITR-Bench": _elitr,
+}
+"""Suite -> what makes plain questions of its rows; the folder holds further files."""
