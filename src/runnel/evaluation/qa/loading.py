@@ -112,13 +112,13 @@ def _expect(path: Path, only: Collection[str], names: Iterable[str]) -> None:
 
 def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
     suite, dropped = SUITES[facts.suite], Dropped()
-    rows = (_object(row, where) for where, row in _rows(files, facts, dropped))
+    rows: Iterator[Row] = (_object(row, where) for where, row in _rows(files, facts, dropped))
     if layout := LAYOUTS.get(facts.suite):
         rows = layout(rows, facts, dropped, folder)
     return _build(facts, rows, suite.fields, suite.license, dropped)
 
 
-def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tuple[str, Any]]:
+def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tuple[object, Any]]:
     """Yield (place, value) for each row. BAMBOO's jsonl has control characters inside texts, and a line that is not JSON."""
     name = SUITES[facts.suite].rows
     if facts.suite == "BAMBOO":
