@@ -1,12 +1,14 @@
 """The command line as a whole: usage, exit codes, errors in one line."""
 
 import logging
+import re
 import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
+import typer
 from helpers.waiting import GIVE_UP_S
 
 import runnel
@@ -64,6 +66,19 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
 def test_wrong_usage_is_exit_code_2(run, arguments):
     done = run(*arguments.split())
     assert done.code == 2 and "Usage: runnel" in done.out + done.err
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in cli.COMMANDS])
+def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
+    """A letter in the middle, or a dash, is missing."""
+    parameters = typer.main.get_command(cli.app).commands[command].params
+    options = [name for one in parameters for name in one.opts if name.startswith("--") and len(name) > 3]
+    for option in options:
+        for at in {len(option) // 2 + 1, *(at for at in range(2, len(option)) if option[at] == "-")}:
+            typo = option[:at] + option[at + 1 :]
+            done = run(command, typo)
+            assert re.findall("--[a-z0-9-]+", done.err.partition("No such option")[2]) == [typo, option]
+            assert done.code == 2
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,8 @@ def _report_usage(error: Any) -> int:
     from typer.rich_utils import rich_format_error
 
     error.message = printable(error.message)
+    if similar := getattr(error, "possibilities", None):  # of an unknown option, best first; typer would sort all of them
+        error.possibilities = similar[:1]
     rich_format_error(error)
     return int(error.exit_code)
 
