@@ -37,7 +37,7 @@ ALLOWED["__main__"] = {"commands", "cli"}
 # Packages that only these places may import; elsewhere they would slow down or break what does not need them.
 ONLY_IN = {
     "typer": {"cli", "commands"},
-    "rich": {"commands", "training"},
+    "rich": {"commands"},
     "numba": {"ops", "backbones", "commands", "text"},
     "huggingface_hub": {"backbones", "models", "evaluation"},
     "sentencex": {"text"},

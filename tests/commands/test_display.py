@@ -1,8 +1,14 @@
 """What commands show on stderr."""
 
 import io
+import re
 import sys
+import time
+from queue import Queue
 
+from helpers.waiting import GIVE_UP_S
+
+from runnel.commands import display
 from runnel.commands.display import Meter, _compiling, note_compiling, print_names, report_bug
 from runnel.errors import CheckpointError, InputError, describe
 
@@ -30,10 +36,35 @@ def test_meter_shows_tokens_per_second_once_work_takes_long():
     assert "reading" in screen.getvalue() and "1,000 tokens" in screen.getvalue() and "tokens/s" in screen.getvalue()
 
 
-def test_meter_is_silent_for_short_work_and_without_a_terminal(capsys):
+def test_meter_is_silent_for_short_work(capsys):
     with Meter("reading") as meter:
         meter.add(10)
     assert capsys.readouterr().err == ""
+
+
+def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
+    """Also while one step takes long, and none after the end."""
+    said = Queue()
+    monkeypatch.setattr(display, "say", said.put)
+    monkeypatch.setattr(display, "_FIRST_S", 0.01)
+    monkeypatch.setattr(display, "_EVERY_S", 0.01)
+
+    def next_line():
+        for _ in range(said.qsize() + 1):  # the next one may have been begun before
+            said.get(timeout=GIVE_UP_S)
+        return said.get(timeout=GIVE_UP_S)
+
+    with Meter("reading", unit="questions") as meter:
+        assert re.fullmatch(r"reading: \d+ s", next_line())
+        meter(3)
+        assert re.fullmatch(r"reading: 3 questions, [\d.]+ questions/s, \d+ s", next_line())
+        meter(1200, 4800)
+        assert re.fullmatch(r"reading: 1,200 of 4,800 questions, [\d,]+ questions/s, \d+ s", next_line())
+        meter(1500, 4800, "7 tokens/s")
+        assert re.fullmatch(r"reading: 1,500 of 4,800 questions, 7 tokens/s, \d+ s", next_line())
+    count = said.qsize()
+    time.sleep(0.1)
+    assert said.qsize() == count
 
 
 def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monkeypatch):

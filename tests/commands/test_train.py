@@ -7,6 +7,7 @@ import pytest
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe, write_examples
 
 from runnel import SentenceRetriever
+from runnel.commands import display
 from runnel.training import recipes
 from runnel.training.progress import read_metrics
 
@@ -79,9 +80,11 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
     assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
 
 
-def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path):
+def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "_FIRST_S", 0.001)
     recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
     done = run("train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
+    assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
 

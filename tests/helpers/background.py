@@ -1,6 +1,7 @@
 """Commands in processes of their own, with and without a background process."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,11 @@ from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
 
 from runnel.commands import background
+
+
+def without_progress(err: bytes) -> bytes:
+    """Remove the lines that a command writes on a slow machine, such as "runnel: reading: 5 s"."""
+    return re.sub(rb"runnel: [a-z ]+: ([\d,]+ .*, )?[\d,]+ s\n", b"", err)
 
 
 class CommandLine:
@@ -39,10 +45,10 @@ class CommandLine:
         return subprocess.Popen(command, cwd=cwd or self.folder, env=variables, **streams)  # type: ignore[call-overload]
 
     def __call__(self, *arguments: object, data: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
-        """Return exit code, stdout and stderr of a command."""
+        """Return exit code, stdout and stderr of a command, without progress."""
         with self.popen(*arguments, **options) as process:
             out, err = process.communicate(data, timeout=GIVE_UP_S)
-        return process.returncode, out, err
+        return process.returncode, out, without_progress(err)
 
     def status(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(self.runtime))

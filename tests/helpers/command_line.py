@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR when it is imported, which `terminal` must not change)
+from helpers.waiting import GIVE_UP_S
 
 import runnel.cli
+from runnel.commands import display
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_paragraphs, split_sentences
@@ -40,6 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)  # no lines of progress on a slow machine
 
     def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])

@@ -1,15 +1,17 @@
 """What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
 
 import json
+import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.training.progress import CURVE, METRICS, Recorder, Watch, Watched, draw, read_metrics
+from runnel.training import progress
+from runnel.training.progress import CURVE, METRICS, Recorder, Watch, Watched, draw, read_metrics, show_reading
 
 
 @pytest.fixture
@@ -67,20 +69,29 @@ def test_other_processes_write_nothing(tmp_path, args):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bar_with_speed_on_a_terminal_and_none_elsewhere(tmp_path, args, capsys):
-    console = Console(force_terminal=True, width=100, record=True, file=open("/dev/null", "w"))
+def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypatch):
+    events = []
+
+    @contextmanager
+    def meter(label, *, unit):
+        yield lambda *shown: events.append((label, unit, *shown))
+        events.append(label)
+
+    monkeypatch.setattr(progress, "open_meter", meter)
     watch = Watch()
-    recorder = Recorder(tmp_path, watch, console)
+    recorder = Recorder(tmp_path, watch)
     recorder.on_train_begin(args, state(0), TrainerControl())
-    watch.tokens += 1000
+    recorder._began = time.monotonic() - 10
+    watch.tokens += 100_000
     recorder.on_step_end(args, state(4), TrainerControl())
-    recorder._bar.refresh()
     recorder.on_train_end(args, state(4), TrainerControl())
-    console.file.close()
-    shown = console.export_text()
-    assert "step 4 of 10" in shown and "tokens/s" in shown
-    Recorder(tmp_path, Watch()).on_train_begin(args, state(0), TrainerControl())
-    assert capsys.readouterr().err == ""
+    with show_reading(10) as advance:
+        advance(4)
+        advance(6)
+    *first, speed = events[0]
+    assert first == ["training", "steps", 4, 10] and 9_000 < int(speed.removesuffix(" tokens/s").replace(",", "")) <= 10_000
+    reading = ("reading documents", "characters")
+    assert events[1:] == ["training", (*reading, 4, 10, None), (*reading, 10, 10, None), "reading documents"]
 
 
 class Step:

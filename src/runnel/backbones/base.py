@@ -136,6 +136,7 @@ class Backbone(nn.Module, ABC):
         family = type(self).__module__.rpartition(".")[0]
         kernels = import_module(f"{family}.cpu")  # here, because numba takes a while to import
         self.fast = getattr(kernels, f"{type(self).__name__}Cpu")(self)
+        say_once(f"{self.title} runs with kernels compiled for this processor")
 
     def kernel_problem(self) -> str | None:
         """Return why the CPU kernels cannot run, or None if they can."""

@@ -7,10 +7,12 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -249,44 +251,64 @@ def _compiling() -> Any:
     return note
 
 
-class Meter:
-    """A progress bar in tokens/s on stderr, shown when work on a terminal has taken more than `delay_s`.
+_FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one to the next
 
-    Use as a context; call with (tokens done, tokens in total or None), or `add` tokens.
+
+class Meter:
+    """Progress on stderr of work that takes long: a bar on a terminal, elsewhere a line after 5 seconds and then every 10.
+
+    Use as a context; call with (units done, units in total or None), or `add` units.
     """
 
     def __init__(self, label: str, *, unit: str = "tokens", delay_s: float = 1.0, console: Console | None = None) -> None:
         self.label, self._unit, self._delay_s, self._console = label, unit, delay_s, console
         self._start = time.monotonic()
         self._done = 0
-        self._wanted = console is not None or sys.stderr.isatty()
+        self._total: int | None = None
+        self._speed: str | None = None
         self._bar: Progress | None = None
+        self._over = threading.Event()
+        on_terminal = console is not None or sys.stderr.isatty()
+        self._lines = None if on_terminal else threading.Thread(target=self._say_lines, daemon=True)
 
     def __enter__(self) -> Meter:
+        if self._lines is not None:
+            self._lines.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        if self._lines is not None:
+            self._lines.join()
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, done: int, total: int | None = None) -> None:
-        if not self._wanted or time.monotonic() - self._start < self._delay_s:
+    def __call__(self, done: int, total: int | None = None, speed: str | None = None) -> None:
+        """Show the units done; `speed` is shown in place of the units per second."""
+        self._done, self._total, self._speed = done, total, speed
+        if self._lines is not None or time.monotonic() - self._start < self._delay_s:
             return
         if self._bar is None:
             self._bar = self._open()
-        seconds = time.monotonic() - self._start
-        self._bar.update(
-            self._bar.task_ids[0],
-            completed=done,
-            total=total,
-            description=self.label,
-            speed=f"{done / seconds:,.0f} {self._unit}/s",
-        )
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=self.label, speed=self._rate())
 
-    def add(self, tokens: int) -> None:
-        """Count `tokens` more."""
-        self._done += tokens
-        self(self._done)
+    def add(self, units: int) -> None:
+        """Count `units` more."""
+        self(self._done + units)
+
+    def _say_lines(self) -> None:
+        """Write lines until the work is over, also while one step takes long."""
+        pause = _FIRST_S
+        with suppress(OSError):  # nobody reads them
+            while not self._over.wait(pause):
+                pause = _EVERY_S
+                total = f" of {self._total:,}" if self._total else ""
+                done = f"{self._done:,}{total} {self._unit}, {self._rate()}, " if self._done else ""
+                say(f"{self.label}: {done}{time.monotonic() - self._start:,.0f} s")
+
+    def _rate(self) -> str:
+        rate = self._done / (time.monotonic() - self._start)
+        return self._speed or f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {self._unit}/s"
 
     def _open(self) -> Progress:
         from rich.console import Console

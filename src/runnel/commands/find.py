@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from runnel.server.report import Report
     from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
+
+log = logging.getLogger("runnel")
 
 _INDENT = " " * 4
 _PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
@@ -153,23 +157,27 @@ def find(
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
     lowest = None if min_score is None else parse_min_score(min_score)
-    load = cache(partial(_load, model, dtype, remember, min_score))
-    began, skipped = time.monotonic(), list[Skipped]()
+    seconds, skipped = dict[str, float](), list[Skipped]()
+    load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = open_cache(load, model, (reading.encoding, unit, *([reading.ocr] if reading.ocr else [])), keep=remember, report=say)
     with reading.reader() as reader, Meter("reading") as meter:
         documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
+        documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)
         findings, report = Findings(unit or "sentence"), None if html is None else _new_report()
         if first is not None:
             search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
             search = partial(search, cache=stored, progress=meter, explain=explain)
             documents = chain([first], documents)
-            findings = search(load(), query, documents, on_document=report.add if report else None)
+            with _timed(seconds, "score"):
+                findings = search(load(), query, documents, on_document=report.add if report else None)
         if html is not None and report is not None:
             write(html, report.html(query, findings, reader))
-    calibrated = bool(findings.answers) and load().calibrated
-    _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
-    if form == "layout" and findings.answers and not remember and load().remembers and time.monotonic() - began > _LONG_S:
+    with _timed(seconds, "print"):
+        calibrated = bool(findings.answers) and load().calibrated
+        _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
+    log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
+    if form == "layout" and findings.answers and not remember and load().remembers and sum(seconds.values()) > _LONG_S:
         say("note: with --remember, later questions do not read these files again")
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
 
@@ -178,6 +186,14 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
     """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
     if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
         raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Add the time of a stage without the stages inside it, or of each call of a function that this decorates."""
+    start = time.perf_counter() - sum(seconds.values())
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - sum(seconds.values()) - start
 
 
 def _load(model: str, dtype: str, remember: bool, min_score: str | None) -> SentenceRetriever:

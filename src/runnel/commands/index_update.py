@@ -53,20 +53,21 @@ def update_place(to: str, wanted: Wanted) -> int:
     check_paths(wanted.paths)
     selection = wanted.selection or EVERYTHING
     hashes = FileHashes() if wanted.watch else None
-    with open_or_create(to, wanted.model, wanted.new) as index, Meter("indexing") as meter:
+    with open_or_create(to, wanted.model, wanted.new) as index:
 
         def update() -> Changes:
             if hashes is not None:
                 hashes.failures.clear()
-            return index.add_files(
-                wanted.paths,
-                selection=selection,
-                hashes=hashes,
-                prune=wanted.prune,
-                limits=wanted.limits,
-                ocr=wanted.ocr,
-                progress=meter.add,
-            )
+            with Meter("indexing") as meter:
+                return index.add_files(
+                    wanted.paths,
+                    selection=selection,
+                    hashes=hashes,
+                    prune=wanted.prune,
+                    limits=wanted.limits,
+                    ocr=wanted.ocr,
+                    progress=meter.add,
+                )
 
         if wanted.watch:
             return _watch(index, to, update, partial(signatures, wanted.paths, selection))
@@ -84,10 +85,19 @@ def update_project(wanted: Wanted) -> int:
     note_compiling()
     project = project.extend(wanted.paths, wanted.selection)
     project.save()
-    with open_or_create(str(project.place), wanted.model, wanted.new) as index, Meter("indexing") as meter:
-        update = partial(
-            project.update, index, retry=True, keep_missing=wanted.watch, limits=wanted.limits, ocr=wanted.ocr, progress=meter.add
-        )
+    with open_or_create(str(project.place), wanted.model, wanted.new) as index:
+
+        def update() -> Changes:
+            with Meter("indexing") as meter:
+                return project.update(
+                    index,
+                    retry=True,
+                    keep_missing=wanted.watch,
+                    limits=wanted.limits,
+                    ocr=wanted.ocr,
+                    progress=meter.add,
+                )
+
         if wanted.watch:
             look = partial(signatures, [project.folder / path for path in project.paths], project.selection)
             return _watch(index, str(project.place.parent), update, look)

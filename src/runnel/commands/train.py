@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import note_compiling, print_json, print_text, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
 from runnel.errors import MissingDependency, counted
 
@@ -57,7 +57,7 @@ def train(
 
 
 def prepare_libraries() -> None:
-    """Import the libraries that training needs, and silence them.
+    """Import the libraries that training needs, silence them, and show its progress as other commands do.
 
     Raises:
         MissingDependency: one is not installed.
@@ -70,8 +70,11 @@ def prepare_libraries() -> None:
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
     transformers.utils.logging.set_verbosity_error()
-    datasets.disable_progress_bars()  # `training.progress` has the one that counts
+    datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
+    from runnel.training import progress
+
+    progress.open_meter = Meter
 
 
 def _report(summary: Summary, as_json: bool) -> None:

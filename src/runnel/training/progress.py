@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with tokens/s and time left, metrics.jsonl, loss.png, and a check for NaN.
+"""Progress of a run: steps and tokens/s, metrics.jsonl, loss.png, and a check for NaN.
 
 A loss or gradient that is not finite ends the run with an error that names the batch's rows; checkpoints are not touched.
 """
@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -31,6 +28,15 @@ log = logging.getLogger("runnel")
 METRICS, CURVE = "metrics.jsonl", "loss.png"
 _DRAW_EVERY_S = 60
 _NAMED = 8  # the most rows of a bad batch in the message
+
+Show = Callable[[int, int, str | None], None]  # takes the units done, the units in total, and the speed in words or None
+
+
+def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Show]:
+    return nullcontext(lambda done, total, speed: None)
+
+
+open_meter: Callable[..., AbstractContextManager[Show]] = _show_nothing  # the command line sets its own
 
 
 @dataclass
@@ -77,7 +83,7 @@ class Watched:
 
 
 class Recorder(TrainerCallback):
-    """A callback that writes metrics.jsonl and loss.png in the run folder, and shows a bar if stderr is a terminal.
+    """A callback that writes metrics.jsonl and loss.png in the run folder, and shows progress.
 
     A line of metrics.jsonl has step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s (over all processes) and
     seconds; a resumed run keeps the lines up to its checkpoint and appends to them.
@@ -85,13 +91,11 @@ class Recorder(TrainerCallback):
     Args:
         folder: the run folder.
         watch: the counter of tokens.
-        console: the console of the bar; default: stderr, if it is a terminal.
     """
 
-    def __init__(self, folder: Path, watch: Watch, console: Console | None = None) -> None:
-        self._folder, self._watch = folder, watch
-        self._console = console or (Console(stderr=True) if sys.stderr.isatty() else None)
-        self._bar: Progress | None = None
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        self._folder, self._watch, self._shown = folder, watch, ExitStack()
+        self._show: Show | None = None
         self._began, self._drawn, self._tokens_before, self._seconds_before = 0.0, 0.0, 0, 0.0
         self.rows: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
@@ -115,8 +119,7 @@ class Recorder(TrainerCallback):
             self._tokens_before = self.rows[-1]["tokens"] // max(args.world_size, 1)
             self._seconds_before = self.rows[-1]["seconds"]
         write(self._folder / METRICS, "".join(json.dumps(row) + "\n" for row in self.rows))
-        if self._console is not None:
-            self._bar = _open_bar(self._console, state.global_step, state.max_steps)
+        self._show = self._shown.enter_context(open_meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check the gradient."""
@@ -124,11 +127,10 @@ class Recorder(TrainerCallback):
         self._watch.check(torch.nn.utils.get_total_norm(gradients) if gradients else 0.0, "gradient", args, state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Update the bar."""
+        """Show the step."""
         self._watch.rows.clear()
-        if self._bar is not None:
-            speed = self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
-            self._bar.update(self._bar.task_ids[0], completed=state.global_step, speed=f"{speed:,.0f} tokens/s")
+        if self._show is not None:
+            self._show(state.global_step, state.max_steps, f"{self._speed(args):,.0f} tokens/s")
 
     def on_log(
         self,
@@ -141,12 +143,11 @@ class Recorder(TrainerCallback):
         """Write a line."""
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
-        speed = self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
         row = {
             "step": state.global_step,
             **logs,
             "tokens": self.tokens * args.world_size,
-            "tokens_per_s": round(speed, 1),
+            "tokens_per_s": round(self._speed(args), 1),
             "seconds": round(self.seconds, 3),
         }
         self.rows.append(row)
@@ -166,9 +167,11 @@ class Recorder(TrainerCallback):
             draw(self.rows, self._folder / CURVE)
 
     def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
+        """Stop showing progress."""
+        self._shown.close()
+
+    def _speed(self, args: TrainingArguments) -> float:
+        return self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -204,28 +207,13 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 @contextmanager
 def show_reading(characters: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar while documents are read, where stderr is a terminal. Yields the function to call with characters read."""
-    if not characters or not sys.stderr.isatty():
-        yield lambda read: None
-        return
-    bar = Progress(
-        TextColumn("reading documents"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("reading", total=characters)
-        yield lambda read: bar.advance(task, read)
+    """Show progress while documents are read. Yields the function to call with the characters of each."""
+    with open_meter("reading documents", unit="characters") as show:
+        done = 0
 
+        def advance(read: int) -> None:
+            nonlocal done
+            done += read
+            show(done, characters, None)
 
-def _open_bar(console: Console, done: int, total: int) -> Progress:
-    bar = Progress(
-        TextColumn("training"),
-        BarColumn(),
-        TextColumn("step {task.completed:,} of {task.total:,}  {task.fields[speed]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    bar.add_task("training", total=total, completed=done, speed="")
-    bar.start()
-    return bar
+        yield advance
