@@ -15,11 +15,10 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
-from helpers.background import CommandLine
-from helpers.waiting import GIVE_UP_S
+from helpers.background import CommandLine, without_progress
+from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel.cli import LIKE_GREP
 from runnel.commands import background
@@ -58,14 +57,6 @@ def process(line, monkeypatch):
     return status
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + GIVE_UP_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
-
-
 SAME = {
     "find": ["find", QUESTION, "a.txt"],
     "find in many": ["find", QUESTION, "a.txt", "missing.txt", "latin.txt", "page.html", "-", "--json", "--dtype", "fp32"],
@@ -88,10 +79,15 @@ def test_the_same_answers(line, process):
         for name in ("out.npy", "out.ids", "out.npy.json"):
             (line.folder / name).unlink(missing_ok=True)
         found = {name: line(*command, data=TEXT.encode(), **options) for name, command in SAME.items()}
+        code, out, err = found["verbose"]
+        found["verbose"] = code, out, re.sub(rb"\d+ ms", b"N ms", err)
         return found | {"vectors": (line.folder / "out.npy").read_bytes()}
 
     cold = results(warm=False)
     assert [cold[name][0] for name in SAME] == [0, 2, 0, 0, 0, 0, 2, 2, 2, 0, 2]
+    assert cold["verbose"][2] == (
+        b"runnel: Encoder runs with kernels compiled for this processor\nrunnel: read N ms, load N ms, score N ms, print N ms\n"
+    )
     before = process()
     assert results() == cold
     assert results() == cold
@@ -155,7 +151,7 @@ def test_output_that_cannot_be_written(line, process, target):
             os.close(reader)
         with line.popen("find", QUESTION, "a.txt", warm=warm, stdout=output) as child:
             os.close(output)
-            assert (child.communicate(timeout=GIVE_UP_S)[1], child.returncode) == (
+            assert (without_progress(child.communicate(timeout=GIVE_UP_S)[1]), child.returncode) == (
                 (FULL, 2) if target == "/dev/full" else (b"", 141)
             )
     assert line("find", QUESTION, "a.txt") == line.cold
@@ -176,10 +172,20 @@ def test_ctrl_c_interrupts_the_command(line, process):
     with waiting(line, process) as child:
         child.send_signal(signal.SIGINT)
         assert child.wait(GIVE_UP_S) == 130
-        assert (child.stdout.read(), child.stderr.read()) == (b"", b"runnel: interrupted\n")
+        assert (child.stdout.read(), without_progress(child.stderr.read())) == (b"", b"runnel: interrupted\n")
     fresh = wait_for(lambda: (facts := process()) and not facts["commands"] and facts)  # it has started itself again
     assert (fresh["pid"], fresh["busy"]) == (pid, False)
     assert line("find", QUESTION, "a.txt")[0] == 0 and process()["commands"] == 1
+
+
+def test_progress_is_a_line_after_five_seconds(line, process):
+    """On the standard error of the command line, while its output is that of a command that took less."""
+    for warm in (False, True):
+        with line.popen("find", QUESTION, "-", "-k", "1", warm=warm) as child:
+            assert re.fullmatch(rb"runnel: reading: ([5-9]|\d\d+) s\n", child.stderr.readline())
+            out, err = child.communicate(TEXT.encode(), timeout=GIVE_UP_S)
+        assert (child.returncode, out) == (0, b"(standard input):1:Rivers carry water to the sea.\n")
+        assert without_progress(err) == b""
 
 
 def test_a_killed_command_line_ends_its_command(line, process):
@@ -197,7 +203,7 @@ def test_a_busy_process_is_not_waited_for(line, process):
         code, out, err = line("serve", "--status")
         assert code == 0 and b": busy, " in out
         out, err = child.communicate(TEXT.encode(), timeout=GIVE_UP_S)
-    assert (child.returncode, err) == (0, b"") and b"Rivers carry water" in out
+    assert (child.returncode, without_progress(err)) == (0, b"") and b"Rivers carry water" in out
 
 
 @pytest.mark.parametrize("command", background.COMMANDS)
@@ -215,7 +221,7 @@ def test_a_process_that_dies_is_an_error_then_a_stale_socket_is_ignored(line, pr
         os.kill(process()["pid"], signal.SIGKILL)
         assert child.wait(GIVE_UP_S) == 2
         assert child.stdout.read() == b""
-        assert child.stderr.read().decode() == (
+        assert without_progress(child.stderr.read()).decode() == (
             "runnel: error: the background process ended before this command did, so its output may be incomplete; "
             f"{line.runtime / 'runnel' / 'log'} may say why. Repeat the command: it then runs without that process\n"
         )
@@ -238,19 +244,58 @@ def test_stopping_waits_for_the_command(line, process):
     assert process() is None and not (line.runtime / "runnel" / "socket").exists()
 
 
+DIFFERENT = (
+    b"runnel: note: the background process has another version, other settings or other rights; this command runs without it. "
+    b"To use it, restart it: `runnel serve --stop`, then `runnel serve --background`\n"
+)
+
+
 def test_other_settings_and_other_sources_run_without_it(line, process, monkeypatch):
     code, out, err = line("find", QUESTION, "a.txt", environment={"OMP_NUM_THREADS": "1", "NUMBA_BOUNDSCHECK": "0"})
     assert (code, out) == line.cold[:2]
-    assert err.decode() == (
-        "runnel: note: the background process has another version or other settings; this command runs without it. "
-        "To use it, restart it: `runnel serve --stop`, then `runnel serve --background`\n"
-    )
+    assert err == DIFFERENT
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(line.runtime))
     with background._connect() as connection:
         changed = [*background.source()[:-1], 0]
         background.send(connection, {"do": "run", "source": changed, "settings": background.settings()})
         assert background.receive(connection) == {"answer": "different"}
     assert process()["busy"] is False
+
+
+HELLO = """
+from runnel.commands import background
+with background._connect() as connection:
+    background.send(connection, {"do": "run", "source": background.source(), "settings": background.settings()})
+    print(background.receive(connection)["answer"])
+"""
+MOUNTED = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+@pytest.mark.parametrize(
+    ("begin", "found"),
+    [
+        ([], b"Rivers carry water"),
+        ([*MOUNTED, "sh", "-c", 'mount --bind other/a.txt a.txt && exec "$@"', "sh"], b"Water boils"),
+        (["sh", "-c", 'ulimit -f 123456 && exec "$@"', "sh"], b"Rivers carry water"),
+    ],
+    ids=["the same", "another mount", "a limit"],
+)
+def test_a_sandbox_is_not_left(line, process, begin, found):
+    """Neither by the command line, nor by a process that sends whatever it likes."""
+    if subprocess.run([*begin, "true"], cwd=line.folder, capture_output=True).returncode:
+        pytest.skip("this system does not let this user mount")
+
+    def run(*arguments):
+        done = subprocess.run(
+            [*begin, sys.executable, *arguments], cwd=line.folder, env=line.environment(), capture_output=True, check=True
+        )
+        return done.stdout, without_progress(done.stderr)
+
+    before = process()["commands"]
+    out, err = run("-m", "runnel", "find", QUESTION, "a.txt")
+    assert found in out and err == (DIFFERENT if begin else b"")
+    assert run("-c", HELLO)[0] == (b"different\n" if begin else b"ready\n")
+    assert process()["commands"] == before + (not begin)
 
 
 def test_what_is_no_command_line_is_ignored(line, process, monkeypatch):
@@ -305,10 +350,9 @@ def test_the_folder_of_the_socket_is_private(tmp_path):
     folder.chmod(0o755)
     code, _, err = line("find", " ", "a.txt", "-v")
     assert b"background" not in err  # a folder that others can enter is not trusted
-    code, _, err = line("serve", "--background")
-    assert (code, err.decode()) == (
-        1, f"runnel: error: {folder} can be entered by others, so commands would not be private; remove it\n"
-    )  # fmt: skip
+    for option in ("--background", "--status", "--stop"):
+        code, out, err = line("serve", option)
+        assert (code, out) == (1, b"") and f"{folder} can be entered by others" in err.decode()
     folder.chmod(0o700)
     assert line("serve", "--stop")[0] == 0
 

@@ -135,7 +135,7 @@ def _serve(connection: socket.socket, desk: Desk) -> None:
         elif hello["do"] == "stop":
             return desk.stop(connection)
         elif hello["do"] == "run":
-            answer = desk.answer(hello)
+            answer = desk.answer(hello) if background.has_same_rights(connection) else "different"
             if answer != "ready":
                 background.send(connection, {"answer": answer})
             elif (command := _receive_command(connection, desk)) is not None:

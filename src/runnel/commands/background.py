@@ -38,6 +38,7 @@ _READ_ONCE = (
     *("NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RAYON_", "RUST_", "TOKENIZERS_"),
     *("TORCH", "TRANSFORMERS_", "TRITON_", "XDG_CACHE_HOME"),
 )
+_RIGHTS = ("Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")  # the beginnings of lines of /proc/PID/status
 
 
 # ---- running a command in it -----------------------------------------------------------------------------------------
@@ -67,10 +68,12 @@ def _run(arguments: Sequence[str], words: Sequence[str], streams: Sequence[Any])
         return None
     with connection:
         try:
-            send(connection, {"do": "run", "source": source(), "settings": settings()})
-            answer = receive(connection).get("answer")
+            answer: object = "different"
+            if has_same_rights(connection):
+                send(connection, {"do": "run", "source": source(), "settings": settings()})
+                answer = receive(connection).get("answer")
             if answer == "different":
-                _note("the background process has another version or other settings; this command runs without it. "
+                _note("the background process has another version, other settings or other rights; this command runs without it. "
                       "To use it, restart it: `runnel serve --stop`, then `runnel serve --background`")  # fmt: skip
             elif answer == "busy" and not {"-v", "--verbose"}.isdisjoint(arguments):
                 _note("the background process is busy; this command runs without it")
@@ -143,7 +146,9 @@ def start(idle_minutes: float) -> dict[str, Any]:
     if (found := status()) is not None:
         return found
     deadline = time.monotonic() + _START_S
-    with _private(folder()).joinpath("log").open("ab") as log:
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    expect_private()
+    with (folder() / "log").open("ab") as log:
         process = subprocess.Popen(
             [*PROGRAM, str(idle_minutes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )
@@ -200,16 +205,13 @@ def folder() -> Path:
     return Path(os.environ.get("TMPDIR", "/tmp"), f"runnel-{os.getuid()}")
 
 
-def _private(path: Path) -> Path:
-    """Make a folder that only this user can enter, if it does not exist.
-
-    Raises:
-        BackendUnavailable: it belongs to somebody else, or others can enter it.
-    """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(path):
-        raise BackendUnavailable(f"{path} can be entered by others, so commands would not be private; remove it")
-    return path
+def expect_private() -> None:
+    """Raise BackendUnavailable if the folder exists, and belongs to somebody else or can be entered by others."""
+    if hasattr(socket, "send_fds") and os.path.lexists(folder()) and not _is_private(folder()):
+        raise BackendUnavailable(
+            f"{folder()} can be entered by others, so commands would not be private; run `chmod 700 {folder()}`, or remove it "
+            "if it is not yours"
+        )
 
 
 def _is_private(path: Path) -> bool:
@@ -221,9 +223,38 @@ def is_own(connection: socket.socket) -> bool:
     """Return whether the other end is a process of this user, as far as the system says: elsewhere the folder is private."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
-    size = 12  # of the process, the user and the group: three ints
-    facts = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int.from_bytes(facts[4:8], sys.byteorder) == os.geteuid()
+    return _peer(connection)[1] == os.geteuid()
+
+
+def has_same_rights(connection: socket.socket) -> bool:
+    """Return whether the other end sees the same files and networks as this process, and is limited in the same way.
+
+    The system says so, where it can: a process in a sandbox must not leave it, whatever it sends.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    try:
+        return _rights(str(_peer(connection)[0])) == _rights("self")
+    except OSError:  # a process of another namespace, which this one may not look into; or it has ended
+        return False
+
+
+def _rights(process: str) -> list[object]:
+    """Return the root folder, namespaces, rights and limits of a process."""
+    place = Path("/proc", process)
+    root = (place / "root").stat()
+    spaces = [os.readlink(place / "ns" / name) for name in ("mnt", "net", "user")]
+    rights = [line for line in (place / "status").read_text().splitlines() if line.startswith(_RIGHTS)]
+    limits = (place / "limits").read_text().splitlines()
+    # Editors raise the soft limit of open files for their terminals.
+    limits = [line.split()[-2] if line.startswith("Max open files") else line for line in limits]
+    return [root.st_dev, root.st_ino, *spaces, *rights, *limits]
+
+
+def _peer(connection: socket.socket) -> tuple[int, ...]:
+    """Return the process, the user and the group of the other end."""
+    facts = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return tuple(int.from_bytes(facts[at : at + 4], sys.byteorder) for at in (0, 4, 8))
 
 
 def _connect() -> socket.socket | None:

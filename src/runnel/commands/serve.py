@@ -91,6 +91,7 @@ def _control(*, background: bool, stop: bool, idle: float) -> int:
     """Start or stop the background process, or show its status; return the exit code: 1 if there is none to stop or show."""
     from runnel.commands import background as process
 
+    process.expect_private()
     there = process.status()
     if background:
         facts = there or process.start(idle)
