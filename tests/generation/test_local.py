@@ -38,7 +38,7 @@ def test_its_replies_are_stored_under_its_weights(model, tmp_path):
     model.complete = None
     with Replies(model, tmp_path / "store") as replies:
         assert replies.ask(ASK, max_tokens=4, version="1") == first
-        assert replies.spent == Usage(1, len(PROMPT), 4)
+        assert replies.used == Usage(1, len(PROMPT), 4)
 
 
 def test_a_temperature(model):

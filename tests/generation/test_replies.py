@@ -1,4 +1,4 @@
-"""Stored replies: nothing is paid for twice, by threads, runs or after failures, and a budget is never exceeded."""
+"""Stored replies: nothing is paid for twice, by threads, runs or after failures."""
 
 import os
 import threading
@@ -9,9 +9,9 @@ import pytest
 from helpers.stub_endpoint import serve
 from helpers.waiting import GIVE_UP_S
 
-from runnel.errors import EndpointError, InputError, StoreBusy, StoreError
+from runnel.errors import EndpointError, StoreBusy, StoreError
 from runnel.generation.endpoint import Endpoint, Reply
-from runnel.generation.replies import Budget, BudgetSpent, Replies, Stopped, Usage
+from runnel.generation.replies import Replies, Stopped, Usage
 
 
 def say(text):
@@ -37,9 +37,9 @@ def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         first = ask(replies, "a")
         assert ask(replies, "a") == first == Reply("reply to a", "stop", 7, 3)
-        assert replies.used == replies.spent == Usage(1, 7, 3)
+        assert replies.used == Usage(1, 7, 3)
     with Replies(endpoint, tmp_path / "store") as replies:
-        assert replies.spent == Usage(1, 7, 3) and replies.used == Usage()
+        assert replies.used == Usage()
         assert ask(replies, "a") == first and replies.used == Usage(1, 7, 3)
     assert len(stub.asked) == 1
 
@@ -63,7 +63,7 @@ def test_what_makes_another_request(stub, endpoint, tmp_path):
         ask(replies, "a")
     with Replies(endpoint, tmp_path / "store", temperature=0.5) as replies:
         ask(replies, "a")
-        assert replies.spent.requests == len(stub.asked) == 6
+    assert len(stub.asked) == 6
     assert stub.asked[-1]["temperature"] == 0.5
 
 
@@ -81,7 +81,7 @@ def test_threads_share_replies(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
         texts = [reply.text for reply in pool.map(lambda n: ask(replies, f"{n % 5}"), range(50))]
         assert texts == [f"reply to {n % 5}" for n in range(50)]
-        assert replies.spent == replies.used == Usage(5, 35, 15)
+        assert replies.used == Usage(5, 35, 15)
     assert len(stub.asked) == 5
 
 
@@ -98,7 +98,7 @@ def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
             stub.faults.append(fault)
             with pytest.raises(EndpointError):
                 ask(replies, "a")
-        assert ask(replies, "a").text == "reply to a" and replies.spent == Usage(1, 7, 3)
+        assert ask(replies, "a").text == "reply to a" and replies.used == Usage(1, 7, 3)
 
 
 def test_a_reply_that_comes_too_late_is_not_stored(stub, tmp_path):
@@ -106,8 +106,8 @@ def test_a_reply_that_comes_too_late_is_not_stored(stub, tmp_path):
     endpoint = Endpoint(stub.url, "stub", retries=0, timeout_s=0.3)
     with Replies(endpoint, tmp_path / "store") as replies, pytest.raises(EndpointError, match="did not answer in time"):
         ask(replies, "a")
-    with Replies(endpoint, tmp_path / "store") as replies:
-        assert replies.spent == Usage()
+    with Replies(Endpoint(stub.url, "stub"), tmp_path / "store") as replies:
+        assert ask(replies, "a").text == "reply to a" and len(stub.asked) == 2
 
 
 def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tmp_path):
@@ -121,46 +121,14 @@ def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tm
     assert len(stub.asked) == 5
 
 
-@pytest.mark.parametrize("budget", [Budget(tokens=61), Budget(money=61e-6, price_in=1, price_out=1)])
-@pytest.mark.parametrize("threads", [1, 7])
-def test_a_budget_is_never_exceeded(stub, endpoint, tmp_path, budget, threads):
-    """A request may cost 1 + 10 tokens and costs 7 + 3: after five the sixth still fits into 61, a seventh does not."""
-
-    def spend(number):
-        try:
-            return ask(replies, f"{number}") and 1
-        except BudgetSpent as error:
-            assert str(error) == "the budget is spent; no more requests were sent"
-            return 0
-
-    with Replies(endpoint, tmp_path / "store", budget=budget) as replies, ThreadPoolExecutor(threads) as pool:
-        sent = sum(pool.map(spend, range(20)))
-        assert sent == 6 if threads == 1 else 5 <= sent <= 6
-    with Replies(endpoint, tmp_path / "store", budget=budget) as replies:
-        assert replies.spent.prompt_tokens + replies.spent.completion_tokens <= 61, "the budget is of all runs"
-        assert sum(spend(number) for number in range(20, 40)) == 6 - sent
-        assert all(ask(replies, request["messages"][0]["content"]) for request in stub.asked), "stored replies cost nothing"
-    assert len(stub.asked) == 6
-
-
-@pytest.mark.parametrize("limit", [0, 10])
-def test_a_budget_for_nothing(stub, endpoint, tmp_path, limit):
-    with Replies(endpoint, tmp_path / "store", budget=Budget(tokens=limit)) as replies, pytest.raises(BudgetSpent):
-        ask(replies, "a")
-    assert not stub.asked
-
-
 def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
     endpoint = SimpleNamespace(model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop"))
     with Replies(endpoint, tmp_path / "store") as replies:
         ask(replies, "seven..")
-        assert replies.spent == Usage(1, 3, 4, estimated=1)
+        assert replies.used == Usage(1, 3, 4, estimated=1)
     with Replies(endpoint, tmp_path / "store") as replies:
-        assert replies.spent == Usage(1, 3, 4, estimated=1)
-
-
-def test_costs():
-    assert Budget(price_in=2, price_out=10).cost(Usage(9, 500_000, 100_000)) == 2.0
+        ask(replies, "seven..")
+        assert replies.used == Usage(1, 3, 4, estimated=1)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
@@ -174,12 +142,6 @@ def test_others_cannot_read_a_new_store_and_a_link_is_none(endpoint, tmp_path):
 
 
 def test_errors(endpoint, tmp_path):
-    with pytest.raises(InputError, match="tokens of the budget is -1; expected 0 or more"):
-        Budget(tokens=-1)
-    with pytest.raises(InputError, match="price_in of the budget is nan"):
-        Budget(price_in=float("nan"))
-    with pytest.raises(InputError, match="a budget of money needs prices"):
-        Budget(money=3)
     (tmp_path / "text").write_text("no store " * 999)
     with (
         pytest.raises(StoreError, match=r"cannot be used as a store of replies .*; move it away"),

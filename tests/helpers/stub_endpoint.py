@@ -9,8 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from helpers.stub_batches import StubBatches
-
 HEAD = {"id": "1", "created": 1, "model": "stub"}
 WORD = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
 ENDLESS = {"words": f"data: {json.dumps(HEAD | WORD)}\n\n".encode(), "line": b"data: " + b"x" * 9999, "comments": b": ping\n\n"}
@@ -34,7 +32,7 @@ class Stub:
             "slow", "not streamed", "moved" (to another host name) or a kind of `ENDLESS` answer.
         slow_s: how late a slow answer is.
         loading: how often it does not list its models yet.
-        asked: the bodies of all requests, also of those in batches.
+        asked: the bodies of all requests.
     """
 
     def __init__(self, rule: Callable[[list[dict[str, str]]], str]) -> None:
@@ -44,7 +42,6 @@ class Stub:
         self.slow_s = 1.0
         self.loading = 0
         self.models = ["stub"]
-        self.batches = StubBatches()
         self.url = ""
 
 
@@ -55,21 +52,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        found = self.stub.batches.get(self.path)
-        if isinstance(found, str):
-            self._raw(found.encode(), kind="application/octet-stream")
-            return
         if self.path.endswith("/models") and self.stub.loading:
             self.stub.loading -= 1
             self._send({"error": {"message": "loading"}}, 503, {"retry-after-ms": "10"})
             return
-        self._send(found or {"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
+        self._send({"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"]))
-        if (answer := self.stub.batches.post(self.path, self.headers, sent, self._complete)) is not None:
-            self._send(answer)
-            return
         if not self.path.endswith("/chat/completions"):
             self._send({"error": {"message": "no such route"}}, 404)
             return
@@ -90,11 +80,6 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "slow":
                 time.sleep(self.stub.slow_s)
             self._answer(self.stub.rule(body["messages"]), bool(body.get("stream")), fault)
-
-    def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the completion of a request in a batch."""
-        self.stub.asked.append(body)
-        return completion(self.stub.rule(body["messages"]), "stop")
 
     def _answer(self, text: str, stream: bool, fault: object) -> None:
         finish = "length" if fault == "cut" else "stop"

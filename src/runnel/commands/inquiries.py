@@ -1,4 +1,4 @@
-"""What commands share that ask language models many questions: options, the folder with the replies, costs and notes."""
+"""What commands share that ask language models many questions: options, the folder with the replies, tokens and notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from runnel.commands.display import note_compiling, print_text, say
 from runnel.commands.options import Llm, LlmModel
 from runnel.commands.resume import create_folder
-from runnel.errors import InputError, counted
+from runnel.errors import counted
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
@@ -29,48 +29,33 @@ SetNames = Annotated[
 
 @dataclass(frozen=True)
 class AskingOptions:
-    """Which language model is asked, how, and for how much."""
+    """Which language model is asked, and how."""
 
     llm: Llm = None
     llm_model: LlmModel = None
     threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8
-    batch: Annotated[bool, typer.Option("--batch", help="Send requests in batches, which cost less and take up to a day.")] = (
-        False
-    )
-    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.")] = None
-    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0
-    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0
 
     def open(self) -> LanguageModelClient:
         """Return the language model; raises as `open_llm`."""
         return open_llm(self.llm, self.llm_model)
 
     @contextmanager
-    def rounds(
-        self, folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient, money: float | None = None
-    ) -> Iterator[tuple[Replies, Iterator[int]]]:
-        """Open the replies that are stored in a folder, which is created; yield them with the rounds of work (`Batches`).
+    def replies(self, folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient) -> Iterator[Replies]:
+        """Open the replies that are stored in a folder, which is created.
 
         Args:
             judges: other language models that are asked.
-            money: the most that all replies may cost.
 
         Raises:
-            InputError: the folder is a file, or requests to a model on this machine are to be sent in batches.
+            InputError: the folder is a file.
         """
-        from runnel.generation.batches import BATCH_SIZE, Batches
-        from runnel.generation.endpoint import Endpoint
-        from runnel.generation.replies import Budget, Replies
+        from runnel.generation.replies import Replies
 
-        budget, size = Budget(self.budget_tokens, money, self.price_in, self.price_out), BATCH_SIZE if self.batch else None
         create_folder(folder)
-        with Replies(endpoint, folder / "replies.sqlite", budget=budget, batch_size=size) as replies:
+        with Replies(endpoint, folder / "replies.sqlite") as replies:
             judged = "".join(f", judged by {judge.model}" for judge in judges)
             say(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
-            endpoints = [one for one in (endpoint, *judges) if isinstance(one, Endpoint)]
-            if self.batch and len(endpoints) <= len(judges):
-                raise InputError("a local model answers at once and takes no batches; leave --batch out")
-            yield replies, Batches(replies, endpoints, say).rounds()
+            yield replies
 
 
 def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
@@ -85,20 +70,18 @@ def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
 
 
 def costs(replies: Replies, **versions: str) -> dict[str, Any]:
-    """Return tokens and price of the replies of this run to each kind of request, by its version, and of all that are stored."""
+    """Return the tokens of the replies of this run to each kind of request, by its version."""
     from runnel.generation.replies import Usage
 
-    used = {name: replies.used_by.get(version, Usage()) for name, version in versions.items()} | {"spent": replies.spent}
-    return {name: asdict(one) | {"money": replies.budget.cost(one)} for name, one in used.items()}
+    return {name: asdict(replies.used_by.get(version, Usage())) for name, version in versions.items()}
 
 
 def show_costs(found: Mapping[str, Any]) -> None:
     """Print a line for each kind of request that there was."""
     for name, used in found.items():
-        if name != "spent" and used["requests"]:
-            cost = f", cost {used['money']:,.2f}" if used["money"] else ""
+        if used["requests"]:
             tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
-            print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}{cost}")
+            print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}")
 
 
 def say_notes(inquiry: Inquiry, missing: int) -> None:

@@ -105,11 +105,10 @@ def qa(
     labeled = {} if labels is None else read_labels(labels)
     endpoint, own_judge = asking.open(), judge is not None or judge_model is not None
     judging = open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else endpoint
-    with asking.rounds(out, endpoint, judging) as (replies, rounds):
-        for _ in rounds:
-            exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
-            data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only or ()))
-            results = _examine_all(exam, data, setup, out, "" if limit is None else f".{limit}-seed-{seed}")
+    with asking.replies(out, endpoint, judging) as replies:
+        exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
+        data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only or ()))
+        results = _examine_all(exam, data, setup, out, "" if limit is None else f".{limit}-seed-{seed}")
         report = save_all(results, exam, setup.settings, out, labeled)
     if as_json:
         print_json(report)

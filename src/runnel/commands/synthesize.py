@@ -41,7 +41,6 @@ def synthesize(
     exclude: TestSets = None,
     asking: AskingOptions = AskingOptions(),
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.")] = None,
     model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
@@ -56,7 +55,6 @@ def synthesize(
     if without_llm:
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-    from runnel.generation.replies import BudgetSpent
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
@@ -65,11 +63,10 @@ def synthesize(
     settings = Settings(strategy, unit, seed, reply_tokens, asking.threads, language)
     endpoint, guard = asking.open(), open_guard(exclude or [])
     embedder, tokens = Embedder.load(model), _numbers(lengths)
-    with asking.rounds(to, endpoint, money=budget_money) as (replies, rounds):
-        for _ in rounds:
-            cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
-            synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
-            write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
+    with asking.replies(to, endpoint) as replies:
+        cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
+        synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
+        write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
         facts = _facts(synthesis, documents, cutter)
     _write_facts(facts, to / f"{strategy}.json")
     if as_json:
@@ -77,8 +74,7 @@ def synthesize(
     else:
         _show(facts, to / f"{strategy}.jsonl")
     _report(synthesis, facts, limit)
-    complete = synthesis.stopped is None or isinstance(synthesis.stopped, BudgetSpent)
-    return 0 if complete and facts["examples"] else 1
+    return 0 if synthesis.stopped is None and facts["examples"] else 1
 
 
 def _from_structure(
@@ -166,7 +162,7 @@ def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, 
 
     from runnel.generation.synthesis.prompts import VERSION
 
-    replies, used = synthesis.replies, synthesis.replies.used
+    replies = synthesis.replies
     return {
         **asdict(synthesis.settings),
         "llm_model": replies.endpoint.model,
@@ -180,7 +176,7 @@ def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, 
         "rejected": dict(synthesis.rejected.most_common()),
         "stopped": synthesis.stopped and str(synthesis.stopped),
         **costs(replies, used=VERSION),
-        "per_million_examples": synthesis.cost(used),
+        "per_million_examples": synthesis.cost(replies.used),
     }
 
 
@@ -192,12 +188,12 @@ def _show(facts: dict[str, Any], path: Path) -> None:
     used = facts["used"]
     print_text(
         f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read, "
-        f"{used['completion_tokens']:,} written" + (f", cost {used['money']:,.2f}" if used["money"] else "")
+        f"{used['completion_tokens']:,} written"
     )
     if rate := facts["per_million_examples"]:
         print_text(
             f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read, "
-            f"{rate['output_tokens'] / 1e6:,.0f} million written" + (f", cost {rate['money']:,.0f}" if rate["money"] else "")
+            f"{rate['output_tokens'] / 1e6:,.0f} million written"
         )
 
 

@@ -22,9 +22,9 @@ _SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
 
 
 class _Limits(NamedTuple):
-    """The most that the body of an answer may have. The default: results of a batch have up to 200 MB."""
+    """The most that the body of an answer may have."""
 
-    size: int = 256 << 20
+    size: int = _SPARE_BYTES
     seconds: float = 600.0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from runnel.errors import EndpointError, InputError
 from runnel.generation.endpoint import Reply
-from runnel.generation.replies import Deferred, Replies, Stopped, Usage
+from runnel.generation.replies import Replies, Stopped, Usage
 from runnel.generation.synthesis.language import check_language, is_language
 from runnel.generation.synthesis.prompts import VERSION, Rejected
 from runnel.generation.synthesis.sources import Subsequence
@@ -71,7 +71,6 @@ class Synthesis:
         read: subsequences so far.
         kept: examples by the length of their subsequence.
         rejected: subsequences without an example, by reason.
-        waiting: subsequences with a request that waits for a batch; they may still become examples.
         stopped: why the run ended early, if it did.
         failure: the last error of the endpoint, if any.
     """
@@ -83,7 +82,6 @@ class Synthesis:
     read: int = 0
     kept: Counter[int] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
-    waiting: int = 0
     stopped: Stopped | None = None
     failure: EndpointError | None = None
 
@@ -94,7 +92,7 @@ class Synthesis:
         """
         with ThreadPoolExecutor(self.settings.threads) as pool:
             while self.stopped is None:
-                missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total() - self.waiting)
+                missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
                 wave = list(islice(subsequences, missing))
                 if not wave:
                     return
@@ -103,8 +101,6 @@ class Synthesis:
                     if isinstance(outcome, Draft):
                         self.kept[text.length] += 1
                         yield self._row(text, outcome)
-                    elif isinstance(outcome, Deferred):
-                        self.waiting += 1
                     elif isinstance(outcome, Stopped):
                         self.read -= 1
                         self.stopped = self.stopped or outcome
@@ -112,18 +108,15 @@ class Synthesis:
                         self.rejected[outcome] += 1
 
     def cost(self, used: Usage) -> dict[str, float]:
-        """Return what a million examples cost at the rate of this run; empty without an example."""
-        kept = self.kept.total()
-        if not kept:
+        """Return the tokens of a million examples at the rate of this run; empty without an example."""
+        if not (kept := self.kept.total()):
             return {}
-        millions = 1e6 / kept
-        tokens = {"input_tokens": used.prompt_tokens * millions, "output_tokens": used.completion_tokens * millions}
-        return tokens | {"money": self.replies.budget.cost(used) * millions}
+        return {"input_tokens": used.prompt_tokens * 1e6 / kept, "output_tokens": used.completion_tokens * 1e6 / kept}
 
     def _refusal(self, text: Subsequence) -> str | None:
         return refusal(text.text, self.guard, self.settings.language)
 
-    def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped | Deferred:
+    def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
         """Return the example, the reason why there is none, or why it was not tried."""
         if refusal is not None:
             return refusal
@@ -131,8 +124,8 @@ class Synthesis:
             return self._draft(text)
         except Rejected as rejected:
             return str(rejected)
-        except (Stopped, Deferred) as reason:
-            return reason
+        except Stopped as stopped:
+            return stopped
         except EndpointError as error:
             self.failure = error
             return "requests that the endpoint did not answer; repeat the command to ask again"
