@@ -245,6 +245,8 @@ def _in_new_process(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
     """Train and evaluate a part; runs in its own process."""
+    from runnel.training.progress import read_metrics
+
     _end_with_parent()
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "settings.json", json.dumps(part.facts(), indent=1) + "\n")
@@ -256,7 +258,7 @@ def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
         peak = _train(folder, data)
         metrics = _evaluate(str(folder / "run" / "model"), part, data, folder / "evaluation")
     summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
-    curve = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    curve = read_metrics(folder / "run")
     result = {"shape": asdict(part.shape), "seed": part.seed, "metrics": metrics, "held_out": summary["held_out"]}
     result |= {"steps": summary["steps"], "tokens": summary["tokens"], "last_loss": summary["last_loss"]}
     result |= {"learning_rate": summary["learning_rate"], "tokens_per_s": tokens_per_s(curve)}

@@ -141,7 +141,7 @@ def test_a_killed_experiment_resumes(place):
         FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
     )
     command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to"]
-    for moment in ("mamba2-0/settings.json", "mamba2-0/run/metrics.jsonl", "llama-0/run/model"):
+    for moment in ("mamba2-0/settings.json", "mamba2-0/run/tensorboard", "llama-0/run/model"):
         process = subprocess.Popen([*command, place / "to"], cwd=SHIPPED.parent.parent, stderr=subprocess.PIPE)
         deadline = time.monotonic() + GIVE_UP_S
         while not (place / "to" / moment).exists():

@@ -11,7 +11,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
 from runnel.training import progress
-from runnel.training.progress import CURVE, METRICS, Recorder, Watch, Watched, draw, read_metrics, show_reading
+from runnel.training.progress import CURVE, Recorder, Watch, Watched, draw, read_metrics, show_reading
 
 
 @pytest.fixture
@@ -23,50 +23,26 @@ def state(step, total=10):
     return TrainerState(global_step=step, max_steps=total, is_world_process_zero=True)
 
 
-def log(recorder, args, step, loss):
-    recorder.on_log(args, state(step), TrainerControl(), {"loss": loss, "learning_rate": 1e-3, "epoch": step / 10})
-
-
-def test_recorder_writes_a_line_for_each_log_and_a_curve(tmp_path, args):
-    watch = Watch()
-    recorder = Recorder(tmp_path, watch)
-    recorder.on_train_begin(args, state(0), TrainerControl())
-    for step, loss in enumerate((2.0, 1.5, 1.0), start=1):
-        watch.tokens += 100
-        watch.rows += ["row"]
-        log(recorder, args, step, loss)
-        recorder.on_step_end(args, state(step), TrainerControl())
-    recorder.on_log(args, state(3), TrainerControl(), {"eval_loss": 1.0})  # not of a step
-    recorder.on_train_end(args, state(3), TrainerControl())
-    rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert [(row["step"], row["loss"], row["tokens"]) for row in rows] == [(1, 2.0, 100), (2, 1.5, 200), (3, 1.0, 300)]
-    assert rows == recorder.rows == read_metrics(tmp_path) and all(row["tokens_per_s"] > 0 for row in rows)
-    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG") and watch.rows == []
-
-
-def test_recorder_goes_on_from_a_checkpoint(tmp_path, args):
-    first = Recorder(tmp_path, Watch(tokens=0))
-    first.on_train_begin(args, state(0), TrainerControl())
-    for step in (1, 2, 3):
-        first._watch.tokens += 50
-        log(first, args, step, 1.0)
-    with (tmp_path / METRICS).open("a") as file:
-        file.write('{"step": 4, "lo')  # torn by a crash
-    again = Recorder(tmp_path, Watch())
-    again.on_train_begin(args, state(2), TrainerControl())  # the checkpoint is of step 2
-    again._watch.tokens += 7
-    log(again, args, 3, 0.5)
-    assert [(row["step"], row["loss"], row["tokens"]) for row in read_metrics(tmp_path)] == [
-        (1, 1.0, 50), (2, 1.0, 100), (3, 0.5, 107),
-    ]  # fmt: skip
-    assert again.seconds >= read_metrics(tmp_path)[1]["seconds"]
-
-
-def test_other_processes_write_nothing(tmp_path, args):
+def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
+    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [{"step": 2, "eval_loss": 1.0}]
     recorder = Recorder(tmp_path, Watch())
-    recorder.on_train_begin(args, TrainerState(is_world_process_zero=False), TrainerControl())
-    recorder.on_log(args, TrainerState(is_world_process_zero=False), TrainerControl(), {"loss": 1.0})
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl())
     assert list(tmp_path.iterdir()) == []
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl())
+    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
+    history = [{"step": 1, "loss": 1.0, "tokens": 50, "seconds": 1.0}, {"step": 2, "loss": 1.0, "tokens": 100, "seconds": 30.0}]
+    whole = tmp_path / "checkpoints" / "checkpoint-2"
+    whole.mkdir(parents=True)
+    (whole / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": [*history, {"eval_loss": 1.0}]}))
+    assert read_metrics(tmp_path) == history and read_metrics(tmp_path / "other") == []
+    watch = Watch(tokens=9)
+    Recorder(tmp_path, watch).on_train_begin(args, TrainerState(log_history=history), TrainerControl())
+    watch.tokens += 7
+    found = watch.figures(1)
+    assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
 
 
 def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypatch):
@@ -81,7 +57,7 @@ def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypat
     watch = Watch()
     recorder = Recorder(tmp_path, watch)
     recorder.on_train_begin(args, state(0), TrainerControl())
-    recorder._began = time.monotonic() - 10
+    watch.began = time.monotonic() - 10
     watch.tokens += 100_000
     recorder.on_step_end(args, state(4), TrainerControl())
     recorder.on_train_end(args, state(4), TrainerControl())

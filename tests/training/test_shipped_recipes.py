@@ -20,10 +20,12 @@ def test_tiny_run(name, tmp_path):
     assert summary.steps == recipe.train.max_steps and summary.tokens > 0 and summary.job == recipe.job
     assert np.isfinite([summary.first_loss, summary.last_loss]).all()
     assert recipes.read(str(tmp_path / "run" / RECIPE)).train == recipe.train
-    assert len(read_metrics(tmp_path / "run")) == summary.steps
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == list(range(1, summary.steps + 1)) and rows[-1]["tokens"] == summary.tokens
+    assert {"epoch", "loss", "learning_rate", "grad_norm", "tokens_per_s", "seconds"} <= set(rows[0])
     kept = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert set(kept) - {"adapter", SEARCH} == {
-        "checkpoints", "loss.png", "metrics.jsonl", "model", RECIPE, SUMMARY, "tensorboard",
+        "checkpoints", "loss.png", "model", RECIPE, SUMMARY, "tensorboard",
     }  # fmt: skip
     assert ("adapter" in kept) == (recipe.lora is not None) and (SEARCH in kept) == (recipe.search is not None)
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == recipe.train.checkpoints

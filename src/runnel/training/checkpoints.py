@@ -9,7 +9,7 @@ from pathlib import Path
 
 log = logging.getLogger("runnel")
 
-_STATE = "trainer_state.json"
+STATE = "trainer_state.json"
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
@@ -32,13 +32,13 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
     paths = [(int(path.name.removeprefix("checkpoint-")), path) for path in Path(folder).glob("checkpoint-*") if _number(path)]
     for step, path in sorted(paths, reverse=True):
         try:
-            state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+            state = json.loads((path / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             state = None
         if isinstance(state, dict) and state.get("global_step") == step:
             yield step, path
         else:
-            log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, _STATE)
+            log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
 
 
 def _number(path: Path) -> bool:

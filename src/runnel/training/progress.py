@@ -1,4 +1,4 @@
-"""Progress of a run: steps and tokens/s, metrics.jsonl, loss.png, and a check for NaN.
+"""Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and a check for NaN.
 
 A loss or gradient that is not finite ends the run with an error that names the batch's rows; checkpoints are not touched.
 """
@@ -20,13 +20,12 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.files import open_own, replacing, write
-from runnel.training.checkpoints import find_whole_checkpoint
+from runnel.files import replacing
+from runnel.training.checkpoints import STATE, find_whole_checkpoint
 
 log = logging.getLogger("runnel")
 
-METRICS, CURVE = "metrics.jsonl", "loss.png"
-_DRAW_EVERY_S = 60
+CURVE = "loss.png"
 _NAMED = 8  # the most rows of a bad batch in the message
 
 Show = Callable[[int, int, str | None], None]  # takes the units done, the units in total, and the speed in words or None
@@ -41,10 +40,21 @@ open_meter: Callable[..., AbstractContextManager[Show]] = _show_nothing  # the c
 
 @dataclass
 class Watch:
-    """Counts of one process: all tokens through the model, and the rows of the current step."""
+    """Counts of one process: all tokens through the model, the rows of the current step, and the time that the run began."""
 
     tokens: int = 0
     rows: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic, compare=False)
+
+    def begin(self, earlier: Sequence[dict[str, Any]], processes: int) -> None:
+        """Go on from the counts of an earlier part of the run."""
+        last: dict[str, Any] = earlier[-1] if earlier else {"tokens": 0, "seconds": 0.0}
+        self.tokens, self.began = last["tokens"] // processes, time.monotonic() - last["seconds"]
+
+    def figures(self, processes: int) -> dict[str, Any]:
+        """Return tokens, tokens_per_s and seconds of the whole run, all processes together."""
+        tokens, seconds = self.tokens * processes, time.monotonic() - self.began
+        return {"tokens": tokens, "tokens_per_s": round(tokens / max(seconds, 1e-9), 1), "seconds": round(seconds, 3)}
 
     def check(self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState) -> None:
         """Raise NumericalError if the value is not finite."""
@@ -60,7 +70,7 @@ class Watch:
 
 
 class Watched:
-    """A mixin for Trainers that counts tokens, records rows and checks the loss of each batch, if `watch` is set."""
+    """A mixin for Trainers that counts and logs tokens, records rows and checks the loss of each batch, if `watch` is set."""
 
     watch: Watch | None = None
 
@@ -76,6 +86,12 @@ class Watched:
         self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
         return loss
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the tokens and seconds of the run, too."""
+        if self.watch is not None and "loss" in logs:
+            logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
+        super().log(logs, start_time)  # type: ignore[misc]
+
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Run the Trainer's method without "rows", which it would take for a column."""
         inputs.pop("rows", None)
@@ -83,43 +99,17 @@ class Watched:
 
 
 class Recorder(TrainerCallback):
-    """A callback that writes metrics.jsonl and loss.png in the run folder, and shows progress.
-
-    A line of metrics.jsonl has step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s (over all processes) and
-    seconds; a resumed run keeps the lines up to its checkpoint and appends to them.
-
-    Args:
-        folder: the run folder.
-        watch: the counter of tokens.
-    """
+    """A callback that checks gradients, shows progress, and draws loss.png in the run folder with each checkpoint."""
 
     def __init__(self, folder: Path, watch: Watch) -> None:
         self._folder, self._watch, self._shown = folder, watch, ExitStack()
         self._show: Show | None = None
-        self._began, self._drawn, self._tokens_before, self._seconds_before = 0.0, 0.0, 0, 0.0
-        self.rows: list[dict[str, Any]] = []  # lines of metrics.jsonl
-
-    @property
-    def seconds(self) -> float:
-        """Training time, including earlier parts of a resumed run."""
-        return self._seconds_before + time.monotonic() - self._began
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of this process, including earlier parts of a resumed run."""
-        return self._tokens_before + self._watch.tokens
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Read the lines that an earlier part of the run wrote."""
-        self._began = self._drawn = time.monotonic()
-        if not state.is_world_process_zero:
-            return
-        self.rows = [row for row in read_metrics(self._folder) if row["step"] <= state.global_step]
-        if self.rows:
-            self._tokens_before = self.rows[-1]["tokens"] // max(args.world_size, 1)
-            self._seconds_before = self.rows[-1]["seconds"]
-        write(self._folder / METRICS, "".join(json.dumps(row) + "\n" for row in self.rows))
-        self._show = self._shown.enter_context(open_meter("training", unit="steps"))
+        """Begin to count, from the counts of the checkpoint that a run resumes from."""
+        self._watch.begin(logged_steps(state.log_history), args.world_size)
+        if state.is_world_process_zero:
+            self._show = self._shown.enter_context(open_meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check the gradient."""
@@ -130,60 +120,33 @@ class Recorder(TrainerCallback):
         """Show the step."""
         self._watch.rows.clear()
         if self._show is not None:
-            self._show(state.global_step, state.max_steps, f"{self._speed(args):,.0f} tokens/s")
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Write a line."""
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
-            return
-        row = {
-            "step": state.global_step,
-            **logs,
-            "tokens": self.tokens * args.world_size,
-            "tokens_per_s": round(self._speed(args), 1),
-            "seconds": round(self.seconds, 3),
-        }
-        self.rows.append(row)
-        with open_own(self._folder / METRICS) as file:
-            file.write(json.dumps(row).encode() + b"\n")
+            self._show(
+                state.global_step, state.max_steps, f"{self._watch.figures(args.world_size)['tokens_per_s']:,.0f} tokens/s"
+            )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draw the curve so far, at most once a minute."""
-        if state.is_world_process_zero and time.monotonic() - self._drawn > _DRAW_EVERY_S:
-            draw(self.rows, self._folder / CURVE)
-            self._drawn = time.monotonic()
+        """Draw the curve so far."""
+        if state.is_world_process_zero:
+            draw(logged_steps(state.log_history), self._folder / CURVE)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draw the curve."""
+        """Stop showing progress."""
         self.close()
-        if state.is_world_process_zero:
-            draw(self.rows, self._folder / CURVE)
 
     def close(self) -> None:
         """Stop showing progress."""
         self._shown.close()
 
-    def _speed(self, args: TrainingArguments) -> float:
-        return self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
+
+def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a Trainer logged of steps: step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s and seconds."""
+    return [row for row in history if "loss" in row]
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read the lines of a run's metrics.jsonl, up to a line cut off by a crash."""
-    rows: list[dict[str, Any]] = []
-    path = folder / METRICS
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    """Read the logged steps of a run, up to its last complete checkpoint."""
+    whole = find_whole_checkpoint(folder / "checkpoints")
+    return logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"]) if whole else []
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

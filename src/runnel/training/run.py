@@ -1,7 +1,7 @@
 """Running of a recipe: load model and data, train with the library's Trainer for the job, store everything in the run folder.
 
     recipe.toml      the settings used
-    metrics.jsonl    a line for each logged step;  loss.png, tensorboard/: the same as plots
+    loss.png, tensorboard/    plots of the logged steps, which each checkpoint's trainer_state.json has
     search.jsonl     the held-out figure of each learning rate of [search];  search/: the run of the rate that is being tried
     checkpoints/     the Trainer's; the same recipe and folder resume from the last complete one
     model/           the result;  adapter/: what LoRA trained, before it was merged into it
@@ -40,7 +40,7 @@ from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.document_trainer import AveragedTrainer
 from runnel.training.forward import finished
 from runnel.training.preparing import prepared
-from runnel.training.progress import Recorder, Watch
+from runnel.training.progress import Recorder, Watch, logged_steps
 from runnel.training.run_data import RunData, locate_data, read_run_data
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import Recipe
@@ -202,6 +202,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     finally:
         recorder.close()
+    figures = watch.figures(trainer.args.world_size)
     _require_steps(trainer, recipe, data)
     if isinstance(trainer, AveragedTrainer):
         trainer.finish(data.aside)
@@ -209,8 +210,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
     _save(trainer, recipe, model, folder)
-    tokens, seconds = recorder.tokens * trainer.args.world_size, recorder.seconds
-    rows = recorder.rows or [{"loss": float("nan")}]
+    rows = logged_steps(trainer.state.log_history) or [{"loss": float("nan")}]
     return Summary(
         job=recipe.job,
         model=str(folder / "model"),
@@ -219,9 +219,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         last_loss=rows[-1]["loss"],
         held_out=held_out,
         learning_rate=recipe.train.learning_rate,
-        tokens=tokens,
-        tokens_per_s=round(tokens / max(seconds, 1e-9), 1),
-        seconds=round(seconds, 3),
+        **figures,
     )
 
 
