@@ -32,7 +32,7 @@ def numbered(results: list[Result]) -> str:
 def main() -> None:
     """Index some chapters of the Python language reference and print the prompt for a question."""
     question = sys.argv[1] if len(sys.argv) > 1 else "Is the finally clause executed if a return statement is reached?"
-    with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", store="local") as index:
+    with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index") as index:
         index.add([Document(name, topics[name].strip()) for name in CHAPTERS])
         sources = RunnelRetriever(index=index, k=2, sentences=3) | numbered
         prompt = {"sources": sources, "question": lambda text: text} | PROMPT  # | a chat model

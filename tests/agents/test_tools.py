@@ -196,7 +196,7 @@ def test_search_and_stored_documents(tmp_path):
     notes.mkdir()
     for name, text in {"dogs.md": "# Dogs\n\nThe dog barked all night.\n", "cats.md": "# Cats\n\nThe cat slept.\n"}.items():
         (notes / name).write_text(text)
-    with Index.create(tmp_path / "library", store="local") as index:
+    with Index.create(tmp_path / "library") as index:
         index.add_files([notes])
     tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
     assert tools.status().index.documents == 2 and not tools.status().model_loaded
@@ -225,7 +225,7 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
     project = Project(tmp_path).extend([])
     project.save()
-    with Index.create(project.place, store="local") as index:
+    with Index.create(project.place) as index:
         project.update(index)
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
     tools, stale = Tools(settings), Tools(replace(settings, project=None))
@@ -276,7 +276,7 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
         (tmp_path / "secret" / f"{number}.txt").write_text(f"The password is swordfish {number}.")
     (root / "a.txt").write_text("The train leaves at noon. No password is needed.")
     (root / "link.txt").symlink_to(tmp_path / "secret" / "0.txt")
-    with Index.create(tmp_path / "library", store="local") as index:
+    with Index.create(tmp_path / "library") as index:
         index.add_files([root, tmp_path / "secret"])
         index.add([Document("note", "A password has eight letters.")])
     tools = Tools(AgentSettings((root,), str(tmp_path / "library")))
@@ -291,7 +291,7 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
 def test_cancelling_a_search_that_updates_the_index_leaves_it_free(tmp_path):
     project = Project(tmp_path).extend([])
     project.save()
-    Index.create(project.place, store="local").close()
+    Index.create(project.place).close()
     tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
 

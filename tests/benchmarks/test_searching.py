@@ -38,7 +38,7 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
     facts = fill(str(tmp_path / "index"), model, 5, 2)
     index = Index.open(tmp_path / "index", model)
     assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
-    assert len(index) == 5 and facts["passages"] == index.commits()[-1].passages and facts["disk_bytes"] > 1000
+    assert len(index) == 5 and facts["passages"] == index.store.last_commit().passages and facts["disk_bytes"] > 1000
     assert set(index.store.memories([f"d{i}" for i in range(5)])) == {f"d{i}" for i in range(5)}
     rows = index.store.documents([f"d{i}" for i in range(5)])
     assert [rows[f"d{i}"].text for i in range(5)] == texts(5, 40)
@@ -72,7 +72,7 @@ def mirrored_memory(read):
 def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
     check_words(monkeypatch, 30)
     documents = texts(8)
-    with Index.create(tmp_path / "index", model, remember=True, store="local") as index:
+    with Index.create(tmp_path / "index", model, remember=True) as index:
         index.add(Document(f"d{i}", text) for i, text in enumerate(documents))
         assert check(index, documents) == ""
         store, real = index.store, {name: getattr(index.store, name) for name in ("passages", "nearest", "memories")}

@@ -31,10 +31,9 @@ def model(tiny, tmp_path):
     return str(shutil.copytree(tiny, tmp_path / "tiny"))
 
 
-@pytest.mark.parametrize("store", ["local", "lance"])
-def test_an_index_is_kept_and_sees_changes(keeping, model, tmp_path, store):
+def test_an_index_is_kept_and_sees_changes(keeping, model, tmp_path):
     place = str(tmp_path / "library")
-    with Index.create(place, model, store=store) as index:
+    with Index.create(place, model) as index:
         index.add([Document("a", "a river runs to the sea")])
     first = open_index(place)
     assert open_index(place) is first and [hit.id for hit in first.search("river")] == ["a"]
@@ -44,14 +43,14 @@ def test_an_index_is_kept_and_sees_changes(keeping, model, tmp_path, store):
     shutil.rmtree(place)
     with pytest.raises(StoreError, match="no index"):
         open_index(place)
-    with Index.create(place, model, store=store) as index:  # as many commits as the first one
+    with Index.create(place, model) as index:  # as many commits as the first one
         index.add([Document("c", "the sea")])
     assert [hit.id for hit in open_index(place).search("sea")] == ["c"]
 
 
 def test_an_index_with_a_changed_model_is_refused(keeping, model, tmp_path):
     place = str(tmp_path / "library")
-    with Index.create(place, model, store="local") as index:
+    with Index.create(place, model) as index:
         index.add([Document("a", "a river runs to the sea")])
     open_index(place)
     tiny_model(tmp_path / "tokenizer", seed=1).save(model)

@@ -22,7 +22,7 @@ def library(run, tmp_path, pocket, monkeypatch):
     (tmp_path / "files" / "heart.txt").write_text(HEART)
     (tmp_path / "files" / "river.md").write_text(RIVER)
     (tmp_path / "files" / "rows.jsonl").write_text('{"id": "a7", "text": "A tuple cannot\\nbe changed."}\n')
-    with Index.create("library", pocket, store="local") as index:
+    with Index.create("library", pocket) as index:
         index.add_files(["files"])
     return index
 
@@ -50,7 +50,7 @@ def test_forms_for_programs(run, library, tmp_path):
 
 
 def test_an_empty_index_is_noted(run, library, pocket):
-    Index.create("empty", pocket, store="local").close()
+    Index.create("empty", pocket).close()
     note = "runnel: note: the index has no documents; `runnel index` adds them\n"
     done = run("search", "blood", "--in", "empty")
     assert (done.code, done.out, done.err) == (1, "", note)
@@ -60,7 +60,7 @@ def test_an_empty_index_is_noted(run, library, pocket):
 
 def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatch):
     monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
-    with Index.create("notes", pocket, store="local") as index:
+    with Index.create("notes", pocket) as index:
         index.add([Document("gc", "Garbage is collected.", title="On\ngarbage")])
     assert run("search", "garbage", "--in", "notes").out == "gc:1:Garbage is collected.\n"
     assert run("search", "garbage", "--in", "notes", "-s", 0).out == "gc:1:On garbage\n"

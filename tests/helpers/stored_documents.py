@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from runnel.search.lance import LanceStore
-from runnel.search.local import LocalStore
 from runnel.search.records import WHOLE, DocumentRow, IndexSettings, PassageRow
 
 SETTINGS = IndexSettings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
-STORES: dict[str, Any] = {"lance": LanceStore, "local": LocalStore}  # of a folder
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where tests keep an index: `kind` is "lance", "local", "s3" or "qdrant"."""
+    """Where tests keep an index: `kind` is "lance", "s3" or "qdrant"."""
 
     kind: str
     uri: str
@@ -28,7 +26,7 @@ class Place:
             from runnel.integrations.qdrant import QdrantStore
 
             return QdrantStore
-        return STORES["local" if self.kind == "local" else "lance"]
+        return LanceStore
 
     def create(self, settings: IndexSettings = SETTINGS) -> Any:
         return self.store.create(self.uri, settings)

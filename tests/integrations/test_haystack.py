@@ -77,7 +77,7 @@ def test_sentences_have_their_places(model, documents):
 
 
 def test_an_index_of_runnel_is_searched(tmp_path):
-    with Index.create(tmp_path / "x", fields={"year": "int"}, store="local") as index:
+    with Index.create(tmp_path / "x", fields={"year": "int"}) as index:
         index.add([Stored("a", TEXTS["a"], {"year": 2020}), Stored("b", TEXTS["b"], {"year": 2024}, title="B")])
         hits = index.search("What does the river do?", sentences=1)
     retriever = RunnelRetriever(tmp_path / "x")

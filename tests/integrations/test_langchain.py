@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index(model, tmp_path_factory):
-    with Index.create(tmp_path_factory.mktemp("index") / "x", Embedder(model), fields={"year": "int"}, store="local") as index:
+    with Index.create(tmp_path_factory.mktemp("index") / "x", Embedder(model), fields={"year": "int"}) as index:
         metadata = {"a": {"year": 2020}, "b": {"year": 2024}}
         index.add([Stored(name, text, metadata[name], title=name.upper()) for name, text in TEXTS.items()])
         yield index

@@ -121,7 +121,7 @@ def test_the_reranker_orders_nodes(model):
 
 
 def test_an_index_of_runnel_is_searched(model, tmp_path):
-    with Index.create(tmp_path / "x", Embedder(model), fields={"year": "int"}, store="local") as index:
+    with Index.create(tmp_path / "x", Embedder(model), fields={"year": "int"}) as index:
         index.add([Stored("t", TEXT, {"year": 2020}), Stored("o", OTHER, {"year": 2024}, title="Other")])
         hits = index.search("the dog", sentences=2)
         whole = RunnelRetriever(index).retrieve("the dog")

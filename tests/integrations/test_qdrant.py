@@ -1,4 +1,4 @@
-"""The index in Qdrant: the same answers as the small store's, and what a crash leaves is mended."""
+"""The index in Qdrant: the same answers as LanceDB's, and what a crash leaves is mended."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from helpers.stored_documents import SETTINGS, Place, document, unit
 
 from runnel.errors import InputError, MissingDependency, StoreError
 from runnel.search.filters import conditions
-from runnel.search.local import LocalStore
+from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
 from runnel.search.stores import create_store, holds_index, open_store
+from runnel.text.words import bm25, words_of
 
 pytest.importorskip("qdrant_client")
 FIELDS = {"year": "int", "size": "float", "language": "str", "draft": "bool"}
@@ -49,7 +50,7 @@ def add(store, documents, delete=()):
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
     settings = IndexSettings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
-    stores = [LocalStore.create(folder / "local", settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
+    stores = [LanceStore.create(str(folder / "lance"), settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
     documents = collection(np.random.default_rng(0), 40)
     for store in stores:
         add(store, documents)
@@ -78,25 +79,28 @@ FILTERS = [
 
 @pytest.mark.parametrize("where", FILTERS, ids=str)
 def test_both_stores_find_the_same(both, where):
-    local, qdrant = both
+    lance, qdrant = both
     wanted = conditions(where, FIELDS)
     for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
-        ours, theirs = local.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
+        ours, theirs = lance.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
         scores = {(one.document, one.number): one.score for one in ours}
         assert all(one.score == pytest.approx(scores[one.document, one.number], abs=1e-5) for one in theirs)
         assert [one.score for one in theirs] == sorted((one.score for one in theirs), reverse=True)
     for query in ("zebra", "river tax novel", "the zebra and a VIOLIN"):
-        ours, theirs = local.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
+        ours, theirs = lance.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
 
 
 def test_words_are_weighed_as_by_bm25(both):
     """The mean length of a passage is taken from the settings and not from the texts; the rest of the formula is the same."""
-    local, qdrant = both
+    _, qdrant = both
+    rows = [row for rows in qdrant.scan() for row in rows if row.number != WHOLE]
+    library = bm25().BM25()
+    library.index(words_of([row.text for row in rows]), show_progress=False)
     for query in ("zebra", "river tax novel", "zebra violin"):
-        ours, theirs = local.lexical(query, 500, []), qdrant.lexical(query, 500, [])
-        scores = {(one.document, one.number): one.score for one in ours}
+        theirs, found = qdrant.lexical(query, 500, []), library.get_scores(words_of([query])[0])
+        scores = {(row.document, row.number): score for row, score in zip(rows, found, strict=True)}
         assert theirs[0].score == pytest.approx(scores[theirs[0].document, theirs[0].number], rel=0.05)
         order = [scores[one.document, one.number] for one in theirs]
         assert all(a > b - 0.03 * order[0] for a, b in pairwise(order))
@@ -113,7 +117,7 @@ def test_memories_and_large_commits_come_back(place, monkeypatch):
     store = place.create(replace(SETTINGS, remember=True))
     documents = collection(np.random.default_rng(1), 20)
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
-    assert (add(store, documents).documents, store.commits()[-1].passages) == (20, 60)
+    assert (add(store, documents).documents, store.last_commit().passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
     assert set(store.content_hashes()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
     keys = [(f"d{i}", n) for i in range(20) for n in (0, 1, 2, WHOLE)]
@@ -173,27 +177,23 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
     known = reader.content_hashes()
     changed = [one for one in wanted if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash]
     add(reader, changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
-    expected = LocalStore.create(tmp_path / "expected", SETTINGS)
+    expected = LanceStore.create(str(tmp_path / "expected"), SETTINGS)
     add(expected, wanted)
     expected.close()
     assert seen(reader) == seen(expected)
-    state = reader.commits()[-1]
+    state = reader.last_commit()
     assert (state.documents, state.passages) == (2, sum(len(some) - 1 for _, some in wanted))
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_places_are_checked(tmp_path):
+def test_places_are_checked():
     for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
         with pytest.raises(
             InputError, match=r"is not a Qdrant collection; give one such as qdrant\+http://localhost:6333/collection"
         ):
             open_store(uri)
-    with pytest.raises(InputError, match=r'store="local" keeps plain files in a folder, got s3://bucket/a'):
-        create_store("s3://bucket/a", SETTINGS, "local")
-    with pytest.raises(InputError, match='store must be "lance" or "local", got "redis"'.replace('"redis"', "'redis'")):
-        create_store(tmp_path / "a", SETTINGS, "redis")
 
 
 def test_what_is_there_is_known(place):

@@ -6,8 +6,9 @@ import sys
 from itertools import count
 
 import numpy as np
-from helpers.stored_documents import STORES, document
+from helpers.stored_documents import document
 
+from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 
 
@@ -15,8 +16,8 @@ def text_of(number: int, version: int) -> str:
     return f"document {number} as edition{version}."
 
 
-def main(kind: str, folder: str) -> None:
-    store = STORES[kind].open(folder)
+def main(uri: str) -> None:
+    store = LanceStore.open(uri)
     begun = max((int(name[1:]) for name in store.content_hashes()), default=-1) - 1
     for version in count(max(begun, 0)):
         batch = [

@@ -6,29 +6,24 @@ import shutil
 from contextlib import suppress
 
 import pytest
-from helpers.stored_documents import SETTINGS, STORES, document, unit
+from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.errors import StoreError
-from runnel.search import shards
+from runnel.search.lance import LanceStore
 
 CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020)
 LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
 
 
-@pytest.fixture(params=STORES)
-def kind(request):
-    return request.param
-
-
 def seen(store):
     found = {(one.document, one.number) for one in store.nearest(unit(1, 0, 0, 0), 9999, [])}
     words = {(one.document, one.number) for one in store.lexical("cat and", 9999, [])}
-    return store.documents(list(store.content_hashes())), found, words, store.commits()[-1].documents
+    return store.documents(list(store.content_hashes())), found, words, store.last_commit().documents
 
 
-@pytest.mark.parametrize("change", ["commit", "rollback", "optimize"])
-def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
-    store = STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+@pytest.mark.parametrize("change", ["commit", "optimize"])
+def test_a_full_disk_loses_nothing(change, tmp_path, full_disk):
+    store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
     if change != "commit":
         store.commit([LARGE[0]], LARGE[1], [])
     store.commit([CAT[0]], CAT[1], ["large"])
@@ -37,34 +32,25 @@ def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
     if change == "optimize":  # there may be room for what little it writes
         with suppress(StoreError):
             store.optimize()
-    elif (change, kind) == ("rollback", "lance"):
-        store.rollback(store.commits()[-1].number)  # writes next to nothing
     else:
         with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
-            store.commit([LARGE[0]], LARGE[1], ["cat"]) if change == "commit" else store.rollback(1)
+            store.commit([LARGE[0]], LARGE[1], ["cat"])
     assert seen(store) == before  # in the store that failed, too
     store.close()
-    again = STORES[kind].open(str(tmp_path / "index"))
+    again = LanceStore.open(str(tmp_path / "index"))
     assert seen(again) == before
     again.close()
 
 
-def test_a_full_disk_is_reported_with_the_place_when_an_index_is_made(kind, tmp_path, full_disk):
+def test_a_full_disk_is_reported_with_the_place_when_an_index_is_made(tmp_path, full_disk):
     full_disk(10)
     with pytest.raises(StoreError, match=r"cannot read or write the index at .*index: .*is the disk full\?"):
-        STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+        LanceStore.create(str(tmp_path / "index"), SETTINGS)
 
 
-def test_a_full_disk_is_reported_with_the_file_of_a_shard(tmp_path, full_disk):
-    full_disk(10)
-    with pytest.raises(StoreError, match=r"a\.json cannot be written: File too large; what was finished before is kept\. Remove"):
-        shards._write(tmp_path / "a.json", b"x" * 1000)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_any_file_that_is_lost_or_cut_is_told(kind, tmp_path):
+def test_any_file_that_is_lost_or_cut_is_told(tmp_path):
     """Or what is read is right; without its last version the table of commits shows the commit before."""
-    store = STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+    store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
     store.commit([CAT[0]], CAT[1], [])
     right = seen(store)
     store.close()
@@ -78,8 +64,8 @@ def test_any_file_that_is_lost_or_cut_is_told(kind, tmp_path):
             else:
                 (copy / path).write_bytes((copy / path).read_bytes()[: (copy / path).stat().st_size // 2])
             try:
-                opened = STORES[kind].open(str(copy))
-                assert seen(opened) == right or opened.commits()[-1].number == 0, (path, damage)
+                opened = LanceStore.open(str(copy))
+                assert seen(opened) == right or opened.last_commit().number == 0, (path, damage)
                 opened.close()
             except StoreError as error:
                 told += 1
@@ -92,39 +78,39 @@ def test_a_database_of_another_program_is_told(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     lancedb.connect(str(tmp_path / "index")).create_table("commits", [{"a": 1}])
     with pytest.raises(StoreError, match="holds a LanceDB database that runnel did not write; choose another place"):
-        STORES["lance"].open(str(tmp_path / "index"))
+        LanceStore.open(str(tmp_path / "index"))
 
 
 def test_an_index_that_has_lost_its_list_of_commits_is_not_overwritten(tmp_path):
     folder = tmp_path / "index"
-    store = STORES["lance"].create(str(folder), SETTINGS)
+    store = LanceStore.create(str(folder), SETTINGS)
     store.commit([CAT[0]], CAT[1], [])
     store.close()
     shutil.rmtree(folder / "commits.lance")
     with pytest.raises(
         StoreError, match="index has documents, but its list of commits is lost; restore it from a copy, or remove"
     ):
-        STORES["lance"].create(str(folder), SETTINGS)
+        LanceStore.create(str(folder), SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["documents", "passages"])
 def test_an_index_that_has_lost_a_table_is_told(tmp_path, name):
     folder = tmp_path / "index"
-    store = STORES["lance"].create(str(folder), SETTINGS)
+    store = LanceStore.create(str(folder), SETTINGS)
     store.commit([CAT[0]], CAT[1], [])
     store.close()
     shutil.rmtree(folder / f"{name}.lance")
     with pytest.raises(StoreError, match=f"index has lost its {name}; restore it from a copy, or remove"):
-        STORES["lance"].open(str(folder))
+        LanceStore.open(str(folder))
 
 
 def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
     folder = tmp_path / "index"
-    STORES["lance"].create(str(folder), SETTINGS).close()
+    LanceStore.create(str(folder), SETTINGS).close()
     for name in ("commits", "passages", "documents"):
         shutil.rmtree(folder / f"{name}.lance" / "_versions")
         with pytest.raises(StoreError, match="holds no index; make one with"):
-            STORES["lance"].open(str(folder))
-        STORES["lance"].create(str(folder), SETTINGS).close()
-        assert STORES["lance"].open(str(folder)).commits()[-1].number == 0
+            LanceStore.open(str(folder))
+        LanceStore.create(str(folder), SETTINGS).close()
+        assert LanceStore.open(str(folder)).last_commit().number == 0
         shutil.rmtree(folder / "commits.lance" / "_versions")

@@ -35,9 +35,9 @@ def folder(tmp_path):
     return root
 
 
-@pytest.fixture(params=["lance", "local"])
-def index(request, embedder, tmp_path):
-    with Index.create(tmp_path / "index", embedder, store=request.param, fields={"kind": "str"}) as made:
+@pytest.fixture
+def index(embedder, tmp_path):
+    with Index.create(tmp_path / "index", embedder, fields={"kind": "str"}) as made:
         yield made
 
 
@@ -129,10 +129,9 @@ def test_files_that_are_not_documents_are_only_noted(index, folder, caplog):
     assert "is an image" in changes.failed[str(root / "picture.png")]
 
 
-@pytest.mark.parametrize("store", ["lance", "local"])
-def test_an_index_does_not_read_itself_or_another_one(embedder, folder, store):
+def test_an_index_does_not_read_itself_or_another_one(embedder, folder):
     for name in ("library", "deep/other"):
-        with Index.create(folder / name, embedder, store=store) as made:
+        with Index.create(folder / name, embedder) as made:
             made.add_files([folder])
             made.optimize()
             assert len(made) == 5 and len(made.add_files([folder]).unchanged) == 5

@@ -90,11 +90,10 @@ def index_and_kill(place: Path, folder: Path, model: Path, commits: int) -> int:
     return int([line for line in told if line.endswith("\n")][-1])
 
 
-@pytest.mark.parametrize("store", ["lance", "local"])
-def test_a_folder_is_indexed_killed_continued_changed_and_searched(store, model, embedder, tmp_path):
+def test_a_folder_is_indexed_killed_continued_changed_and_searched(model, embedder, tmp_path):
     made = make_folder(tmp_path / "files", 6)
     rows = sum(2 if path.suffix in (".jsonl", ".csv") else 1 for path in made.values())
-    Index.create(tmp_path / "index", embedder, store=store).close()
+    Index.create(tmp_path / "index", embedder).close()
 
     safe = index_and_kill(tmp_path / "index", tmp_path / "files", model, 2)
     with Index.open(tmp_path / "index", embedder) as index:
@@ -128,10 +127,9 @@ def test_a_folder_is_indexed_killed_continued_changed_and_searched(store, model,
 # ---- what can go wrong -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", ["lance", "local"])
-def test_a_full_disk_loses_nothing_and_is_told(store, embedder, tmp_path):
+def test_a_full_disk_loses_nothing_and_is_told(embedder, tmp_path):
     write(tmp_path / "files" / "small.txt", "The cat sat on the mat.")
-    with Index.create(tmp_path / "index", embedder, store=store) as index:
+    with Index.create(tmp_path / "index", embedder) as index:
         index.add_files([tmp_path / "files"])
         write(tmp_path / "files" / "large.txt", "The river runs to the sea. " * 4000)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -159,7 +157,7 @@ def test_files_that_change_or_go_while_the_folder_is_read(embedder, tmp_path, mo
         return value
 
     monkeypatch.setattr(FileHashes, "sha256", late)
-    with Index.create(tmp_path / "index", embedder, store="local") as index:
+    with Index.create(tmp_path / "index", embedder) as index:
         changes = index.add_files([tmp_path / "files"])
         assert set(changes.added) == {str(first), str(third)} and set(changes.failed) == {str(second)}
         assert sources(index, "changed") == {str(first)}
@@ -178,7 +176,7 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(embedder, tmp_path, 
     def stop(commit):
         raise InterruptedError
 
-    with Index.create(tmp_path / "index", embedder, store="local") as index:
+    with Index.create(tmp_path / "index", embedder) as index:
         for have in (10, 20):
             with pytest.raises(InterruptedError):
                 index.add_files([rows.parent], on_commit=stop)
@@ -214,7 +212,7 @@ def test_archives_cannot_reach_outside_themselves(embedder, tmp_path):
     epub(folder / "book.epub", ["<p>The cat.</p>"], spine=["../../secret.txt", "text/chapter%200.xhtml"])
     with zipfile.ZipFile(folder / "book.epub", "a") as archive:
         archive.writestr("../../planted.txt", "planted")
-    with Index.create(tmp_path / "index", embedder, store="local") as index:
+    with Index.create(tmp_path / "index", embedder) as index:
         changes = index.add_files([folder])
         assert len(changes.added) + len(changes.failed) == 1
         assert sources(index, "secret") == sources(index, "planted") == set()

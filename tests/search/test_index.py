@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +10,7 @@ from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import InputError, StoreError
-from runnel.search.encoding import new_settings
 from runnel.search.index import Index
-from runnel.search.lance import LanceStore
 from runnel.search.pipeline import fuse
 
 TEXTS = {
@@ -30,9 +25,9 @@ def embedder(tmp_path_factory):
     return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.fixture(params=["lance", "local"])
-def index(request, embedder, tmp_path):
-    made = Index.create(tmp_path / "index", embedder, fields={"year": "int"}, passage_tokens=20, store=request.param)
+@pytest.fixture
+def index(embedder, tmp_path):
+    made = Index.create(tmp_path / "index", embedder, fields={"year": "int"}, passage_tokens=20)
     yield made
     made.close()
 
@@ -78,14 +73,12 @@ def test_search_finds_by_words_and_shows_sentences(index):
     assert [hit.id for hit in index.search("river", where={"year": 2002})] == ["clause"]
 
 
-def test_delete_and_rollback(index):
+def test_delete(index):
     index.add(documents())
-    before = index.commits()[-1].number
     changes = index.delete(["river", "nothing"])
     assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
     assert "river" not in {hit.id for hit in index.search("river")}
-    index.rollback(before)
-    assert index.search("a river to the sea")[0].id == "river" and len(index) == 3
+    assert len(index) == 2
 
 
 def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
@@ -141,40 +134,12 @@ def test_a_title_of_its_own_is_shown_and_leaves_metadata_alone(index):
     assert index.add([Document("a", given.text, {"title": "of a play"}, title="Dogs")]).updated == ["a"]
 
 
-@pytest.mark.parametrize("kind", ["lance", "local"])
-def test_any_key_can_be_a_field(kind, embedder, tmp_path):
+def test_any_key_can_be_a_field(embedder, tmp_path):
     fields = {"blocks": "int", "title": "str", "source": "str"}
-    with Index.create(tmp_path / "index", embedder, fields=fields, store=kind) as index:
+    with Index.create(tmp_path / "index", embedder, fields=fields) as index:
         index.add([Document("a", "The cat.", OWN), Document("b", "The cat.", {"blocks": 4, "title": "Dogs"})])
         for where in ({"blocks": 3}, {"title": "Cats"}, {"source": "a book"}, {"blocks": {"<": 4}}):
             assert [hit.id for hit in index.search("cat", where=where)] == ["a"]
-
-
-@pytest.mark.parametrize("kind", ["lance", "local"])
-def test_an_index_of_before_opens_and_its_documents_are_unchanged(kind, embedder, tmp_path):
-    """Rows of 0.1 kept a document's title in its own column alone."""
-    given = Document("a", "The cat sat on the mat.", {"title": "Cats", "year": 2001})
-    with Index.create(tmp_path / "index", embedder, fields={"year": "int"}, store=kind) as index:
-        content = json.dumps([given.text, "Cats", "", "", {"year": 2001}], sort_keys=True)
-        row = index._encoder.row(given)
-        old = replace(row, metadata={"year": 2001}, content_hash=hashlib.sha256(content.encode()).hexdigest())
-        encoded = index._encoder.encode([old])
-        index.store.commit(encoded.documents, encoded.passages, [])
-    with Index.open(tmp_path / "index", embedder) as again:
-        assert again.search("cat")[0].id == "a" and again.store.documents(["a"])["a"].title == "Cats"
-        assert again.add([given]).unchanged == ["a"]
-        assert again.add([Document("a", given.text, {"title": "Cats", "year": 2002})]).updated == ["a"]
-
-
-def test_an_older_index_says_once_which_words_it_lacks(embedder, tmp_path, caplog):
-    settings = replace(new_settings(embedder, {}, None, False), format=1)
-    with Index(LanceStore.create(str(tmp_path / "index"), settings), embedder) as index:
-        index.add([Document("a", "The river runs. 新宿"), Document("b", "The cat sat.")])
-        for query, said in (("river", 0), ("river 新宿", 1), ("新宿 cat", 1)):
-            assert len(index.search(query)) == 2
-            assert len(caplog.messages) == said
-    assert "words of Chinese, Japanese, Thai, Lao, Khmer and Burmese are not found in it" in caplog.messages[0]
-    assert "index the documents again in a new place" in caplog.messages[0]
 
 
 def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
@@ -194,20 +159,6 @@ def test_an_index_knows_the_name_of_its_model(tmp_path):
         index.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
     with Index.open(tmp_path / "index") as again:
         assert again.search("cardiac muscle")[0].id == "a"
-
-
-def test_an_index_of_the_former_pocket_says_what_opens_it(run, tmp_path):
-    former = Embedder.load("pocket-mamba2")
-    former.model.source = "pocket"  # as it was called
-    with Index.create(tmp_path / "index", former) as index:
-        index.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
-    message = "made by the former 'pocket', which is now called 'pocket-mamba2': use that name, or make a new one"
-    for name in (None, "pocket"):
-        with pytest.raises(StoreError, match=message):
-            Index.open(tmp_path / "index", name)
-    assert message in run("search", "cardiac muscle", "--in", "index").err
-    done = run("search", "cardiac muscle", "--in", "index", "-m", "pocket-mamba2")
-    assert done.code == 0 and done.out.startswith("a:1:The heart pumps blood.")
 
 
 def test_bad_input_is_refused(index, embedder, tmp_path):

@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
-from helpers.stored_documents import SETTINGS, STORES
+from helpers.stored_documents import SETTINGS
 from programs.killed_writer import text_of
 
+from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 
 
-def run_and_kill(kind: str, folder: Path, after: float) -> list[int]:
+def run_and_kill(folder: Path, after: float) -> list[int]:
     """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
     environment = os.environ | PATHS
-    command = [sys.executable, str(PROGRAMS / "killed_writer.py"), kind, str(folder)]
+    command = [sys.executable, str(PROGRAMS / "killed_writer.py"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]
@@ -32,8 +33,8 @@ def run_and_kill(kind: str, folder: Path, after: float) -> list[int]:
     return [int(line) for line in lines if line.endswith("\n")]
 
 
-def check(kind: str, folder: Path, acknowledged: int) -> None:
-    store = STORES[kind].open(str(folder))
+def check(folder: Path, acknowledged: int) -> None:
+    store = LanceStore.open(str(folder))
     documents = store.documents(list(store.content_hashes()))
     version = max(int(name[1:]) for name in documents) - 2
     assert version in (acknowledged, acknowledged + 1)  # the last commit may be done and not yet told
@@ -47,23 +48,21 @@ def check(kind: str, folder: Path, acknowledged: int) -> None:
     assert found == {(name, 0) for name in documents}
 
 
-def kill(kind: str, folder: Path, times: int) -> None:
-    STORES[kind].create(str(folder), SETTINGS).close()
+def kill(folder: Path, times: int) -> None:
+    LanceStore.create(str(folder), SETTINGS).close()
     rng = random.Random(7)
     last = -1
     for _ in range(times):
-        told = run_and_kill(kind, folder, rng.uniform(0, 0.4))
+        told = run_and_kill(folder, rng.uniform(0, 0.4))
         assert told and told[0] > last
         last = told[-1]
-        check(kind, folder, last)
+        check(folder, last)
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(kind, tmp_path):
-    kill(kind, tmp_path / "index", 4)
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path):
+    kill(tmp_path / "index", 4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", STORES)
-def test_twenty_killed_writers(kind, tmp_path):
-    kill(kind, tmp_path / "index", 20)
+def test_twenty_killed_writers(tmp_path):
+    kill(tmp_path / "index", 20)

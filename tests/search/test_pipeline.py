@@ -26,9 +26,9 @@ def embedder(tmp_path_factory):
     return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.fixture(scope="module", params=["lance", "local"])
-def index(request, embedder, tmp_path_factory):
-    with Index.create(tmp_path_factory.mktemp("index"), embedder, remember=True, store=request.param) as made:
+@pytest.fixture(scope="module")
+def index(embedder, tmp_path_factory):
+    with Index.create(tmp_path_factory.mktemp("index"), embedder, remember=True) as made:
         made.add(Document(name, text) for name, text in TEXTS.items())
         yield made
 
@@ -36,7 +36,7 @@ def index(request, embedder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(embedder, tmp_path_factory):
     """Not remembered."""
-    with Index.create(tmp_path_factory.mktemp("plain"), embedder, store="local") as made:
+    with Index.create(tmp_path_factory.mktemp("plain"), embedder) as made:
         made.add(Document(name, text) for name, text in TEXTS.items())
         yield made
 
@@ -106,7 +106,7 @@ def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
 
 def test_remembered_documents_are_read_once(embedder, tmp_path):
     steps: list[int] = []
-    with Index.create(tmp_path / "index", embedder, remember=True, store="local") as index:
+    with Index.create(tmp_path / "index", embedder, remember=True) as index:
         changes = index.add([Document(name, text) for name, text in TEXTS.items()], progress=steps.append)
         assert sum(steps) == changes.tokens_read > 0
         expected = Reranker(embedder.model).remember(TEXTS.values())
@@ -121,7 +121,7 @@ def of_index(index):
 def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):
     model = tiny_model(tmp_path / "tiny")
     model.templates["document"] = Template.parse("{document}{end}")
-    with Index.create(tmp_path / "index", Embedder(model), remember=True, store="local") as index:
+    with Index.create(tmp_path / "index", Embedder(model), remember=True) as index:
         index.add([Document(name, text) for name, text in TEXTS.items()])
         expected = Reranker(model).score(QUERY, list(TEXTS.values()))
         np.testing.assert_allclose(Reranker(model).score(QUERY, of_index(index)), expected, atol=2e-2)
@@ -160,7 +160,7 @@ def test_a_model_that_cannot_rerank_is_told(tmp_path):
     embedder = Embedder(model)
     with pytest.raises(InputError, match="cannot remember documents"):
         Index.create(tmp_path / "index", embedder, remember=True)
-    with Index.create(tmp_path / "index", embedder, store="local") as index:
+    with Index.create(tmp_path / "index", embedder) as index:
         index.add([Document("a", "The cat sat.")])
         assert index.search("cat")[0].id == "a"
         with pytest.raises(InputError, match="no rerank head"):

@@ -43,7 +43,7 @@ def made(embedder):
         def make(folder, *paths, **more):
             project = Project(folder).extend(paths, **more)
             project.save()
-            return project, stack.enter_context(Index.create(project.place, embedder, store="local"))
+            return project, stack.enter_context(Index.create(project.place, embedder))
 
         yield make
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,20 +11,15 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.search import encoding
 from runnel.search.check import check
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import _with_first_stage
-from runnel.search.shards import encode_shard
 from runnel.search.stores import create_store
-from runnel.text.shards import Shard
 
 RNG = np.random.default_rng(4)
 WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
 QUERY = "the river of the cat"
-FORMER = r"{} was made with a former '{}', which gave other vectors; delete it and index its documents again, or use the version"
 
 
 def text_of(sentences: int) -> str:
@@ -44,7 +38,7 @@ def documents(**changed: str):
     return [Document(name, text) for name, text in (TEXTS | changed).items()]
 
 
-@pytest.fixture(params=["lance", "local", "qdrant"])
+@pytest.fixture(params=["lance", "qdrant"])
 def index(request, place_of, embedder):
     place = place_of(request.param)
     store = place.create(new_settings(embedder))
@@ -55,7 +49,7 @@ def index(request, place_of, embedder):
 
 @pytest.fixture
 def local(embedder, tmp_path):
-    with Index.create(tmp_path / "local", embedder, store="local") as made:
+    with Index.create(tmp_path / "local", embedder) as made:
         made.add(documents())
         yield made
 
@@ -161,7 +155,7 @@ def test_the_rerankers_score_alone_orders_what_another_model_remembers(local, em
 
 def test_an_index_without_memories_is_read(local, embedder, tmp_path):
     plain = replace(new_settings(embedder), remember=False)
-    with Index(create_store(tmp_path / "plain", plain, "local"), embedder) as made:
+    with Index(create_store(tmp_path / "plain", plain), embedder) as made:
         made.add(documents())
         assert made.store.memories(list(TEXTS)) == {} and made.check() == []
         hits = made.search(QUERY, top_k=20)
@@ -172,21 +166,9 @@ def test_an_index_without_memories_is_read(local, embedder, tmp_path):
             assert [s[0] for s in sentences] == [s[0] for s in by_name[name]]
 
 
-def test_sentences_of_another_version_of_the_model_are_refused(tmp_path, monkeypatch):
-    """The vectors of documents are the same in both versions, so only what is remembered tells them apart."""
-    embedder = Embedder(tiny_encoder(tmp_path, sentence_layers=1))
-    whole = SentenceVectors.to_bytes
-    monkeypatch.setattr(SentenceVectors, "to_bytes", lambda self: whole(replace(self, passages=None)))
-    with Index.create(tmp_path / "old", embedder, store="local") as made:
-        made.add(documents())
-        for call in (lambda: made.search(QUERY), lambda: made.add(documents())):  # no document has changed
-            with pytest.raises(StoreError, match=FORMER.format("old", "tiny encoder")):
-                call()
-
-
 def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
     embedder = Embedder(tiny_encoder(tmp_path / "tiny", sentence_layers=1))
-    Index.create(tmp_path / "made", embedder, store="local").close()
+    Index.create(tmp_path / "made", embedder).close()
     vectors = embedder.encode(QUERY)
     with torch.no_grad():
         for block in embedder.model.backbone.sentence_blocks:
@@ -198,14 +180,6 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     assert np.array_equal(trained.encode(QUERY), vectors)
     with pytest.raises(StoreError, match="the index was made with a former 'tiny encoder' or with other options"):
         Index.open(tmp_path / "made", trained)
-
-
-def test_an_index_from_before_probes_of_sentences_is_opened(embedder, tmp_path):
-    settings = new_settings(embedder)
-    assert len(settings.probe) == 6
-    store = create_store(tmp_path / "old", replace(settings, probe=settings.probe[:3]), "local")
-    with Index(store, embedder) as made:
-        assert made.add(documents()).failed == {}
 
 
 def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embedder):
@@ -273,40 +247,3 @@ def test_text_that_goes_on_is_remembered_anew(index):
     found = dict(shown(index.search(QUERY, top_k=20, sentences=9)))
     assert found["d2"][-1][0] == "The river of the cat runs to the sea."
     assert index.check() == []
-
-
-def test_shards_bring_memories_along(embedder, local, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_BATCH_STATES", 1)  # not for these
-    files = tmp_path / "files"
-    files.mkdir()
-    for name, text in TEXTS.items():
-        (files / f"{name}.txt").write_text(text)
-    settings = new_settings(embedder)
-    for number in (1, 2):
-        manifest = encode_shard([files], tmp_path / "shards", Shard(number, 2), embedder, settings=settings)
-        assert manifest.parts <= 1
-    with Index.create(tmp_path / "index", embedder, store="local") as index:
-        index.add_shards(tmp_path / "shards")
-        assert len(index.store.memories(list(index.store.content_hashes()))) == len(TEXTS)
-        hits = index.search(QUERY, top_k=20, rerank=0)
-        of_texts = {hit.text: hit.sentences for hit in local.search(QUERY, top_k=20, rerank=0)}
-        for hit in hits:
-            assert [s.text for s in hit.sentences] == [s.text for s in of_texts[hit.text]]
-
-
-def test_an_index_of_an_earlier_built_in_model_names_it(embedder, tmp_path, monkeypatch):
-    """The probe tells, since the name in the index is the one that another model has now."""
-    old = Embedder(tiny_model(tmp_path / "old"))
-    path = tmp_path / "index"
-    with Index.create(path, old, store="local") as made:
-        source = made.store.settings.model
-    monkeypatch.setattr(encoding, "BUILT_IN", {"tiny encoder": None, source: None, "tiny-1": None})
-    loads = SimpleNamespace(load=lambda name: {"tiny-1": old}[name])
-    monkeypatch.setattr(encoding, "Embedder", loads)
-    with pytest.raises(
-        StoreError, match=rf"the index was made by the former '{source}', which is now called 'tiny-1': use that name, or make"
-    ):
-        Index.open(path, embedder)
-    monkeypatch.setattr(encoding, "BUILT_IN", {})
-    with pytest.raises(StoreError, match=r"'tiny encoder' gives other vectors\. Use that model, or choose another place"):
-        Index.open(path, embedder)

@@ -17,9 +17,10 @@ from runnel.search.connection import plain_errors
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
+from runnel.search.stores import create_store, holds_index, open_store
 
 
-@pytest.fixture(params=["lance", "local", "s3", "qdrant"])
+@pytest.fixture(params=["lance", "s3", "qdrant"])
 def place(request, place_of):
     return place_of(request.param)
 
@@ -99,20 +100,6 @@ def test_words_of_scripts_without_spaces_are_found(store):
     assert [one.document for one in store.lexical("電話", 5, [])] == ["later"]
 
 
-def test_an_index_of_format_1_works_as_before(place):
-    store = place.create(replace(SETTINGS, format=1))
-    add(store, APPLE)
-    store.close()
-    again = place.open()
-    add(again, document("ja", ["東京都庁は新宿にあります。 tower"], [unit(1, 0, 0, 0)]))
-    for word in ("tower", "green"):
-        assert len(again.lexical(word, 5, [])) == 1
-    found = again.lexical("新宿", 5, [])
-    assert (found == []) == (place.kind in ("lance", "s3"))
-    assert again.settings.format == (2 if place.kind == "local" else 1)
-    again.close()
-
-
 def test_filters_hold_in_both_searches(store):
     add(store, APPLE, ZEBRA)
     for wanted, names in (
@@ -136,21 +123,6 @@ def test_replacing_a_document_takes_all_of_the_old_one_out(store):
     assert store.documents(["apple"], saved=True)["apple"].saved is None
 
 
-def test_rollback_brings_an_earlier_commit_back(store, place):
-    add(store, APPLE)
-    if place.kind == "qdrant":
-        with pytest.raises(InputError, match=r"keeps no earlier commits, so it cannot return to 1; take a snapshot with"):
-            store.rollback(1)
-        return
-    add(store, ZEBRA, delete=["apple"])
-    commit = store.rollback(1)
-    assert (commit.number, commit.documents) == (3, 1)
-    assert set(store.content_hashes()) == {"apple"} and store.lexical("green", 5, [])
-    assert [c.number for c in store.commits()][-3:] == [1, 2, 3]
-    with pytest.raises(InputError, match=r"commit 77 cannot be restored.*3"):
-        store.rollback(77)
-
-
 def test_a_reader_sees_a_commit_when_it_refreshes(store, place):
     reader = place.open()
     add(store, APPLE)
@@ -159,7 +131,7 @@ def test_a_reader_sees_a_commit_when_it_refreshes(store, place):
     assert set(reader.content_hashes()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
 
 
-@pytest.mark.parametrize("place", ["lance", "local"], indirect=True)  # others have no lock, see test_object_storage.py
+@pytest.mark.parametrize("place", ["lance"], indirect=True)  # others have no lock, see test_object_storage.py
 def test_a_folder_has_one_writer_at_a_time(store, place):
     add(store, APPLE)
     second = place.open()
@@ -178,8 +150,6 @@ def test_optimize_changes_nothing_that_can_be_seen(store):
     after = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.content_hashes()
     assert before[0] == after[0] and before[2] == after[2]
     assert {f.document for f in before[1]} == {f.document for f in after[1]}
-    if len(store.commits()) > 2:
-        store.rollback(store.commits()[-3].number)  # still there
 
 
 def test_opening_says_what_is_wrong(place):
@@ -190,11 +160,18 @@ def test_opening_says_what_is_wrong(place):
         place.create()
 
 
-def test_an_index_of_a_newer_format_is_refused(place):
-    newer = IndexSettings("pocket", [], 4, format=3)
-    with pytest.raises(StoreError, match="index format 3, this version of runnel reads up to 2; upgrade"):
-        place.create(newer)
+def test_an_index_of_another_format_is_to_be_made_again(place):
+    place.create(replace(SETTINGS, format=1))
+    with pytest.raises(StoreError, match=r"has index format 1, .*; index the documents again"):
         place.open()
+
+
+@pytest.mark.parametrize("use", [open_store, holds_index, lambda place: create_store(place, SETTINGS)])
+def test_an_index_of_plain_files_is_to_be_made_again(tmp_path, use):
+    for name in ("HEAD", "index.json"):
+        (tmp_path / name).write_text("1")
+    with pytest.raises(StoreError, match=f"{tmp_path} is an index of plain files.*; index the documents again"):
+        use(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +214,7 @@ def test_optimize_goes_on_while_the_clock_is_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("runnel.search.lance.time.time", lambda: 0.0)
     store.optimize()
     monkeypatch.undo()
-    store.rollback(1)  # still there
-    assert set(store.content_hashes()) == {"apple"}
+    assert set(store.content_hashes()) == {"apple", "zebra's"}
     store.close()
 
 

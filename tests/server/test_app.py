@@ -293,7 +293,7 @@ def refusals(client):
 
 
 def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
-    Index.create(tmp_path / "index", Embedder(tiny), store="local").close()
+    Index.create(tmp_path / "index", Embedder(tiny)).close()
     tei = {"/embed", "/", "/rerank"}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_request_tokens=3) as client:
         assert refusals(client) == {path: 422 if path in tei else 413 for path in BODIES}

@@ -31,7 +31,7 @@ DOCUMENTS = {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     place = tmp_path_factory.mktemp("page") / "library"
-    with Index.create(place, store="local") as index:
+    with Index.create(place) as index:
         index.add([Document(name, text) for name, text in DOCUMENTS.items()])
     return place
 
@@ -274,7 +274,7 @@ def test_a_recurrent_model_reads_a_file_again_for_each_question():
 def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
     book = tmp_path / "book.pdf"
     book.write_bytes(pdf([GARDEN[::2], ["Roses are red.", "The end of the book."]]))
-    with Index.create(tmp_path / "index", store="local") as index:
+    with Index.create(tmp_path / "index") as index:
         index.add_files([book])
     with serving("pocket", index=tmp_path / "index") as client:
         tab = open_tab(address(client))

@@ -26,7 +26,7 @@ def embedder():
 @pytest.fixture(scope="module")
 def place(embedder, tmp_path_factory):
     place = tmp_path_factory.mktemp("index") / "library"
-    with Index.create(place, embedder, fields={"year": "int"}, store="local") as index:
+    with Index.create(place, embedder, fields={"year": "int"}) as index:
         index.add([Document("a", TEXTS[0], {"year": 2020}), Document("b", TEXTS[1], {"year": 2024}, title="Names")])
     return place
 

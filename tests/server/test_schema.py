@@ -17,7 +17,7 @@ GETS = ("/v1/models", "/info", "/health", "/ready", "/metrics")
 def schema(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schema")
     model = tiny_encoder(folder / "model")
-    with Index.create(folder / "index", Embedder(model), store="local") as index:
+    with Index.create(folder / "index", Embedder(model)) as index:
         index.add([Document("a", "a b c. d e f.")])
     with serving(model, name="tiny", index=str(folder / "index")) as client:
         yield schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")

@@ -134,9 +134,8 @@ def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
     lists = {name: relevance.rows_of(relevance.measured(data, out, name, table), weights) for name in MEASURED}
     _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists, "BM25"))
     _say("Ranking long documents, nDCG@10", _ndcg_table(long_documents.measured(data, out), long_documents.BEGINNING))
-    for store in ("lance", "local"):
-        found = whole_index.measured(data, shipped, model, store)
-        _say(f"Searching whole collections in the store {store!r}, nDCG@10", _ndcg_table(found, "BM25"))
+    found = whole_index.measured(data, shipped, model)
+    _say("Searching whole collections, nDCG@10", _ndcg_table(found, "BM25"))
 
 
 def _read_shipped(out: Path, model: Path) -> Path:

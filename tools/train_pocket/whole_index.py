@@ -7,7 +7,6 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +27,15 @@ WAYS: Mapping[str, Mapping[str, float]] = {
     "both, not reranked": {"rerank": 0},
     "**a search as it is**": {},
 }
-Store = Literal["lance", "local"]
 
 
-def indexed(out: Path, one: RetrievalSet, embedder: Embedder, store: Store) -> Index:
+def indexed(out: Path, one: RetrievalSet, embedder: Embedder) -> Index:
     """Open the index of a collection, which is made once in `out`, without documents that have no text."""
-    path = out / "index" / store / one.name
+    path = out / "index" / one.name
     if not path.exists():
         part = path.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        with Index.create(part, embedder, store=store) as index:
+        with Index.create(part, embedder) as index:
             index.add([Document(str(i), text) for i, text in enumerate(one.documents) if text.strip()])
         part.replace(path)
     return Index.open(path, embedder)
@@ -69,12 +67,12 @@ def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
     )
 
 
-def measured(data: Path, out: Path, model: Path, store: Store) -> dict[str, dict[str, NDArray[np.float64]]]:
+def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Return nDCG@10 of each query, by set and way."""
     embedder, reranker, found = Embedder.load(model), Reranker.load(model), {}
     for name in SETS:
         one = load_set(data, name, pool=False)
-        with indexed(out, one, embedder, store) as index:
+        with indexed(out, one, embedder) as index:
             found[name] = searched(index, one, reranker)
         log.info("%s: %s", name, ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()))
     return found

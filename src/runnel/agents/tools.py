@@ -151,7 +151,7 @@ class Tools:
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
-                documents, model = store.commits()[-1].documents, store.settings.model
+                documents, model = store.last_commit().documents, store.settings.model
             index = results.IndexStatus(place=self.settings.index, documents=documents, model=model)
         return results.ServerStatus(
             version=version("runnel"),

@@ -299,7 +299,7 @@ def state_of(place: str) -> dict[str, object]:
     from runnel.search.stores import open_store
 
     with closing(open_store(place)) as store:
-        last = store.commits()[-1]
+        last = store.last_commit()
     return {"index": place, "commit": last.number, "documents": last.documents}
 
 

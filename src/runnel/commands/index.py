@@ -224,7 +224,7 @@ def _verify(place: str, as_json: bool) -> int:
     from runnel.search.stores import open_store
 
     store = open_store(place)
-    commit, damage = store.commits()[-1], check(store)
+    commit, damage = store.last_commit(), check(store)
     for one in damage:
         say(one.reason if one.document is None else f"damaged: {one.document}: {one.reason}")
     if as_json:

@@ -45,8 +45,8 @@ def open_index(place: str, model: str | None = None) -> Index:
     if _stores is None or _indexes is None or "://" in place:
         return Index.open(place, model)
     key, folder = (place, os.path.abspath(place)), Path(place)
-    # The files that every change of an index replaces or adds to.
-    state = file_states([folder / "HEAD", folder / "index.json", *folder.glob("*.lance/_versions/*")])
+    # Every change of an index adds files to these.
+    state = file_states(folder.glob("*.lance/_versions/*"))
     store: Store = _stores.get(key, state, lambda: open_store(place))
     embedder = Embedder.load(model or store.settings.model)
     return _indexes.get(key, (store, embedder.model), lambda: Index(store, embedder))

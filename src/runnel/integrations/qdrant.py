@@ -3,8 +3,8 @@
 Its points: one for each passage and each whole document with its vector (passages also with their words, as a sparse vector); one
 for each document with its text, without a vector; and one with the settings.
 
-Differs from the other stores: Qdrant has no commits over several requests, so a reader can see half of one, no earlier commit
-can be restored, and nothing excludes a second writer. A document's hashes are written last, so a document that a crash left
+Differs from the other stores: Qdrant has no commits over several requests, so a reader can see half of one, and nothing
+excludes a second writer. A document's hashes are written last, so a document that a crash left
 incomplete counts as changed, and the next `add` writes it again.
 """
 
@@ -91,13 +91,19 @@ class QdrantStore:
         """Open an existing index.
 
         Raises:
-            StoreError: no index, one of a newer format, or the server cannot be reached.
+            StoreError: no index, one of another format, or the server cannot be reached.
         """
         client, name = _connect(uri)
         state = cls(uri, client, name, IndexSettings("", [], 0)).state()
         if state is None:
             raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
         return cls(uri, client, name, IndexSettings.stored(json.loads(state["settings"]), uri))
+
+    @classmethod
+    def holds_index(cls, uri: str) -> bool:
+        """Return whether a URI holds an index."""
+        client, name = _connect(uri)
+        return cls(uri, client, name, IndexSettings("", [], 0)).state() is not None
 
     @_plainly
     def _create(self) -> None:
@@ -131,14 +137,13 @@ class QdrantStore:
         return False
 
     @_plainly
-    def commits(self) -> list[Commit]:
-        """Return the last commit; earlier ones are not kept."""
+    def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
         documents, passages = (
             self._client.count(self._name, count_filter=points_like(kind)).count for kind in ("document", "passage")
         )
-        return [Commit(state["number"], documents, passages, state["time"])]
+        return Commit(state["number"], documents, passages, state["time"])
 
     @_plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
@@ -261,13 +266,7 @@ class QdrantStore:
             self._upsert(passage_point(row, fields[row.document], of_row, average) for row, of_row in points)
         self._write_hashes(documents)
         self._write_state(state["number"] + 1)
-        return self.commits()[-1]
-
-    def rollback(self, number: int) -> Commit:
-        raise InputError(
-            f"{self.uri} keeps no earlier commits, so it cannot return to {number}; "
-            "take a snapshot with Qdrant before large changes"
-        )
+        return self.last_commit()
 
     def optimize(self) -> None:
         """Do nothing: Qdrant optimizes by itself."""
@@ -299,12 +298,6 @@ class QdrantStore:
 
         payload = {"settings": json.dumps(asdict(self.settings)), "number": number, "time": time.time()}
         self._client.upsert(self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)])
-
-
-def holds_index(uri: str) -> bool:
-    """Return whether a URI holds an index."""
-    client, name = _connect(uri)
-    return QdrantStore(uri, client, name, IndexSettings("", [], 0)).state() is not None
 
 
 # ---- connection ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def check(store: Store) -> list[Damage]:
     """
     try:
         store.refresh()
-        commit, known = store.commits()[-1], store.content_hashes()
+        commit, known = store.last_commit(), store.content_hashes()
         checked = _Checked(store, known)
         for rows in store.scan():
             checked.add(rows)

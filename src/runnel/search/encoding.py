@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runnel.errors import InputError, StateError, StoreError
-from runnel.models.base import BUILT_IN
+from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.precision import truncated
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Document, Places, expect_count
 from runnel.search.files import left_out
 from runnel.search.filters import typed
@@ -33,7 +29,6 @@ from runnel.search.records import (
     check_storable,
     content_hash,
 )
-from runnel.search.store import Store
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
@@ -75,16 +70,6 @@ class DocumentEncoder:
         sentences = settings.remember and remembers_sentences(embedder)
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
-
-    def expect_current(self, store: Store, known: Iterable[str]) -> None:
-        """Raise StoreError if the first of the documents `known` was read by a former version of the model."""
-        remembers = self.settings.remember and remembers_sentences(self._embedder)
-        for row in store.documents([*itertools.islice(known, remembers)]).values():
-            for piece in store.memories([row.id]).values():
-                with suppress(StateError):  # damage is for `check` and searches
-                    found = SentenceVectors.from_bytes(piece, row.text, self._embedder.model.backbone.hidden_size)
-                    if is_former(found, self._embedder):
-                        raise former_model(store.uri, self.settings.model)
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
         """Check a document and return its row, without the model's outputs.
@@ -262,34 +247,10 @@ def same_model(probe: Sequence[Sequence[float]], other: Sequence[Sequence[float]
     return pair[0].shape == pair[1].shape and bool((pair[0] * pair[1]).sum(1).min() >= SAME_MODEL)
 
 
-def is_former(document: SentenceVectors, embedder: Embedder) -> bool:
-    """Return whether a stored document was read by a former version of the model, without the same layers."""
-    return (document.passages is not None) != embedder.model.backbone.own_sentences
-
-
-def former_model(place: str, model: str) -> StoreError:
-    """Return the error for an index that a former version of a model made."""
-    return StoreError(
-        f"{place} was made with a former {model!r}, which gave other vectors; delete it and index its documents again, or use "
-        "the version of runnel that made it"
-    )
-
-
-def _gives(embedder: Embedder, settings: IndexSettings) -> bool:
-    """Return whether a model produces the vectors of an index."""
-    return embedder.dimension == settings.dimension and same_model(_probe(embedder).tolist(), settings.probe)
-
-
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
-    if _gives(embedder, settings):
+    if embedder.dimension == settings.dimension and same_model(_probe(embedder).tolist(), settings.probe):
         return
-    for name in BUILT_IN if settings.model in BUILT_IN else ():
-        if name not in (embedder.model.source, settings.model) and _gives(Embedder.load(name), settings):
-            raise StoreError(
-                f"{place} was made by the former {settings.model!r}, which is now called {name!r}: "
-                "use that name, or make a new one"
-            )
     if embedder.model.source == settings.model:
         raise StoreError(
             f"{place} was made with a former {settings.model!r} or with other options (pooling, truncate_dim), which gave other "

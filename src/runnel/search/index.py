@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
@@ -83,7 +82,6 @@ class Index:
         fields: Mapping[str, FieldType] | None = None,
         passage_tokens: int | None = None,
         remember: bool = False,
-        store: Literal["lance", "local"] = "lance",
     ) -> Index:
         """Create an empty index.
 
@@ -97,7 +95,6 @@ class Index:
                 tokens; for recurrent models, whose memory has the size of their state, however short the document is. Indexing
                 takes a second pass if the reranker reads documents differently from the embedder. A model that reads passages
                 and scores sentence vectors, such as pocket, always stores these vectors: one byte per number.
-            store: for a folder: "lance" (LanceDB), or "local" (plain files, for collections that fit in memory).
 
         Raises:
             StoreError: the place already has an index.
@@ -106,7 +103,7 @@ class Index:
         """
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
         settings = new_settings(loaded, fields, passage_tokens, remember)
-        return cls(create_store(path, settings, store), loaded)
+        return cls(create_store(path, settings), loaded)
 
     @classmethod
     def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
@@ -116,7 +113,7 @@ class Index:
             embedder: the model that the index was created with (default: loaded by its stored name).
 
         Raises:
-            StoreError: no index, a newer format, or another model.
+            StoreError: no index, or one of another format or model.
         """
         store = open_store(path)
         name = store.settings.model if embedder is None else embedder
@@ -135,7 +132,7 @@ class Index:
 
     def __len__(self) -> int:
         """Return the number of documents."""
-        return self.store.commits()[-1].documents
+        return self.store.last_commit().documents
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +171,6 @@ class Index:
     ) -> Changes:
         changes = Changes()
         known = self.store.content_hashes()
-        self._encoder.expect_current(self.store, known)
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
             for batch in self._encoder.batches(self._new_rows(documents, known, changes)):
@@ -279,14 +275,6 @@ class Index:
         if changes.deleted:
             self.store.commit([], [], changes.deleted)
         return changes
-
-    def rollback(self, number: int) -> Commit:
-        """Restore an earlier commit (`commits`) as a new one."""
-        return self.store.rollback(number)
-
-    def commits(self) -> list[Commit]:
-        """Return the commits that can be restored, oldest first; searches see the last."""
-        return self.store.commits()
 
     def check(self) -> list[Damage]:
         """Read everything that the index stores; return all damage. See `search/check.py`."""

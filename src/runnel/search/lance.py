@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, StoreError
+from runnel.errors import StoreError
 from runnel.lock import WriterLock
 from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
@@ -46,7 +46,7 @@ from runnel.text.words import letters, separated
 
 EXACT_ROWS = 200_000
 _SCANNED = 20_000  # passages per list of `scan`
-_KEPT_COMMITS = 20  # commits that can be restored
+_KEPT_COMMITS = 20  # commits whose files stay for processes that search them
 _SESSION_COMMITS = 20  # commits that are read through one connection
 _CONTENT = ("documents", "passages")
 _SKEW = timedelta(days=1)  # the most by which writers' clocks may differ without one removing versions that another needs
@@ -102,7 +102,7 @@ class LanceStore:
         """Open an existing index.
 
         Raises:
-            StoreError: no index, or a newer format.
+            StoreError: no index, or one of another format.
         """
         with plain_errors(uri):
             database = connect(uri, create=False)
@@ -122,6 +122,12 @@ class LanceStore:
                 )
             return cls(uri, database, settings)
 
+    @staticmethod
+    def holds_index(uri: str) -> bool:
+        """Return whether a URI has an index."""
+        with plain_errors(uri):
+            return "commits" in _whole_tables(connect(uri, create=False))
+
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
@@ -137,9 +143,8 @@ class LanceStore:
         self._show()
         return True
 
-    @plainly
-    def commits(self) -> list[Commit]:
-        return [_as_commit(row) for row in self._read_commits()[-_KEPT_COMMITS:]]
+    def last_commit(self) -> Commit:
+        return _as_commit(self._head)
 
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
@@ -210,7 +215,7 @@ class LanceStore:
     def _has_unspaced(self) -> bool:
         if self._unspaced is None:
             rows = self._tables["passages"].search().where("unspaced IS NOT NULL").select(["number"]).limit(1)
-            self._unspaced = self.settings.format > 1 and rows.to_arrow().num_rows > 0
+            self._unspaced = rows.to_arrow().num_rows > 0
         return self._unspaced
 
     def _in_memory(self) -> PassageMatrix:
@@ -251,17 +256,6 @@ class LanceStore:
         return self._finish("commit")
 
     @plainly
-    def rollback(self, number: int) -> Commit:
-        self._begin()
-        wanted = next((row for row in self._read_commits()[-_KEPT_COMMITS:] if row["number"] == number), None)
-        if wanted is None:
-            raise InputError(f"commit {number} cannot be restored; available are {[c.number for c in self.commits()]}")
-        for name in _CONTENT:
-            self._drafts[name].checkout(wanted[name + "_version"])
-            self._drafts[name].restore()
-        return self._finish("rollback")
-
-    @plainly
     def optimize(self) -> None:
         from lancedb.index import IvfRq
 
@@ -288,8 +282,7 @@ class LanceStore:
         table = self._drafts["passages"]
         if not _has_index(table, "text") and table.count_rows(_NOT_WHOLE):
             table.create_index("text", config=FTS())
-            if self.settings.format > 1:
-                table.create_index("unspaced", config=FTS(base_tokenizer="whitespace"))
+            table.create_index("unspaced", config=FTS(base_tokenizer="whitespace"))
 
     def _begin(self) -> None:
         """Lock out other writers, and undo the changes of an unfinished one.
@@ -349,12 +342,6 @@ class LanceStore:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def holds_index(uri: str) -> bool:
-    """Return whether a URI has an index."""
-    with plain_errors(uri):
-        return "commits" in _whole_tables(connect(uri, create=False))
 
 
 def _has_index(table: Any, column: str) -> bool:

@@ -8,7 +8,6 @@ whole document for that, unless the vectors of its sentences are remembered.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,14 +23,11 @@ from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
 from runnel.request import Progress, total_progress
-from runnel.search.encoding import former_model, is_former
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
-from runnel.text.words import unspaced_words
 
-log = logging.getLogger("runnel")
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
 # Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
@@ -71,7 +67,6 @@ class Pipeline:
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
         self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
-        self._warned = False
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
@@ -88,7 +83,7 @@ class Pipeline:
         wanted = conditions(where, self._store.settings.fields)
         rerank, weights = self._how_many(stages.rerank), self._weigh(stages.dense_weight)
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
-            most = self._store.commits()[-1].documents
+            most = self._store.last_commit().documents
             top_k, rerank = min(top_k, most), min(rerank, most)
         lists = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, progress)
         relevance: dict[str, float] = {}
@@ -185,19 +180,9 @@ class Pipeline:
             if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
                 raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
         if weights[1]:
-            self._warn_of_format_1(query)
             with _timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
-
-    def _warn_of_format_1(self, query: str) -> None:
-        if self._store.settings.format == 1 and unspaced_words(query) and not self._warned:
-            self._warned = True
-            log.warning(
-                "%s was made by an older version of runnel, which split words only at spaces: words of Chinese, Japanese, Thai, "
-                "Lao, Khmer and Burmese are not found in it, only meaning; index the documents again in a new place",
-                self._store.uri,
-            )
 
     def _sentences(
         self, query: str, documents: Sequence[DocumentRow], count: int, progress: Callable[[int], None] | None
@@ -218,10 +203,7 @@ class Pipeline:
     def _vectors(self, document: DocumentRow, piece: bytes) -> str | SentenceVectors:
         try:
             backbone = self._embedder.model.backbone
-            found = SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
-            if is_former(found, self._embedder):
-                raise former_model(self._store.uri, self._store.settings.model)
-            return found
+            return SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
         except StateError as error:
             now = self._store.documents([document.id])
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
-FORMAT = 2  # of an index; format 1 does not have `unspaced_words`
+FORMAT = 2  # of an index
 WHOLE = -1  # the number of the row that holds a document's own vector
 
 
@@ -55,11 +55,12 @@ class IndexSettings:
         """Return the settings of an existing index.
 
         Raises:
-            StoreError: a newer format; the message names `place`.
+            StoreError: another format; the message names `place`.
         """
-        if settings["format"] not in range(1, FORMAT + 1):
+        if settings["format"] != FORMAT:
             raise StoreError(
-                f"{place} has index format {settings['format']}, this version of runnel reads up to {FORMAT}; upgrade runnel"
+                f"{place} has index format {settings['format']}, this version of runnel reads format {FORMAT}; "
+                "index the documents again in a new place"
             )
         return IndexSettings(**settings)
 

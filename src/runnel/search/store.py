@@ -17,7 +17,7 @@ from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSetti
 
 
 class Store(Protocol):
-    """A crash-safe place for documents and passages; see `LanceStore`, `LocalStore` and `QdrantStore`."""
+    """A crash-safe place for documents and passages; see `LanceStore` and `QdrantStore`."""
 
     settings: IndexSettings
 
@@ -50,11 +50,8 @@ class Store(Protocol):
             StoreError: another writer was first.
         """
 
-    def commits(self) -> list[Commit]:
-        """Return the commits that can be restored, oldest first; searches see the last one."""
-
-    def rollback(self, number: int) -> Commit:
-        """Make the content of an earlier commit the newest commit."""
+    def last_commit(self) -> Commit:
+        """Return the commit that searches see."""
 
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages (including whole documents) with the highest cosine, best first."""

@@ -28,9 +28,8 @@ def schemas(settings: IndexSettings) -> dict[str, Any]:
     documents = [*((name, pa.string()) for name in names), ("tokens", pa.int64())]
     documents += [("saved", pa.large_binary()), pa.field("memory", pa.large_binary(), metadata=_AS_IT_IS)]
     passages = [("document", pa.string()), ("number", pa.int32()), ("start", pa.int64()), ("end", pa.int64())]
-    passages += [("text", pa.string()), ("page", pa.int32()), ("heading", pa.string())]
+    passages += [("text", pa.string()), ("page", pa.int32()), ("heading", pa.string()), ("unspaced", pa.string())]
     passages += [("vector", pa.list_(pa.float32(), settings.dimension))]
-    passages += [("unspaced", pa.string())] if settings.format > 1 else []
     return {"documents": pa.schema([*documents, *fields]), "passages": pa.schema([*passages, *fields])}
 
 

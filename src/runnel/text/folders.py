@@ -17,7 +17,7 @@ from typing import NamedTuple
 from runnel.errors import InputError, ReadError
 from runnel.text.globs import Glob, decide, fixed_part, parse
 
-_INDEXES = ({"commits.lance", "documents.lance"}, {"HEAD", "index.json"})  # what an index of runnel has at least
+_INDEX = {"commits.lance", "documents.lance"}  # what an index of runnel has at least
 _SHOWN = 3  # names in one message
 
 OnError = Callable[[OSError], None]  # called with an error that names the folder or file
@@ -159,7 +159,7 @@ def find_files(
 
 def is_index(folder: str | Path) -> bool:
     """Return whether a folder has what an index of this package has at least."""
-    return os.path.isdir(folder) and any(index <= set(os.listdir(folder)) for index in _INDEXES)
+    return os.path.isdir(folder) and _INDEX <= set(os.listdir(folder))
 
 
 def other_kinds(files: Sequence[str]) -> str:
@@ -185,7 +185,7 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
             on_error(error)
             continue
         names = {entry.name for entry in entries}
-        if any(index <= names for index in _INDEXES):
+        if _INDEX <= names:
             if folder.below:
                 continue
             raise InputError(
