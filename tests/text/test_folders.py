@@ -6,14 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError, ReadError
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 from runnel.text.globs import fixed_part, parse
 
-NAMES = ("a", "b", "ab", "a.txt", "b.md", "build", "c d", "x[1]", "é.txt", "#c", "!d")
+NAMES = ("a", "b", "z", "ab", "a.txt", "b.md", "build", "c d", "x[1]", "é.txt", "#c", "!d")
 PATTERNS = (
     r"""
 a|b/|*.txt|!a.txt|/a|a/b|**/b|a/**|!a/|*|!*/|!*.md|build/|!build/|a/**/b|[ab]|[!a]|?|a*|/*|!/a|c d|c\ d|x\[1\]|x[[]1]|# c|\#c|\!d
@@ -55,6 +55,7 @@ def grow(folder, tree, rules):
 @needs_git
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES.filter(lambda tree: tree != "text"), rules=st.lists(RULES, max_size=4), excluded=RULES)
+@example(tree={"a": "text", "z": "text"}, rules=["[z-a]"], excluded="")
 def test_the_same_files_as_git(tmp_path, tree, rules, excluded):
     root = tmp_path / "tree"
     shutil.rmtree(root, ignore_errors=True)
