@@ -130,7 +130,7 @@ class Endpoint:
         """
         if self._model is not None:
             return self._model
-        with self.errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):
+        with self._errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):
             names = self._list_models()
         if len(names) != 1:
             listed = ", ".join(names[:10]) or "none"
@@ -159,13 +159,14 @@ class Endpoint:
             EndpointError: the endpoint cannot be reached, refuses the request, redirects it, answers something else, ends a
                 stream early, or sends more than `max_tokens` can be.
         """
-        options = self.body(messages, max_tokens, temperature)
+        limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
+        options: dict[str, Any] = {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
         size, seconds = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
         outer = _LIMITS.set(_Limits(size, seconds))
         try:
             if on_text is None:
-                with self.errors("did not answer"):
-                    reply = reply_of(self.client.chat.completions.create(**options))
+                with self._errors("did not answer"):
+                    reply = _reply_of(self.client.chat.completions.create(**options))
                     _expect_length(len(reply.raw), max_tokens)
                     return reply
             stream = self._stream(options, max_tokens)
@@ -179,21 +180,16 @@ class Endpoint:
         finally:
             _LIMITS.reset(outer)
 
-    def body(self, messages: list[Message], max_tokens: int, temperature: float) -> dict[str, Any]:
-        """Return the fields of a request."""
-        limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
-        return {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
-
     def _stream(self, options: dict[str, Any], max_tokens: int) -> Generator[str, None, Reply]:
         """Yield the parts of a streamed reply; return it whole."""
         from openai.types.chat import ChatCompletion
 
         parts, length, finish, usage = [], 0, None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
-        with self.errors("did not answer"), self.client.chat.completions.create(**options) as stream:
+        with self._errors("did not answer"), self.client.chat.completions.create(**options) as stream:
             kind = stream.response.headers.get("content-type", "")
             if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
-                reply = reply_of(ChatCompletion.construct(**stream.response.json()))
+                reply = _reply_of(ChatCompletion.construct(**stream.response.json()))
                 _expect_length(len(reply.raw), max_tokens)
                 yield reply.raw
                 return reply
@@ -211,7 +207,7 @@ class Endpoint:
             return _reply("".join(parts), finish, usage)
 
     @contextmanager
-    def errors(self, what: str, hint: str = "") -> Iterator[None]:
+    def _errors(self, what: str, hint: str = "") -> Iterator[None]:
         """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did.
 
         Args:
@@ -259,7 +255,7 @@ def _expect_length(length: int, max_tokens: int) -> None:
         raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
 
 
-def reply_of(completion: Any) -> Reply:
+def _reply_of(completion: Any) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
     choice = next(iter(completion.choices or ()), None)
     if choice is None or not isinstance(choice.message.content, str):
