@@ -18,12 +18,11 @@ from runnel.evaluation.benchmarks import read_rows
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.qa.layouts import LAYOUTS, Row
 from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
-from runnel.evaluation.qa.sets import HUB, SETS, SUITES, Fields, SetFacts
+from runnel.evaluation.qa.sets import SETS, SUITES, Fields, SetFacts
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 from runnel.training.data import Dropped
 from runnel.training.released import LICENSE
 
-RELEASED = f"{HUB}MambaRetriever/MambaRetriever"
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 _OPTIONAL = ("answer_type", "category", "sentences")
 log = logging.getLogger("runnel")
@@ -48,13 +47,7 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     facts = next((one for one in SETS.values() if _is_of(path, one)), None)
     sets: dict[str, Callable[[], QaSet]]
     if not path.exists():
-        on_hub = f"{HUB}{path.as_posix()}" in (RELEASED, *(suite.source for suite in SUITES.values()))
-        hint = (
-            f"download it: hf download --repo-type dataset {path} --local-dir {path}"
-            if on_hub
-            else "docs/qa-sets.md has the sets"
-        )
-        raise InputError(f"there is no file or folder {path}; {hint}")
+        raise InputError(f"there is no file or folder {path}; docs/qa-sets.md says where the sets are, and how to download them")
     if path.is_dir() and not test:
         sets = {name: partial(_read_set, SETS[name], files, path) for name, files in find_files(path).items()}
         if not sets:

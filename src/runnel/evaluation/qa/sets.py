@@ -56,21 +56,21 @@ class SetFacts(NamedTuple):
     points: int = 0
 
 
-HUB = "https://huggingface.co/datasets/"
+_HUB = "https://huggingface.co/datasets/"
 _CAC = "muld_Character_Archetype_Classification"
 _LONGBENCH, _INFINITE = Fields("context", "input", "answers", "_id"), Fields("context", "input", "answer", "id", "options")
 SUITES = {
-    "LongBench": Suite(f"{HUB}THUDM/LongBench", "MIT", _LONGBENCH),
-    "InfiniteBench": Suite(f"{HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE),
-    "L-Eval": Suite(f"{HUB}L4NLP/LEval", "GPL-3.0"),
-    "LV-Eval": Suite(f"{HUB}Infinigence/LVEval", "MIT", _LONGBENCH),
+    "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", _LONGBENCH),
+    "InfiniteBench": Suite(f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE),
+    "L-Eval": Suite(f"{_HUB}L4NLP/LEval", "GPL-3.0"),
+    "LV-Eval": Suite(f"{_HUB}Infinigence/LVEval", "MIT", _LONGBENCH),
     "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT", files=("{task}.jsonl",)),
     "ELITR-Bench": Suite("https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",), rows="meetings"),
     "DocFinQA": Suite(
-        f"{HUB}kensho/DocFinQA", "MIT", Fields("Context", "Question", "Answer"),
+        f"{_HUB}kensho/DocFinQA", "MIT", Fields("Context", "Question", "Answer"),
         ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet"), "",
     ),
-    "MuLD": Suite(f"{HUB}ghomasHudson/{_CAC}", "", files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet")),
+    "MuLD": Suite(f"{_HUB}ghomasHudson/{_CAC}", "", files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet")),
 }  # fmt: skip
 
 
