@@ -5,7 +5,7 @@ n  passages   d  width of the vectors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,22 +49,22 @@ class PassageMatrix:
         self._owner = np.array([order[name] for name in documents], dtype=np.int64)
         self._numbers, self._vectors, self._metadata = numbers, vectors, metadata
 
-    def __len__(self) -> int:
-        return len(self._owner)
-
-    def allowed(self, where: list[Condition]) -> np.ndarray:
-        """Return (n,) bool: whether each passage's document meets the conditions."""
-        fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
-        return fits[self._owner]
-
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the `count` passages with the highest inner product, best first, ties in stored order."""
-        rows = np.flatnonzero(self.allowed(where)) if where else None
-        scores = self._vectors @ vector if rows is None else self._vectors[rows] @ vector
-        return best(scores, count, lambda i: self._key(i if rows is None else int(rows[i])))
-
-    def _key(self, row: int) -> tuple[str, int]:
-        return self._ids[self._owner[row]], int(self._numbers[row])
+        rows, vectors = np.arange(len(self._owner)), self._vectors
+        if where:
+            fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
+            rows = np.flatnonzero(fits[self._owner])
+            vectors = vectors[rows]
+        scores = vectors @ vector
+        count = min(count, len(scores))
+        if count == 0:
+            return []
+        bound = np.partition(scores, len(scores) - count)[len(scores) - count]
+        chosen = np.flatnonzero(scores >= bound)
+        order = chosen[np.argsort(-scores[chosen], kind="stable")][:count]
+        found = zip(self._owner[rows[order]], self._numbers[rows[order]], scores[order], strict=True)
+        return [ScoredPassage(self._ids[owner], int(number), float(score)) for owner, number, score in found]
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
@@ -79,14 +79,3 @@ def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
 def damaged(place: str, what: str) -> StoreError:
     """Return the error for an index with invalid content."""
     return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
-
-
-def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) -> list[ScoredPassage]:
-    """Return the `count` highest `scores`, best first, ties in order; `key(i)` names entry i."""
-    count = min(count, len(scores))
-    if count == 0:
-        return []
-    bound = np.partition(scores, len(scores) - count)[len(scores) - count]
-    chosen = np.flatnonzero(scores >= bound)
-    order = chosen[np.argsort(-scores[chosen], kind="stable")][:count]
-    return [ScoredPassage(*key(int(i)), float(scores[i])) for i in order]
