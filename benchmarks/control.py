@@ -208,8 +208,7 @@ def _digests(experiment: Experiment, data: Path) -> dict[str, str]:
     for one in experiment.recipe.data.sets:
         if not (data / one.path).exists():
             raise InputError(f"{data / one.path} is missing; --data names the folder of the experiment's data sets and tasks")
-        near = [(data / one.path).parent / name for name in (one.corpus, one.queries) if name is not None]
-        files |= {str(path.relative_to(data)): path for path in (data / one.path, *near)}
+        files[one.path] = data / one.path
     files |= {task: expect_task(data / task) for task in experiment.settings.tasks}
     if not files or not experiment.recipe.data.sets:
         raise InputError("the experiment's recipe has no [[recipe.data.sets]]; add the training data there")

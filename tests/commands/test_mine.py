@@ -43,6 +43,9 @@ class ToyEmbedder:
         self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={})
         self.prompted = []  # (query prompt, document prompt) when queries were read
 
+    def is_empty(self, text):
+        return not text.strip()
+
     def text_limit(self, max_tokens):
         return max_tokens
 
@@ -217,7 +220,6 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
         (["--prompt", "find: "], "are put before texts that an embedder reads; give --model or --judge too"),
         (["--exclude", "no.csv"], "no.csv"),
         (["--corpus", "no.tsv"], "no.tsv"),
-        (["--format", "tevatron"], "pairs.csv, line 1: not valid JSON"),
     ],
 )
 def test_what_cannot_be_done(run, pairs, embedder, options, message):

@@ -5,8 +5,11 @@ import logging
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
@@ -68,51 +71,33 @@ def test_beir_which_split(beir):
         list(read_triples(beir))
 
 
-def test_ms_marco(beir):
+def test_qrels_with_a_corpus_and_queries(beir):
     corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
     queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
-    sources = {"corpus": corpus, "queries": str(queries)}
     qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
-    assert kept(qrels, **sources) == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
-    ids = write(beir / "m" / "ids.tsv", "q\ta\tb", "q\ta\tc")
-    assert kept(ids, **sources) == ([("query q", ("A text",), ("B text",)), ("query q", ("A text",), ("C text",))], {})
-    texts = write(beir / "m" / "triples.tsv", 'a query\tits "answer\tsomething else', "q\tp\tn")
-    assert kept(texts) == ([("a query", ('its "answer',), ("something else",)), ("q", ("p",), ("n",))], {})
+    found = kept(qrels, corpus=corpus, queries=str(queries))
+    assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
 
 
-def test_tevatron(beir):
-    def passages(*names):
-        return [{"docid": name, "title": name.upper(), "text": f"text {name}"} for name in names]
-
-    legacy = {"query_id": "q", "query": "query q", "positive_passages": passages("a", "d"), "negative_passages": passages("b")}
-    other = {"query_id": "r", "query": "query r", "positive_passages": [{"docid": "c", "title": "C", "text": "text c"}]}
-    assert kept(write(beir / "old.jsonl", legacy, other)) == (TRAIN, {})
-    rows = [
-        {
-            "query_id": "q",
-            "query_text": "query q",
-            "query_image": None,
-            "positive_document_ids": ["a", "d"],
-            "negative_document_ids": ["b"],
-        },
-        {"query_id": "r", "query_text": "query r", "positive_document_ids": ["c"], "negative_document_ids": []},
-    ]
-    assert kept(write(beir / "new.jsonl", *rows), corpus=beir / "corpus.jsonl") == (TRAIN, {})
-
-
-def test_flagembedding(tmp_path, caplog):
-    rows = [
-        {"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: ", "type": ""},
-        {"query": "r", "pos": ["d"], "id": 5},
-    ]
-    path = write(tmp_path / "x.jsonl", *rows, {**rows[0], "pos_scores": [1, 2, 3]})
-    triples = list(read_triples(path))
-    first = Triple("q", ("a", "b"), ("c",), instruction="p: ")
-    assert triples == [first, Triple("r", ("d",), (), "5"), first]
-    assert caplog.messages == [f"{path}: ignoring the keys 'pos_scores'"]
+def test_rows_of_mine(tmp_path):
+    rows = [{"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "}, {"query": "r", "pos": ["d"], "id": 5}]
+    path = write(tmp_path / "x.jsonl", *rows)
+    assert list(read_triples(path)) == [Triple("q", ("a", "b"), ("c",), instruction="p: "), Triple("r", ("d",), (), "5")]
     both = write(tmp_path / "both.jsonl", {**rows[0], "instruction": "i"})
-    with pytest.raises(InputError, match="line 1: 'instruction' and 'prompt' both hold an instruction for the query; keep one"):
+    with pytest.raises(InputError, match="line 1: 'prompt' and 'instruction' both hold an instruction for the query; keep one"):
         list(read_triples(both))
+
+
+def test_parquet(tmp_path):
+    rows = [{"query": "q", "positive": ["a"], "negative": ["b", "c"]}, {"query": "r", "positive": ["d"], "negative": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    assert list(read_triples(tmp_path / "x.parquet")) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
+    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-9])
+    with pytest.raises(ReadError, match=r"x\.parquet is damaged or incomplete"):
+        list(read_triples(tmp_path / "x.parquet"))
+    pq.write_table(pa.Table.from_pylist([{"query": "q", "positive": None}]), tmp_path / "null.parquet")
+    with pytest.raises(InputError, match=r'null.parquet, row 1: expected a text or a list of texts as "positive"'):
+        list(read_triples(tmp_path / "null.parquet"))
 
 
 def test_instructions_in_columns(tmp_path):
@@ -141,19 +126,6 @@ def test_instructions_in_columns(tmp_path):
 )
 def test_columns_by_name(tmp_path, lines, triples):
     assert kept(write(tmp_path / "data", *lines)) == (triples, {})
-
-
-def test_columns_by_order(tmp_path):
-    rows = [{"title": "q", "abstract": "a", "other": "n"}, {"abstract": "b", "other": "m", "title": "r"}]
-    path = write(tmp_path / "data.jsonl", *rows)
-    assert kept(path, "columns") == ([("q", ("a",), ("n",)), ("r", ("b",), ("m",))], {})
-    lists = write(tmp_path / "lists.jsonl", {"x": "q", "y": ["a", "b"], "label": [0, 1]})
-    assert kept(lists, "columns") == ([("q", ("b",), ("a",))], {})
-    write(path, *rows, {"title": "q", "abstract": "a"})
-    with pytest.raises(
-        InputError, match="line 3: expected the columns title, abstract, other, as in the first row, got the keys"
-    ):
-        list(read_triples(path, "columns"))
 
 
 def test_long_fields(tmp_path):
@@ -223,18 +195,14 @@ def test_copies_judged_differently(beir):
             [{"query": "q", "pos": ["a"], "neg": ["b", "a"]}],
             "line 1: a document is both positive and negative .*'q': 'a'",
         ),
-        ("x.tsv", ["q x\ta\tb", "q x\ta\ta"], "line 2: a document is both positive and negative for the query 'q x'"),
-        ("x.tsv", ["q\ta\ta"], "line 1: document 'a' is both positive and negative for query 'q'"),
-        ("x.tsv", ["q\ta\tb", "q\tz\ta"], "line 2: document 'z' is not in the corpus; give the corpus of this file"),
-        ("x.tsv", ["q\ta\tb", "z\ta\tb"], "line 2: query 'z' is not in .*queries.jsonl; give the queries"),
-        ("x.tsv", ["q\ta\tb", "q\ta"], "line 2: expected the ids of a query, a positive and a negative separated by tabs"),
-        ("x.tsv", ["a q\ta\tb", "q"], "line 2: expected query, positive and negative separated by tabs, got 0 tabs in 'q'"),
+        ("x.tsv", ["q 0 a 1", "z 0 a 1"], "query 'z': the query is not in .*queries.jsonl; give the queries"),
+        ("x.tsv", ["q\ta\tb"], "line 1: expected qrels, or the names of the columns"),
         ("x.tsv", ["q 0 a 1", "q 0 z 1"], "x.tsv, query 'q': document 'z' is not in the corpus"),
         ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', but 1 on an earlier line"),
         (
             "x.csv",
             ["What is it?,It is that."],
-            "line 1: expected the names of the columns before the first pair, got 'What is it",
+            "line 1: expected qrels, or the names of the columns before the first row, got 'What is it",
         ),
         ("x.csv", ["query,positive", '"q","a\nb"', "r"], "line 4: expected 2 fields .query, positive., got 1"),
         ("x.csv", ["query,positive", 'q,"a"b'], "line 2: not a valid table"),
@@ -245,7 +213,7 @@ def test_copies_judged_differently(beir):
             "cannot tell the roles of the columns .*'source'; name them query, pos",
         ),
         ("x.csv", ["query,answer,document", "q,a,1"], "cannot tell the roles of the columns 'query', 'answer', 'document'"),
-        ("x.txt", ["one word"], "line 1: unrecognized format in 'one word'; set format to one of qrels, id-triples"),
+        ("x.txt", ["one word"], "line 1: expected qrels, or the names of the columns before the first row, got 'one word'"),
         ("x.json", ["[", "{}]"], "line 1: a list in JSON; expected jsonl, one object per line"),
         ("x.txt", [""], "x.txt is empty; expected training examples"),
         (
@@ -255,7 +223,11 @@ def test_copies_judged_differently(beir):
         ),
         ("x.jsonl", [{"query": "q", "pos": [1]}], 'line 1: expected a text or a list of texts as "pos", got list'),
         ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: expected a number for each of 1 documents"),
-        ("x.jsonl", [{"query": "q", "positive_passages": ["a"]}], "line 1: expected 'positive_passages' to be a list of objects"),
+        (
+            "x.jsonl",
+            [{"query": "q", "positive_passages": ["a"]}],
+            "line 1: cannot tell the roles of the columns .*docs/data.md has",
+        ),
         ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are evidence examples"),
     ],
 )
@@ -266,11 +238,9 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
 
 
 def test_ids_need_their_texts(tmp_path):
-    path = write(tmp_path / "ids.tsv", "q\ta\tb")
+    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
     with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
         list(read_triples(path))
-    with pytest.raises(InputError, match="unknown format 'csv'; expected one of qrels,"):
-        list(read_triples(path, "csv"))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +341,7 @@ def test_the_examples_of_the_page(tmp_path):
     files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     for name, content in files.items():
         write(tmp_path / name, content.rstrip("\n"))
-    assert len(files) == 13
+    assert len(files) == 7
     assert [one.reply for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))] == ["ANSWER: 15 years"]
     assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
     others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
@@ -379,3 +349,26 @@ def test_the_examples_of_the_page(tmp_path):
         triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
         assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
     assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")]
+
+
+def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
+    """The page's program makes columns of each."""
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    passages = {kind: [{"docid": "1", "title": kind, "text": '"text'}] for kind in ("positive_passages", "negative_passages")}
+    ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
+    write(Path("flagembedding.jsonl"), {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""})
+    write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
+    write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
+    write(Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"})
+    write(Path("triples.train.small.tsv"), 'q\t"p\tn')
+    write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
+    write(Path("collection.tsv"), "p\ta text", "n\tanother")
+    write(Path("queries.train.tsv"), "1\tq")
+    with warnings.catch_warnings(action="ignore"):  # open files
+        exec(program, {})
+    by_id = Triple("q", ("a text",), ("another",))
+    titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
+    found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
+    assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]

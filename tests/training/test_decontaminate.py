@@ -148,7 +148,7 @@ def test_plain_documents_and_folders_guard(tmp_path):
             "x.jsonl cannot be used to exclude examples: 0 examples kept, left out: .* without a positive",
         ),
         ("folder", None, "folder cannot be used to exclude examples: it has 0 examples or documents"),
-        ("x.csv", "What dives?,An osprey.\n", "x.csv, line 1: expected the names of the columns"),
+        ("x.csv", "What dives?,An osprey.\n", "x.csv, line 1: expected qrels, or the names of the columns"),
         ("x.jsonl", '{"question": "q", "document": "d"}\n{"question": "q", "document": null}\n', "line 2: expected texts as"),
     ],
 )

@@ -144,7 +144,7 @@ REFUSED = {
     "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "schedule must be one of linear, cosine, constant, got"),
     "no job": ("[train]\nbatch = 1", "the key 'job' is missing"),
     "another job": ('job = "embedder"', "job must be one of embed, rerank, sentences, generate, got 'embedder'"),
-    "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "columns"', "the key 'path' is missing"),
+    "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "evidence"', "the key 'path' is missing"),
     "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "sizes.big: train: unknown key 'bach'"),
     "no TOML": ("job = ", "is not valid TOML"),
     "zero": (MINIMAL + "[train]\nbatch = 0", "train.batch must be at least 1, got 0"),

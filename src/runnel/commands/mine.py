@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -66,10 +66,6 @@ class DataOptions:
     ] = None
     corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")] = None
     queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None
-    format: Annotated[
-        Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
-        typer.Option(help="Format of DATA; default: what its first row looks like."),
-    ] = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,6 @@ def _mine(data: str, options: DataOptions, scorers: _Scorers, mining: Mining, ou
     bm25 = {} if by.dense or by.run is not None else {"k1": K1, "b": B, **scorers.bm25}
     settings: dict[str, object] = {
         "files": [_digest(f) for f in (source.path, source.corpus, source.queries, by.run, *(options.exclude or ()))],
-        "format": options.format,
         "model": by.model or (None if by.run else "bm25"),
         "judge": scorers.judge,
         "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
@@ -213,7 +208,7 @@ class _Examples:
 
         self._guard.counts.clear()
         options = self._options
-        triples = read_triples(self._data, options.format, corpus=self._corpus, queries=options.queries, dropped=dropped)
+        triples = read_triples(self._data, corpus=self._corpus, queries=options.queries, dropped=dropped)
         return self._guard.clean(triples)
 
 

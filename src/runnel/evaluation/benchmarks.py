@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError, ReadError, needing
+from runnel.errors import InputError, ReadError
 from runnel.evaluation.generated import find_generated
 from runnel.evaluation.metrics import METRICS
 from runnel.evaluation.qa.json_values import read_values
@@ -34,6 +34,7 @@ from runnel.evaluation.tasks import TaskFiles, expect_task, find_task
 from runnel.files import replacing
 from runnel.records import titled
 from runnel.text.lines import find, keys, read_json
+from runnel.text.tables import read_parquet
 from runnel.text.trec import MOST_GRADE, as_grade
 
 _NDCG = ("nDCG@10",)
@@ -279,20 +280,7 @@ def read_rows(files: Iterable[Path]) -> Iterator[Row]:
         MissingDependency: pyarrow is not installed.
     """
     for path in files:
-        if path.suffix != ".parquet":
-            yield from read_json(path)
-            continue
-        with needing(f"{path}: parquet needs pyarrow", "eval"):
-            from pyarrow import ArrowException
-            from pyarrow.parquet import ParquetFile
-        try:
-            number = 0
-            for batch in ParquetFile(path).iter_batches(256):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
-        except ArrowException as error:
-            raise ReadError(f"{path} is damaged or incomplete ({error}); download it again") from error
+        yield from read_parquet(path) if path.suffix == ".parquet" else read_json(path)
 
 
 def _columns(files: Iterable[Path]) -> set[str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import ReadError
+from runnel.errors import ReadError, needing
 from runnel.records import titled
 from runnel.text.lines import Lines
 
+PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
 
 
@@ -57,6 +59,23 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
     cells = _parsed(lines, reader)
     columns = next(filter(None, cells), [])
     return Table(columns, _named(lines, reader, columns, cells, delimiter))
+
+
+def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, values) for each row of a parquet file.
+
+    Raises:
+        ReadError: the file is damaged.
+        MissingDependency: pyarrow is not installed.
+    """
+    with needing(f"{path}: parquet needs pyarrow", "eval"):
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    try:
+        rows = (row for batch in ParquetFile(path).iter_batches(256) for row in batch.to_pylist())
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
+    except ArrowException as error:
+        raise ReadError(f"{path} is damaged or incomplete ({error}); download it again") from error
 
 
 def delimiter_of(names: str) -> str:

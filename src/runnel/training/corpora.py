@@ -1,4 +1,4 @@
-"""Corpora and queries in the formats of BEIR, MS MARCO, TREC, Tevatron and Pyserini; documents by id.
+"""Corpora and queries, as jsonl or tables; documents by id.
 
 A file may be plain, .gz or .zst. Its format is recognized by its rows, not by its name.
 """

@@ -15,7 +15,7 @@ from typing import Any
 from runnel.errors import InputError, counted
 from runnel.text.lines import keys, read_json
 from runnel.training.corpora import Texts
-from runnel.training.formats import Format, Raw, find_source, read_raw
+from runnel.training.formats import Raw, find_source, read_raw
 from runnel.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
 
 log = logging.getLogger("runnel")
@@ -67,20 +67,17 @@ class Dropped:
 
 def read_triples(
     path: str | Path,
-    format: Format | None = None,
     *,
     corpus: str | Path | Texts | None = None,
     queries: str | Path | None = None,
     dropped: Dropped | None = None,
 ) -> Iterator[Triple]:
-    """Yield triples; docs/data.md shows every format.
+    """Yield triples; docs/data.md shows the formats, recognized by the first row.
 
     Args:
-        path: a BEIR folder (its train.tsv, or its only qrels), a file in its folder `qrels`, or any file; plain, .gz or .zst.
-        format: "qrels" (BEIR, TREC, MS MARCO), "id-triples" and "text-triples" (MS MARCO), "tevatron", "flagembedding" (from
-            `runnel mine`), "columns" (CSV with a header, or jsonl: a query, a positive, negatives); default: recognized by the
-            first row.
-        corpus, queries: files with the texts for ids; for a BEIR set they are found in its folder.
+        path: columns (a query, a positive, negatives) as jsonl, csv or tsv with a header (plain, .gz or .zst) or parquet; a BEIR
+            folder (its train.tsv, or its only qrels), or a file in its folder `qrels`; or other qrels.
+        corpus, queries: files with the texts for the ids of qrels; for a BEIR set they are found in its folder.
         dropped: filled while reading, for the caller to report; without it the counts are logged at the end. An example without
             a query or a positive, or with only empty negatives, is dropped; single empty texts are removed.
 
@@ -91,7 +88,7 @@ def read_triples(
     """
     reported = dropped is not None
     dropped = dropped or Dropped()
-    for raw in read_raw(find_source(path, corpus, queries), format):
+    for raw in read_raw(find_source(path, corpus, queries)):
         triple = _triple(raw, dropped)
         if triple is not None:
             dropped.kept += 1

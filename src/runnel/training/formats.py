@@ -1,4 +1,4 @@
-"""File formats of training data for embedders and rerankers: recognized by their first row, then read row by row.
+"""The rows of training data for embedders and rerankers: columns (jsonl, csv, tsv, parquet), and judgments of a corpus (BEIR).
 
 This module only finds the parts of a row; `runnel.training.data` checks them (empty texts, contradictions).
 """
@@ -8,30 +8,26 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from runnel.errors import InputError, ReadError
-from runnel.records import titled
-from runnel.text.lines import Lines, find, keys, read_json, read_lines, text_of, texts_of
+from runnel.text.lines import Lines, find, read_head, read_json, read_lines, text_of, texts_of
 from runnel.text.reading import open_bytes
-from runnel.text.tables import delimiter_of, read_table
+from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels
 from runnel.training.corpora import Texts, read_corpus, read_queries
 
 log = logging.getLogger("runnel")
 
-Format = Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"]
-
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
-_POSITIVE = {"positive", "positives", "document", "answer", "passage", "sentence2", "sentence_b"}
-_NEGATIVE = re.compile(r"negatives?([_ ]?\d+)?")
+_POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage", "sentence2", "sentence_b"}
+_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
 _ADVICE = (
-    "name them query, positive and optionally negative or negative_1, negative_2, ...; "
-    'or give format="columns" to use them in their order, as sentence-transformers does'
+    "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has a line for other formats)"
 )
 
 
@@ -100,120 +96,57 @@ def find_split(folder: Path, name: str) -> Path:
     return found or splits[0]
 
 
-def recognize(path: Path) -> Format:
-    """Recognize the format of a file by its first row.
-
-    Raises:
-        InputError: the format is unknown; the message has the row.
-    """
-    where, line = next(read_lines(path), ("", ""))
-    if not line:
-        raise InputError(f"{path} is empty; expected training examples")
-    if line.startswith("{"):
-        return _recognize_json(*next(read_json(path)))
-    if line.startswith("["):
-        raise InputError(f"{where}: a list in JSON; expected jsonl, one object per line")
-    cells, fields = _cells(line), line.split()
-    if cells[0].lower() in _QUERY:
-        return "columns"
-    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 4 and fields[3].lstrip("-").isdecimal()):
-        return "qrels"
-    if line.count("\t") == 2:
-        return "id-triples" if len(fields) == 3 else "text-triples"
-    if len(cells) > 1:
-        raise InputError(f"{where}: expected the names of the columns before the first pair, got {line[:80]!r}; {_ADVICE}")
-    raise InputError(f"{where}: unrecognized format in {line[:80]!r}; set format to one of {', '.join(get_args(Format))}")
-
-
-def _recognize_json(where: str, row: dict[str, Any]) -> Format:
-    if "evidence" in row:
-        raise InputError(f"{where}: these are evidence examples, which train a sentence retriever; read them with read_evidence")
-    if "pos" in row:
-        return "flagembedding"
-    if "positive_passages" in row or "positive_document_ids" in row:
-        return "tevatron"
-    return "columns"
-
-
-def read_raw(source: ExampleFiles, format: Format | None) -> Iterator[Raw]:
+def read_raw(source: ExampleFiles) -> Iterator[Raw]:
     """Yield the examples of a file, unchecked.
 
     Raises:
-        InputError: the format is unknown, a row does not fit it, or an id has no text.
+        InputError: neither columns nor qrels (the message has the first row), a row does not fit, or an id has no text.
     """
-    if format is not None and format not in get_args(Format):
-        raise InputError(f"unknown format {format!r}; expected one of {', '.join(get_args(Format))}")
-    yield from _READERS[format or recognize(source.path)](source, format is not None)
+    yield from _judged(source) if _are_qrels(source.path) else _columns(source.path)
 
 
 def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) for each row of jsonl, or of csv or tsv with a header.
+    """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header.
 
     Raises:
         InputError: a row is damaged; the message has the line.
     """
+    if _is_parquet(path):
+        return read_parquet(path)
     _, first = next(read_lines(path), ("", ""))
     return read_json(path) if first.startswith("{") else _read_columns(path, _kind(first))
 
 
 def column_names(path: Path) -> list[str]:
-    """Read the keys of the first row of jsonl, or the fields of the first line of any other file."""
-    _, first = next(read_lines(path), ("", ""))
-    return list(next(read_json(path))[1]) if first.startswith("{") else _cells(first) if first else []
+    """Read the keys of the first row of jsonl or parquet, or the fields of the first line of any other file."""
+    _, first = ("", "{") if _is_parquet(path) else next(read_lines(path), ("", ""))
+    return list(next(read_named(path))[1]) if first.startswith("{") else _cells(first) if first else []
+
+
+def _is_parquet(path: Path) -> bool:
+    return read_head(path, len(PARQUET)) == PARQUET
+
+
+def _are_qrels(path: Path) -> bool:
+    """Return whether a file has qrels, not columns."""
+    if _is_parquet(path):
+        return False
+    where, line = next(read_lines(path), ("", ""))
+    if not line:
+        raise InputError(f"{path} is empty; expected training examples")
+    if line.startswith("{"):
+        return False
+    if line.startswith("["):
+        raise InputError(f"{where}: a list in JSON; expected jsonl, one object per line")
+    cells, fields = _cells(line), line.split()
+    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 4 and fields[3].lstrip("-").isdecimal()):
+        return True
+    if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
+        return False
+    raise InputError(f"{where}: expected qrels, or the names of the columns before the first row, got {line[:80]!r}; {_ADVICE}")
 
 
 # ---- texts in the rows -------------------------------------------------------------------------------------------------
-
-
-def _text_triples(source: ExampleFiles, named: bool) -> Iterator[Raw]:
-    for where, line in read_lines(source.path):
-        query, positive, negative = _three(line, where, "query, positive and negative")
-        yield Raw(where, "", query, [positive], [negative])
-
-
-def _flagembedding(source: ExampleFiles, named: bool) -> Iterator[Raw]:
-    note = _Note(source.path, {"query", "pos", "neg", "id", "query_id", *_INSTRUCTIONS})
-    for where, row in read_json(source.path):
-        note(row)
-        positives, negatives = texts_of(row, "pos", where), texts_of(row, "neg", where, [])
-        instruction = _instruction(row, _INSTRUCTIONS, where)
-        yield Raw(where, _id(row), text_of(row, "query", where), positives, negatives, instruction=instruction)
-
-
-def _tevatron(source: ExampleFiles, named: bool) -> Iterator[Raw]:
-    note = _Note(source.path, {"query", "positive_passages", "negative_passages", "query_text", "query_id", *_TEVATRON_IDS})
-    texts: _Ids | None = None
-    for where, row in read_json(source.path):
-        note(row)
-        if "positive_passages" in row:
-            positives, negatives = (_passages(row, kind, where) for kind in ("positive_passages", "negative_passages"))
-            yield Raw(where, _id(row), text_of(row, "query", where), positives, negatives)
-        else:
-            texts = texts or _Ids(source, queries=False)
-            positives, negatives = (texts_of(row, kind, where, []) for kind in _TEVATRON_IDS)
-            yield texts.raw(where, _id(row), positives, negatives, query=text_of(row, "query_text", where))
-
-
-_TEVATRON_IDS = ("positive_document_ids", "negative_document_ids")
-
-
-def _passages(row: dict[str, Any], kind: str, where: str) -> list[str]:
-    passages = row.get(kind, [])
-    if not isinstance(passages, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages):
-        raise InputError(f'{where}: expected {kind!r} to be a list of objects with "title" and "text", got {str(passages)[:80]}')
-    return [titled(p.get("title"), p["text"]) for p in passages]
-
-
-def _columns(source: ExampleFiles, by_order: bool) -> Iterator[Raw]:
-    order: list[str] = []
-    roles: dict[tuple[str, ...], _Roles] = {}
-    for where, row in read_named(source.path):
-        names = tuple(row)
-        if names not in roles:
-            if by_order and sorted(order := order or list(names)) != sorted(names):
-                raise InputError(f"{where}: expected the columns {', '.join(order)}, as in the first row, got {keys(row)}")
-            roles[names] = _roles_by_order(order, where) if by_order else _roles_by_name(names, where)
-        yield _split(row, roles[names], where)
 
 
 class _Roles(NamedTuple):
@@ -224,14 +157,18 @@ class _Roles(NamedTuple):
     instructions: list[str]
 
 
-def _roles_by_order(names: list[str], where: str) -> _Roles:
-    if len(names) < 2:
-        raise InputError(f"{where}: expected at least two columns, a query and a positive, got {names}")
-    labels = names[-1] if names[-1].lower() in _LABELS else None
-    return _Roles(names[0], names[1], names[2 : len(names) - (labels is not None)], labels, [])
+def _columns(path: Path) -> Iterator[Raw]:
+    roles: dict[tuple[str, ...], _Roles] = {}
+    for where, row in read_named(path):
+        names = tuple(row)
+        if names not in roles:
+            roles[names] = _roles(names, where)
+        yield _split(row, roles[names], where)
 
 
-def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
+def _roles(names: tuple[str, ...], where: str) -> _Roles:
+    if "evidence" in names:
+        raise InputError(f"{where}: these are evidence examples, which train a sentence retriever; read them with read_evidence")
     if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
         return _Roles("output", "input", [], None, [])
     query = [n for n in names if n.lower() in _QUERY]
@@ -247,10 +184,10 @@ def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
 
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
-    instruction = _instruction(row, roles.instructions, where)
+    name, instruction = str(row.get("id", row.get("query_id", ""))), _instruction(row, roles.instructions, where)
     if roles.labels is None:
-        negatives = [t for name in roles.negatives if row[name] is not None for t in texts_of(row, name, where)]
-        return Raw(where, _id(row), query, documents, negatives, instruction=instruction)
+        negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
+        return Raw(where, name, query, documents, negatives, instruction=instruction)
     labels = row[roles.labels]
     if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
         raise InputError(
@@ -261,7 +198,14 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
         raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
     pairs = list(zip(documents, labels, strict=True))
     positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
-    return Raw(where, _id(row), query, positives, negatives, instruction=instruction)
+    return Raw(where, name, query, positives, negatives, instruction=instruction)
+
+
+def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
+    filled = [name for name in names if row.get(name)]
+    if len(filled) > 1:
+        raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
+    return text_of(row, filled[0], where) if filled else ""
 
 
 def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -276,102 +220,6 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
         yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
 
 
-# ---- ids in the rows ---------------------------------------------------------------------------------------------------
-
-
-class _Ids:
-    """The texts for the ids in a file."""
-
-    def __init__(self, source: ExampleFiles, queries: bool = True) -> None:
-        needs = {"corpus": source.corpus, **({"queries": source.queries} if queries else {})}
-        missing = [name for name, path in needs.items() if path is None]
-        if missing:
-            raise InputError(f"{source.path} has ids instead of texts; also give {' and '.join(missing)}")
-        self._source = source
-        self._queries = read_queries(str(source.queries)) if queries else {}
-        log.info("reading the corpus of %s", source.path)
-        self._texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
-
-    def raw(self, where: str, query_id: str, positives: list[str], negatives: list[str], query: str | None = None) -> Raw:
-        both = sorted(set(positives) & set(negatives))
-        if both:
-            raise InputError(
-                f"{where}: document {both[0]!r} is both positive and negative for query {query_id!r}; remove one of the two"
-            )
-        if query is None:
-            query = self._queries.get(query_id)
-        if query is None:
-            raise InputError(f"{where}: query {query_id!r} is not in {self._source.queries}; give the queries of this file")
-        return Raw(
-            where, query_id, query, [self._text(n, where) for n in positives], [self._text(n, where) for n in negatives], True
-        )
-
-    def _text(self, name: str, where: str) -> str:
-        text = self._texts.get(name)
-        if text is None:
-            raise InputError(f"{where}: document {name!r} is not in the corpus; give the corpus of this file")
-        return text
-
-
-def _qrels(source: ExampleFiles, named: bool) -> Iterator[Raw]:
-    texts = _Ids(source)
-    for query, judged in read_qrels(source.path).items():
-        positives = [name for name, grade in judged.items() if grade > 0]
-        negatives = [name for name, grade in judged.items() if grade <= 0]
-        yield texts.raw(f"{source.path}, query {query!r}", query, positives, negatives)
-
-
-def _id_triples(source: ExampleFiles, named: bool) -> Iterator[Raw]:
-    texts = _Ids(source)
-    for where, line in read_lines(source.path):
-        query, positive, negative = _three(line, where, "the ids of a query, a positive and a negative")
-        yield texts.raw(where, query, [positive], [negative])
-
-
-_READERS: dict[Format, Callable[[ExampleFiles, bool], Iterator[Raw]]] = {
-    "qrels": _qrels,
-    "id-triples": _id_triples,
-    "text-triples": _text_triples,
-    "tevatron": _tevatron,
-    "flagembedding": _flagembedding,
-    "columns": _columns,
-}
-
-
-# ---- parts of a row ----------------------------------------------------------------------------------------------------
-
-
-class _Note:
-    """A warning, given once per key, about unused keys of rows."""
-
-    def __init__(self, path: Path, used: set[str]) -> None:
-        self._path, self._known = path, used
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        unused = [name for name, value in row.items() if name not in self._known and value not in (None, "", [])]
-        if unused:
-            self._known = self._known | set(unused)
-            log.warning("%s: ignoring the keys %s", self._path, ", ".join(map(repr, unused)))
-
-
-def _three(line: str, where: str, what: str) -> list[str]:
-    parts = line.split("\t")
-    if len(parts) != 3:
-        raise InputError(f"{where}: expected {what} separated by tabs, got {len(parts) - 1} tabs in {line[:80]!r}")
-    return parts
-
-
-def _id(row: dict[str, Any]) -> str:
-    return str(row.get("id", row.get("query_id", "")))
-
-
-def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
-    filled = [name for name in names if row.get(name)]
-    if len(filled) > 1:
-        raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
-    return text_of(row, filled[0], where) if filled else ""
-
-
 def _kind(line: str) -> str:
     return "tsv" if "\t" in line else "csv"
 
@@ -379,3 +227,25 @@ def _kind(line: str) -> str:
 def _cells(line: str) -> list[str]:
     """Return the fields of one line of CSV; an open quote ends at the end of the line."""
     return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
+
+
+# ---- ids in the rows ---------------------------------------------------------------------------------------------------
+
+
+def _judged(source: ExampleFiles) -> Iterator[Raw]:
+    """Yield the judged queries of qrels, with the texts of the corpus."""
+    missing = [name for name in ("corpus", "queries") if getattr(source, name) is None]
+    if missing:
+        raise InputError(f"{source.path} has ids instead of texts; also give {' and '.join(missing)}")
+    queries = read_queries(str(source.queries))
+    log.info("reading the corpus of %s", source.path)
+    texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
+    for name, grades in read_qrels(source.path).items():
+        where = f"{source.path}, query {name!r}"
+        if name not in queries:
+            raise InputError(f"{where}: the query is not in {source.queries}; give the queries of this file")
+        found = {document: texts.get(document) for document in grades}
+        if unknown := [document for document, text in found.items() if text is None]:
+            raise InputError(f"{where}: document {unknown[0]!r} is not in the corpus; give the corpus of this file")
+        positives, negatives = ([str(found[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
+        yield Raw(where, name, queries[name], positives, negatives, True)

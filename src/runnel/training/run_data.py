@@ -56,8 +56,7 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
             path = Path(data)
         if not path.exists():
             raise InputError(f"{path} is missing; --data names the file or folder of the examples")
-        corpus, queries = (None if name is None else str((path.parent / name).resolve()) for name in (one.corpus, one.queries))
-        placed.append(replace(one, path=str(path.resolve()), corpus=corpus, queries=queries))
+        placed.append(replace(one, path=str(path.resolve())))
     return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
 
 

@@ -47,15 +47,12 @@ class DataSet:
 
     Attributes:
         path: relative to --data, or to the recipe's own folder.
-        format: a format of `training.data.read_triples`, or "evidence", whose sentences become triples; default: recognized.
-        corpus, queries: files with the texts, if the examples hold ids.
+        format: "evidence", whose sentences become triples; default: those of `training.data.read_triples`.
         instructions: each query gets one of them, in turn, in `DataTable.prompt`.
     """
 
     path: str
-    format: str | None = _only("embed", "rerank")
-    corpus: str | None = _only("embed", "rerank")
-    queries: str | None = _only("embed", "rerank")
+    format: Literal["evidence"] | None = _only("embed", "rerank")
     instructions: tuple[str, ...] = _only("embed", default=())
 
 

@@ -28,7 +28,6 @@ from runnel.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
 
-EVIDENCE = "evidence"  # the format of examples that are made into triples of sentences
 _NEGATIVES_FROM = "find some with `runnel mine`, use documents of other queries with --set data.negative_source=random"
 _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
@@ -196,13 +195,7 @@ def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng:
 
 
 def _triples(source: Path, one: DataSet, guard: Decontaminator) -> Iterator[Triple]:
-    if one.format != EVIDENCE:
-        texts = {
-            name: source.parent / path if path else None for name, path in (("corpus", one.corpus), ("queries", one.queries))
-        }
-        triples = read_triples(source, one.format, **texts)  # type: ignore[arg-type]  # its reader checks the format's name
-        return guard.clean(triples)
-    return _sentences(source, guard)
+    return _sentences(source, guard) if one.format else guard.clean(read_triples(source))
 
 
 def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
