@@ -374,11 +374,7 @@ def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_byte
 
 
 def _default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default number of tokens of a step: with a single text, and with several.
-
-    Raises:
-        InputError: half of the GPU's free memory is too little for one token.
-    """
+    """Return the default number of tokens of a step: with a single text, and with several."""
     if backbone.device.type != "cuda":
         return _CPU_STEP, _CPU_STEP
     room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment

@@ -71,10 +71,6 @@ class AgentDocuments:
 
         Args:
             notes: receives the warnings of documents.
-
-        Raises:
-            InputError: the name is outside of the allowed folders, no file, or an unknown document of the index.
-            ReadError, MissingDependency: the file cannot be read.
         """
         if name.startswith(INDEXED):
             one = self._indexed(name)
@@ -114,11 +110,7 @@ class AgentDocuments:
         return next((root for root in self._roots if path.is_relative_to(root)), None)
 
     def _open(self, name: str) -> tuple[Path, int]:
-        """Open the file of a name; return its path and its descriptor.
-
-        Raises:
-            InputError: it is outside of the allowed folders, missing, or not a regular file.
-        """
+        """Open the file of a name; return its path and its descriptor."""
         try:
             path = (self._roots[0] / name).resolve()  # follows links, so a link cannot lead out of the folders
             root = self._root_of(path)

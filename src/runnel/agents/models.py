@@ -42,11 +42,7 @@ class Models:
         return self._retriever is not None
 
     def retriever(self) -> SentenceRetriever:
-        """Return the sentence retriever.
-
-        Raises:
-            CheckpointError: the model is missing or does not find sentences.
-        """
+        """Return the sentence retriever."""
         with self._loading:
             if self._retriever is None:
                 self._retriever = self._load()
@@ -54,12 +50,7 @@ class Models:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """Yield the content of the index at its last commit, without loading a model, to one thread at a time.
-
-        Raises:
-            InputError: the server has no index.
-            StoreError: the index is missing or damaged.
-        """
+        """Yield the content of the index at its last commit, without loading a model, to one thread at a time."""
         with self._searching:
             yield self._newest()
 
@@ -70,9 +61,6 @@ class Models:
         Args:
             notes: receives why the index could not be brought up to date, and the files that could not be read.
             progress: called with the number of tokens just read for the update.
-
-        Raises:
-            InputError, StoreError: as `store`; also an index of another model.
         """
         with self._searching:
             store = self._newest()

@@ -40,9 +40,6 @@ class Tools:
         """Return documents of the index that answer the query; the index of a project is first brought up to date.
 
         Documents of files outside of the allowed folders are left out, with a note.
-
-        Raises:
-            RunnelError: there is no index, it cannot be searched, or the cursor is not of these results.
         """
         notes: list[str] = []
         read = 0
@@ -67,11 +64,7 @@ class Tools:
         return results.Searched(documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
 
     def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
-        """Return sentences of a file that answer the query.
-
-        Raises:
-            RunnelError: the file cannot be read, or the cursor is not of these results.
-        """
+        """Return sentences of a file that answer the query."""
         notes: list[str] = []
         documents = self._documents.read(file, notes)
         retriever = self._models.retriever()
@@ -143,11 +136,7 @@ class Tools:
         )
 
     def status(self) -> results.ServerStatus:
-        """Return the settings, and the state of the model and the index.
-
-        Raises:
-            RunnelError: the index cannot be opened.
-        """
+        """Return the settings, and the state of the model and the index."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:

@@ -216,11 +216,7 @@ def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
 
 
 def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
-    """Yield rows.
-
-    Raises:
-        InputError: a row lacks one of these values, or "answer_pids" is no list.
-    """
+    """Yield rows."""
     for where, row in read_rows(files):
         if not row.keys() >= set(names) or not isinstance(row.get("answer_pids", []), list):
             raise InputError(f"{where}: expected {', '.join(names)}, as in LoCoV1, got {keys(row)}")
@@ -273,12 +269,7 @@ def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | N
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[Row]:
-    """Yield (place, values) for each row of jsonl and parquet files.
-
-    Raises:
-        ReadError: a file is damaged.
-        MissingDependency: pyarrow is not installed.
-    """
+    """Yield (place, values) for each row of jsonl and parquet files."""
     for path in files:
         yield from read_parquet(path) if path.suffix == ".parquet" else read_json(path)
 

@@ -160,11 +160,7 @@ class _Names:
                     self._ends.setdefault(_parts(path)[-1], {}).setdefault(path, []).append(name)
 
     def find(self, file: str) -> list[str]:
-        """Return the ids of a file.
-
-        Raises:
-            InputError: it could be several.
-        """
+        """Return the ids of a file."""
         if file in self._ids:
             return [file]
         wanted = _parts(file)

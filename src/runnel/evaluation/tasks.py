@@ -89,10 +89,6 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
     Args:
         path: a BEIR folder, of which qrels/test.tsv counts, or its only qrels; a file of qrels in one; or a file of qrels.
         corpus, queries: the texts, if they are not in the BEIR folder.
-
-    Raises:
-        InputError: a folder with several qrels and none called test.
-        ReadError: a folder without qrels.
     """
     folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
     qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path

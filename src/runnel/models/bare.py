@@ -97,9 +97,6 @@ def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     """Return the tokenizer of a bare checkpoint, with its `markers`.
 
     If a folder has no tokenizer and its vocabulary is GPT-NeoX's, that tokenizer is taken from the hub or its cache.
-
-    Raises:
-        CheckpointError: the tokenizer is missing or damaged; the message says which file to put where.
     """
     tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
     tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
@@ -107,11 +104,7 @@ def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
 
 
 def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
-    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its cache.
-
-    Raises:
-        CheckpointError: it is missing or damaged; the message says which file to put where.
-    """
+    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its cache."""
     own = folder / LIBRARY_FILE
     return LibraryTokenizer.read(own if own.is_file() else _fetch(_NEOX, LIBRARY_FILE, folder))
 

@@ -59,12 +59,7 @@ def load_baseline(
     template: str | None = None,
     job: Job = "embed",
 ) -> tuple[Checkpoint, Parts]:
-    """Load a transformer and the other parts of a model; arguments as for `load_model`.
-
-    Raises:
-        CheckpointError: the folder cannot be used; the message says why.
-        InputError: the model does not support this pooling.
-    """
+    """Load a transformer and the other parts of a model; arguments as for `load_model`."""
     family = FAMILIES[config["model_type"]]
     pooled = _pooling(family, TransformerConfig.of(config).causal, pooling, read_sentence_transformer(folder))
     output: Output | None = None

@@ -30,9 +30,6 @@ def describe_model(name: str) -> dict[str, Any]:
 
     Args:
         name: as for `load_model`; a weights file can be described too.
-
-    Raises:
-        CheckpointError: as `load_model`, except for errors that only reading the weights reveals.
     """
     facts = describe_checkpoint(BUILT_IN.get(name, name))
     parts = _parts(facts, name)  # first: it may lower a transformer's max_tokens

@@ -62,11 +62,7 @@ class Scanner:
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
 
     def read_query(self, query: str) -> ScannedQuery:
-        """Read a query.
-
-        Raises:
-            InputError: the query is empty or has no tokens.
-        """
+        """Read a query."""
         query_ids, ids, place = self.prefix(query)
         (result,) = self.model.engine.run([Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)])
         assert result.state is not None
@@ -76,9 +72,6 @@ class Scanner:
         """Return the query's ids, all ids that are read before a document, and the slice of those from the query to the end.
 
         Whitespace around the query is removed, as in the training of the published scanners.
-
-        Raises:
-            InputError: the query is empty or has no tokens.
         """
         expect_text(query, "the query")
         ids = self._prefix.encode_query(self.model.tokenizer, query.strip())
@@ -90,11 +83,7 @@ class Scanner:
         return self.template.encode(self.model.tokenizer, "document", document)
 
     def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
-        """Return a query and a document as one row.
-
-        Raises:
-            InputError: the query is empty or has no tokens.
-        """
+        """Return a query and a document as one row."""
         query_ids, before, place = self.prefix(query)
         ids, start, full = np.concatenate([before, tokens.ids]), len(before), tokens.full
         ends = tokens.ends[full] + start

@@ -270,11 +270,7 @@ class VectorScorer:
         self.template = model.templates["document"]
 
     def read_query(self, query: str) -> VectorQuery:
-        """Read a query; read a long one in passages, like a document.
-
-        Raises:
-            InputError: the query is empty or has no tokens.
-        """
+        """Read a query; read a long one in passages, like a document."""
         return next(self.read_queries([query]))
 
     def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:

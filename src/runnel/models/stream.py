@@ -62,11 +62,7 @@ class Stream:
         return int(self._state.tokens[0])
 
     def feed(self, text: str) -> Stream:
-        """Read more text. Words may be split between pieces.
-
-        Raises:
-            InputError: `text` is not a string.
-        """
+        """Read more text. Words may be split between pieces."""
         expect_text(text, "the text")
         self._empty = self._empty and self._embedder.is_empty(text)
         self._advance(self._tokens.feed(text).ids)
@@ -152,11 +148,7 @@ class PassageStream:
         self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
 
     def feed(self, text: str) -> PassageStream:
-        """Read more text. Words may be split between pieces.
-
-        Raises:
-            InputError: `text` is not a string.
-        """
+        """Read more text. Words may be split between pieces."""
         expect_text(text, "the text")
         self._text += text
         self._empty = self._empty and self._embedder.is_empty(text)

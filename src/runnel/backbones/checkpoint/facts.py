@@ -72,9 +72,6 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
 
     Args:
         source: as for `load_backbone`.
-
-    Raises:
-        CheckpointError: as `load_backbone`, except for errors in the numbers.
     """
     path = find_checkpoint(source)
     config, tensors = read_config(path), open_weights(path)

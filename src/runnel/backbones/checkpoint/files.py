@@ -125,11 +125,7 @@ def _download(hub_id: str, file: str | None) -> Path:
 
 
 def _pick_weights(names: Iterable[str], where: str) -> list[str]:
-    """Return the files that hold the weights: an index, one file, all parts, or none.
-
-    Raises:
-        CheckpointError: parts are missing, or there are several checkpoints.
-    """
+    """Return the files that hold the weights: an index, one file, all parts, or none."""
     names = set(names)
     for known, suffix in ((_SAFETENSORS, ".safetensors"), (_PICKLES, ".bin")):
         if found := next((name for name in known if name in names), None):

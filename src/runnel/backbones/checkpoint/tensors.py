@@ -61,11 +61,7 @@ def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored
 
 
 def open_file(path: Path) -> dict[str, Stored]:
-    """Return every tensor of a weights file by its name in the file, without reading any.
-
-    Raises:
-        CheckpointError: the file is damaged or holds something other than tensors.
-    """
+    """Return every tensor of a weights file by its name in the file, without reading any."""
     return _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
 
 

@@ -61,11 +61,6 @@ def load_bert(
         device: see `load_backbone`.
         passage_tokens: the most tokens of a passage, without its markers; documents are read in passages.
         begin_id: of the marker [CLS], which begins a passage.
-
-    Raises:
-        CheckpointError: not a BERT checkpoint, or it computes something else; a tensor is missing, unexpected or mis-shaped.
-        NumericalError: a weight is NaN or infinite.
-        InputError: passages of `passage_tokens` do not fit the positions.
     """
     folder = find_checkpoint(folder_or_hub_id)
     where = str(folder)

@@ -83,12 +83,7 @@ class TransformerConfig(BackboneConfig):
 
     @classmethod
     def of(cls, library: Mapping[str, Any], output: Output | None = None) -> TransformerConfig:
-        """Read a config.json; the default output is "decoder" for BART and "encoder" for T5.
-
-        Raises:
-            CheckpointError: the folder's own code decides how it is read, or it reads both ways and is of a family that was
-                not checked so.
-        """
+        """Read a config.json; the default output is "decoder" for BART and "encoder" for T5."""
         kind = str(library.get("model_type"))
         family = FAMILIES.get(kind)
         native = "decoder" if family is not None and family.kind == "decoder" else "encoder"
@@ -204,11 +199,7 @@ def choose_attention(wanted: str, family: Family, device: torch.device, dtype: t
 
 
 def library() -> ModuleType:
-    """Return the transformers library.
-
-    Raises:
-        MissingDependency: the library is not installed.
-    """
+    """Return the transformers library."""
     with needing("transformer baselines need the transformers library", "baselines"):
         import transformers
     return transformers

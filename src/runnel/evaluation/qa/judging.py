@@ -53,11 +53,7 @@ def judge(
     multiple_choice: bool,
     notes: list[str],
 ) -> list[Verdict]:
-    """Return the verdict for each true answer; a note is added for each that cannot be read.
-
-    Raises:
-        EndpointError, Stopped: see `Replies.ask`.
-    """
+    """Return the verdict for each true answer; a note is added for each that cannot be read."""
     verdicts = []
     for truth in dict.fromkeys(truths):
         messages = prompts.ask_judgment(question, truth, attempt, multiple_choice=multiple_choice)
