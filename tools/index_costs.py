@@ -24,12 +24,10 @@ from runnel import Document, Embedder, Index
 from runnel.search.encoding import new_settings
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, DocumentRow, IndexSettings, PassageRow
-from runnel.search.shards import encode_shard
-from runnel.text.shards import Shard
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.json"
 _WORDS = 1000  # of a document
-_PART = 10_000  # documents in a commit: `add_shards` puts up to 20,000, or 256 MB of shard files, into one
+_PART = 10_000  # documents in a commit
 _VECTORS = 7  # of such a document
 
 
@@ -49,7 +47,7 @@ def size(folder: Path) -> int:
 
 
 def on_disk(documents: list[str], folder: Path) -> dict[str, float]:
-    """Bytes of an index of these documents, by part, and what it holds; and of the first 500 as a shard."""
+    """Bytes of an index of these documents, by part, and what it holds."""
     from lancedb.index import IvfRq
 
     index = Index.create(folder / "index")
@@ -64,9 +62,6 @@ def on_disk(documents: list[str], folder: Path) -> dict[str, float]:
         found[f"{name}_bytes"] = size(folder / "index" / f"{name}.lance" / "data")
         words += size(folder / "index" / f"{name}.lance" / "_indices")
     table.create_index("vector", config=IvfRq(distance_type="cosine"))
-    rows = [{"id": f"document-{i:09}", "text": text} for i, text in enumerate(documents[:500])]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    encode_shard([folder / "rows.jsonl"], folder / "shards", Shard(1, 1), index.embedder, settings=new_settings(index.embedder))
     return found | {
         "documents": len(documents),
         "words": _WORDS,
@@ -77,7 +72,6 @@ def on_disk(documents: list[str], folder: Path) -> dict[str, float]:
         "text_bytes": sum(len(text.encode()) for text in documents),
         "words_index_bytes": words,
         "vector_index_bytes": size(folder / "index" / "passages.lance" / "_indices") - words,
-        "shard_bytes": size(folder / "shards") / len(rows),
     }
 
 

@@ -78,7 +78,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def plan() -> str:
     """Everything by the number of documents."""
-    whole, known, shard = sum(document_bytes().values()), costs()["known_bytes"], costs()["shard_bytes"]
+    whole, known = sum(document_bytes().values()), costs()["known_bytes"]
     rows = [["tokens"] + [f"{n * TOKENS:.1e}".replace("e+0", "e").replace("e+", "e") for n in SIZES]]
     rows += [
         [f"{title}: hours of one machine at {rate(name):,.0f} tokens/s"] + [number(hours(n, name)) for n in SIZES]
@@ -88,11 +88,8 @@ def plan() -> str:
         [f"{title}: machines for a week"] + [f"{max(1, -(-hours(n, name) // 168)):,.0f}" for n in SIZES]
         for name, title in MODELS.items()
     ]
-    rows += [
-        ["shards on disk, pocket-mamba2"] + [size(n * shard) for n in SIZES],
-        ["index on disk, pocket-mamba2"] + [size(n * whole) for n in SIZES],
-    ]
-    rows += [["importing shards into one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
+    rows += [["index on disk, pocket-mamba2"] + [size(n * whole) for n in SIZES]]
+    rows += [["commits to one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
     rows += [["its memory for ids"] + [size(n * known) for n in SIZES]]
     rows += [["remembered documents, pocket-mamba2, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
     return table(["documents", "10^5", "10^6", "10^7", "10^8"], rows)

@@ -142,8 +142,9 @@ def test_what_is_wrong_is_said_in_one_line(run, folder, prepare, arguments, mess
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("index", "notes", "--shard", "1/2"), "--shard needs --to"),
-        (("index", "--shards", "x"), "--shards needs --to"),
+        (("index", "notes", "--ray", "local"), "--ray needs --to"),
+        (("index", "notes", "--to", "library", "--workers", "2"), "--workers needs --ray"),
+        (("index", "notes", "--to", "library", "--ray", "local", "--watch"), "--ray cannot be given with --watch"),
         (("index", "--keep-missing"), "--keep-missing needs --to"),
         (("index", "--to", "library"), "give a PATH to read"),
         (("index", "--watch", "--json"), "--json cannot be given with --watch"),

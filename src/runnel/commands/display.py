@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -65,14 +65,6 @@ def one_line(name: str) -> str:
 def say(message: str) -> None:
     """Write one line to stderr, where notes, progress and errors go."""
     sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
-
-
-def report_failed(failed: Mapping[str, str]) -> None:
-    """Report the files that other processes skipped; this process logs its own immediately."""
-    from runnel.search.files import left_out
-
-    for name, reason in failed.items():
-        say(left_out(name, reason))
 
 
 def report_bug(error: BaseException) -> None:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.index_ray import New
 from runnel.errors import InputError, StoreBusy, StoreError, counted, describe
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
     from runnel.search.project import Project
+    from runnel.search.records import FieldType
     from runnel.text.documents.document import Limits
     from runnel.text.documents.ocr import Ocr
     from runnel.text.folders import Selection
 
 _COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
+
+
+class New(NamedTuple):
+    """Options of a new index, as `Index.create` takes them."""
+
+    fields: Mapping[str, FieldType]
+    passage_tokens: int | None
+    remember: bool
+
+
+class Room(NamedTuple):
+    """Resources on Ray: a cluster's address (None: Ray on this machine), and the number and size of workers."""
+
+    address: str | None
+    workers: int | None
+    cpus: int
+    gpus: float
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,7 @@ class Wanted:
     Attributes:
         paths: named by the user; may be empty for a project's index.
         selection: None: none was given.
+        room: None: this process reads.
     """
 
     paths: Sequence[str]
@@ -40,6 +58,7 @@ class Wanted:
     as_json: bool = False
     ocr: Ocr | None = None
     limits: Limits | None = None
+    room: Room | None = None
 
 
 def update_place(to: str, wanted: Wanted) -> int:
@@ -58,16 +77,16 @@ def update_place(to: str, wanted: Wanted) -> int:
         def update() -> Changes:
             if hashes is not None:
                 hashes.failures.clear()
+            options: dict[str, Any] = {"selection": selection, "prune": wanted.prune, "limits": wanted.limits, "ocr": wanted.ocr}
             with Meter("indexing") as meter:
-                return index.add_files(
-                    wanted.paths,
-                    selection=selection,
-                    hashes=hashes,
-                    prune=wanted.prune,
-                    limits=wanted.limits,
-                    ocr=wanted.ocr,
-                    progress=meter.add,
-                )
+                if wanted.room is None:
+                    return index.add_files(wanted.paths, hashes=hashes, progress=meter.add, **options)
+                from runnel.integrations.ray import index_files
+
+                changes = index_files(index, wanted.paths, progress=meter.add, **options, **wanted.room._asdict())
+            if changes:
+                index.optimize()
+            return changes
 
         if wanted.watch:
             return _watch(index, to, update, partial(signatures, wanted.paths, selection))

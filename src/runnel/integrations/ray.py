@@ -1,11 +1,12 @@
-"""Read shards on a Ray cluster: each worker is a process that loads the model and reads one shard after another.
+"""Index files on a Ray cluster: Ray Data reads them in tasks, a pool of workers that hold the model encodes, the driver commits.
 
-Ray starts the processes, places them on machines and reports which have ended; nothing more is asked of it. A run resumes by
-`encode_shard` and its files: a finished shard is skipped, an unfinished one resumes after its last whole part, and a lock keeps
-two processes from one shard. So a killed worker costs the part that it was reading, and a killed driver can be restarted.
+    groups of files -> tasks: `read_found`, in batches -> workers: `DocumentEncoder.encode` -> driver: `Store.commit`
 
-Differs: Ray's own restarts and retries are not used. They send a lost task back to the same actor, which may wait forever for
-resources; here its shard goes to the next free worker, and a worker gets work only after it has loaded the model.
+Batches arrive in the order of the files, so the index is the one that `Index.add_files` makes, and a repeated call goes on after
+the last commit. Ray starts a killed worker again and repeats what it was at.
+
+Differs: workers write no fragments of a table. The driver's commits go to any store, and a killed driver loses what came since
+the last one.
 """
 
 from __future__ import annotations
@@ -13,299 +14,238 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runnel.errors import BackendUnavailable, InputError, StoreBusy, needing
-from runnel.integrations.ray_worker import ShardJob, Worker
+from runnel.errors import BackendUnavailable, InputError, StoreError, needing
 from runnel.models.base import BUILT_IN
-from runnel.search.files import check_paths
-from runnel.search.records import FieldType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from runnel.search.shards import Manifest
-    from runnel.text.shards import Shard
+from runnel.models.embedder import Embedder
+from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
+from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
+from runnel.search.index import Changes, Index
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings
+from runnel.text.documents.document import Limits
+from runnel.text.documents.ocr import Ocr
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 
 log = logging.getLogger("runnel")
-_TICK_S = 1.0  # between polls of the workers
-_BUSY_S = 5.0  # until a shard that another process is reading is tried again
-_PATIENCE_S = 60.0  # without any worker, until a warning
-_KILLS = 5  # of workers reading one shard, until it is given up
-_ERRORS = 3  # of shards, until no other is begun: the cause is likely to affect all
+_GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger
+_GROUP_FILES = 2000
+_COMMIT_BYTES = 1 << 28  # each commit compares with all ids of the index, so commits should be few
+_COMMIT_DOCUMENTS = 10_000
 
 
 @dataclass(frozen=True)
-class ShardProgress:
-    """Progress of a run.
+class _Reading:
+    """How tasks read files. `batch`: the most documents of a batch."""
 
-    Attributes:
-        done: finished shards, of `count`.
-        workers: how many have loaded the model.
-        tokens: read in this run.
-        tokens_left: estimate for unfinished shards, from the finished ones; None until one is finished.
-        seconds: since the start.
-    """
+    named: frozenset[Path]
+    batch: int
+    limits: Limits | None
+    ocr: Ocr | None
 
-    done: int
-    count: int
+
+@dataclass(frozen=True)
+class _Pool:
+    """The workers: what they load, how many they are, and what each has."""
+
+    model: str
+    settings: IndexSettings
     workers: int
-    tokens: int
-    tokens_left: int | None
-    seconds: float
+    cpus: int
+    gpus: float
 
 
-@dataclass(slots=True)
-class ShardOutcome:
-    """Result of a run.
+@dataclass
+class _Batch:
+    """Documents of a group of files, to be encoded, with those that the index has of them; the last has the group's `scan`."""
 
-    Attributes:
-        manifests: of the finished shards, including those finished before this run.
-        failed: shards that failed, with the reason.
-        not_begun: shards skipped after too many errors.
-        tokens: read in this run.
-    """
+    rows: list[DocumentRow] = field(default_factory=list)
+    known: dict[str, ContentHashes] = field(default_factory=dict)
+    scan: Scan = field(default_factory=Scan)
+    new: EncodedDocuments = field(default_factory=EncodedDocuments)
 
-    manifests: list[Manifest] = field(default_factory=list)
-    failed: dict[Shard, str] = field(default_factory=dict)
-    not_begun: list[Shard] = field(default_factory=list)
-    tokens: int = 0
-    seconds: float = 0.0
+    def pickled(self) -> bytes:
+        return pickle.dumps(self)
 
 
-def encode_shards(
-    paths: Iterable[str | Path],
-    folder: str | Path,
-    shards: Sequence[Shard],
-    model: str | Path = "pocket",
+def index_files(
+    index: Index,
+    paths: Iterable[str | Path | Root],
     *,
-    fields: Mapping[str, FieldType] | None = None,
-    passage_tokens: int | None = None,
-    remember: bool = False,
+    selection: Selection = EVERYTHING,
+    prune: bool = True,
+    limits: Limits | None = None,
+    ocr: Ocr | None = None,
     workers: int | None = None,
     cpus: int = 1,
     gpus: float = 0.0,
     address: str | None = None,
-    progress: Callable[[ShardProgress], None] | None = None,
-) -> ShardOutcome:
-    """Read documents in shards, several at a time; each shard equals what `encode_shard` alone writes.
+    progress: Callable[[int], None] | None = None,
+    on_commit: Callable[[Commit], None] | None = None,
+) -> Changes:
+    """Update the documents of files as `Index.add_files` does, with the processes of a Ray cluster.
 
-    Several runs on one folder share the work: a shard that another process is reading is tried again later.
+    Differs: of a long file that has grown all is read. Files that workers cannot read are logged at their end.
 
     Args:
-        paths, folder: on storage that all machines of the cluster see under the same names.
-        shards: what to read, e.g. [Shard(n, 64) for n in range(1, 65)]. Eight for each worker, or more, keep all workers busy
-            until shortly before the end.
-        model: name or folder.
-        fields, passage_tokens, remember: as for `Index.create`.
-        workers: number of processes; default: as many as fit the cluster.
+        index: its model must be in the package, on the hub, or in a folder that all machines see.
+        paths: on storage that all machines see under the same names.
+        selection, prune, limits, ocr, on_commit: as for `Index.add_files`.
+        workers: number of processes that hold the model; default: as many as fit the cluster. Fewer start if fewer fit.
         cpus: cores, and so threads, of each worker.
         gpus: of each worker; 0.5 puts two on one GPU.
         address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on this machine alone.
-        progress: called about once a second.
-
-    Returns:
-        The outcome. A failed shard is reported there and does not stop the others; after three failures no other is begun.
+        progress: called with the number of tokens that a worker has just read.
 
     Raises:
         InputError: a path that does not exist, a number out of range, no cluster at the address.
         MissingDependency: ray is not installed.
-        BackendUnavailable: the workers end before they have loaded the model.
-        RunnelError: a worker cannot start, e.g. because the model does not exist.
+        StoreError: another process is writing.
+        BackendUnavailable: workers cannot load the model, or have another version of runnel or of the model.
     """
-    roots = check_paths(paths)
+    roots = [root.resolve() for root in check_paths(paths)]
     if cpus < 1 or gpus < 0 or (workers is not None and workers < 1):
         raise InputError(f"workers and cpus must be at least 1 and gpus at least 0, got {workers}, {cpus} and {gpus}")
-    if not shards:
-        raise InputError("no shards to read; give at least one")
-    place = Path(folder).resolve()
-    place.mkdir(parents=True, exist_ok=True)
-    name = str(Path(model).resolve()) if str(model) not in BUILT_IN and Path(model).exists() else str(model)
-    absolute = [str(root.path.resolve() / root.pattern) for root in roots]
-    job = ShardJob(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
+    store, scan, changes = index.store, Scan(), Changes()
+    known = store.content_hashes()
+    stored = by_file(known)
+    encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
+    files = list(find_files(roots, selection, scan.fail_folder))
+    reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
-        wanted = workers or _room(ray, cpus, gpus)
-        kind = ray.remote(Worker).options(
-            num_cpus=cpus, num_gpus=gpus, max_concurrency=2
-        )  # so that `tokens` can be asked during `encode`
-        return _Run(ray, job, shards, lambda: kind.remote(cpus, gpus > 0), wanted, progress).run()
+        pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
+        for together in _together(_encoded(ray, list(_groups(files, stored)), reading, pool), progress):
+            documents = [row for made in together for row in made.new.documents]
+            for row in documents:
+                (changes.updated if row.id in known else changes.added).append(row.id)
+            for made in together:
+                changes.tokens += made.new.tokens
+                changes.tokens_read += made.new.tokens_read
+                changes.failed |= made.scan.failed | made.new.failed
+                for kind in ("unchanged", "gone", "other_kinds"):
+                    getattr(scan, kind).extend(getattr(made.scan, kind))
+            if documents:
+                commit = store.commit(documents, [row for made in together for row in made.new.passages], [])
+                if on_commit is not None:
+                    on_commit(commit)
+    for name, reason in changes.failed.items():
+        log.warning("%s", left_out(name, reason))
+    scan.failed |= changes.failed
+    scan.finish(roots, stored, {str(file) for file in files})
+    changes.unchanged, changes.failed = scan.unchanged, scan.failed
+    if prune and scan.gone:
+        changes.deleted = index.delete(scan.gone).deleted
+    return changes
 
 
-@dataclass(slots=True, eq=False)
-class _WorkerHandle:
-    """The driver's view of a worker: its shard, and the tokens it has read."""
+def _groups(files: Iterable[Path], stored: Stored) -> Iterator[tuple[list[Path], Stored]]:
+    """Yield files in the groups that one task reads, with what the index has of them."""
+    group: list[Path] = []
+    size = 0
+    for file in files:
+        size += file.stat().st_size if file.is_file() else 0
+        group.append(file)
+        if size >= _GROUP_BYTES or len(group) >= _GROUP_FILES:
+            yield group, {name: stored[name] for name in map(str, group) if name in stored}
+            group, size = [], 0
+    if group:
+        yield group, {name: stored[name] for name in map(str, group) if name in stored}
 
-    actor: Any
-    shard: Shard | None = None
-    ready: bool = False
-    tokens: int = 0
-    of_shard: int = 0
+
+def _together(batches: Iterable[tuple[_Batch, int]], progress: Callable[[int], None] | None) -> Iterator[list[_Batch]]:
+    """Yield encoded batches in the groups that are committed together."""
+    group: list[_Batch] = []
+    size = documents = 0
+    for batch, there in batches:
+        group.append(batch)
+        size, documents = size + there, documents + len(batch.new.documents)
+        if progress is not None:
+            progress(batch.new.tokens_read)
+        if size >= _COMMIT_BYTES or documents >= _COMMIT_DOCUMENTS:
+            yield group
+            group, size, documents = [], 0, 0
+    yield group
 
 
-class _Run:
-    """The driver: assigns shards to workers."""
-
-    def __init__(
-        self,
-        ray: Any,
-        job: ShardJob,
-        shards: Sequence[Shard],
-        start: Callable[[], Any],
-        workers: int,
-        progress: Callable[[ShardProgress], None] | None,
-    ) -> None:
-        self._ray, self._job, self._start, self._workers, self._progress = ray, job, start, workers, progress
-        self._count = len(shards)
-        self._left = deque(shards)
-        self._later: list[tuple[float, Shard]] = []  # locked by another process: (when to try again, shard)
-        self._waited_for: set[Shard] = set()
-        self._tasks: dict[Any, _WorkerHandle] = {}  # pending task -> its worker
-        self._idle: list[_WorkerHandle] = []
-        self._kills: dict[Shard | None, int] = {}  # None: while loading
-        self._read_before = 0  # tokens read by workers that have ended
-        self._outcome = ShardOutcome()
-        self._began = time.monotonic()
-
-    def run(self) -> ShardOutcome:
-        warned = False
+def _encoded(
+    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool
+) -> Iterator[tuple[_Batch, int]]:
+    """Yield the encoded batches, in the order of the files, with their bytes."""
+    if not groups:
+        return
+    context = ray.data.DataContext.get_current().copy()
+    context.execution_options.preserve_order = True  # a file is complete once its last row is stored
+    context.enable_progress_bars = False
+    context.target_max_block_size = 1  # one batch in each block: the batches of one large file go to all workers
+    with ray.data.DataContext.current(context):
+        items = [{"group": pickle.dumps(group)} for group in groups]
+        read = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+            _read,
+            fn_args=(reading,),
+            batch_size=1,
+            num_cpus=0,  # else the workers could take all cores, and wait forever
+            compute=ray.data.TaskPoolStrategy(min(pool.workers, len(items))),
+        )
+        encoded = read.map(
+            _Worker,
+            fn_constructor_args=(pool, version("runnel")),
+            num_cpus=pool.cpus,
+            num_gpus=pool.gpus,
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool.workers, initial_size=pool.workers),
+        )
         try:
-            while self._left or self._later or any(worker.shard for worker in self._tasks.values()):
-                self._start_workers()
-                self._assign()
-                for task in self._wait():
-                    self._collect(task)
-                self._report_progress()
-                if not warned and not any(h.ready for h in self._all()) and self._seconds() > _PATIENCE_S:
-                    warned = True
-                    log.warning("still no worker after %.0f s; the cluster has %s", _PATIENCE_S, self._ray.available_resources())
-        finally:
-            for worker in self._all():
-                self._ray.kill(worker.actor)
-        self._outcome.tokens, self._outcome.seconds = self._tokens(), self._seconds()
-        return self._outcome
+            for row in encoded.iter_rows():
+                yield pickle.loads(row["batch"]), len(row["batch"])
+        except ray.exceptions.RayError as error:
+            last = str(error).strip().splitlines()[-1]
+            raise BackendUnavailable(
+                f"the workers ended ({last}); remove the cause and repeat, what is committed is kept"
+            ) from error
 
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began
 
-    def _tokens(self) -> int:
-        return self._read_before + sum(worker.tokens for worker in self._all())
+def _read(row: Any, reading: _Reading) -> Iterator[dict[str, list[bytes]]]:
+    """Read a group of files, in a task."""
+    files, stored = pickle.loads(row["group"][0])
+    scan = Scan()
+    found = read_found(files, stored, scan, reading.named, None, reading.limits, reading.ocr)
+    for rows in batches(found, reading.batch):
+        known = {name: have for source in {row.source for row in rows} for name, have in stored.get(source, {}).items()}
+        yield {"batch": [_Batch(rows, known).pickled()]}
+    yield {"batch": [_Batch(scan=scan).pickled()]}
 
-    def _all(self) -> list[_WorkerHandle]:
-        return [*self._tasks.values(), *self._idle]
 
-    def _start_workers(self) -> None:
-        """Start a worker for each unfinished shard, up to the wanted number."""
-        busy = sum(worker.shard is not None for worker in self._tasks.values())
-        while len(self._all()) < min(self._workers, busy + len(self._left) + len(self._later)):
-            worker = _WorkerHandle(self._start())
-            self._tasks[worker.actor.load.remote(self._job)] = worker
+class _Worker:
+    """A process that holds the model, and encodes one batch after another.
 
-    def _assign(self) -> None:
-        now = time.monotonic()
-        self._left.extend(shard for when, shard in self._later if when <= now)
-        self._later = [(when, shard) for when, shard in self._later if when > now]
-        while self._idle and self._left:
-            worker = self._idle.pop()
-            worker.shard, worker.of_shard = self._left.popleft(), 0
-            self._tasks[worker.actor.encode.remote(worker.shard)] = worker
-        while self._idle and not self._later:  # no more work for them
-            self._stop(self._idle.pop())
+    Raises:
+        StoreError: this machine has another version of runnel, or another model of the name.
+    """
 
-    def _wait(self) -> list[Any]:
-        """Return the tasks that have ended, or none after a while."""
-        if not self._tasks:
-            time.sleep(_TICK_S)
-            return []
-        return self._ray.wait(list(self._tasks), timeout=_TICK_S)[0]
+    def __init__(self, pool: _Pool, runnel: str) -> None:
+        if (here := version("runnel")) != runnel:
+            raise StoreError(f"a worker has runnel {here}, the driver {runnel}; install one version on all machines")
+        import torch
 
-    def _collect(self, task: Any) -> None:
-        """Handle the end of a task: a loaded model, a finished shard, an error, or a dead worker."""
-        from ray.exceptions import RayError, RayTaskError
+        torch.set_num_threads(pool.cpus)
+        embedder = Embedder.load(pool.model, device="auto" if pool.gpus else "cpu")
+        if pool.settings.dimension < embedder.dimension:
+            embedder = Embedder(embedder.model, truncate_dim=pool.settings.dimension)
+        self._encoder = DocumentEncoder(embedder, pool.settings, "the index")
 
-        worker = self._tasks.pop(task)
-        shard, worker.shard = worker.shard, None
-        try:
-            result = self._ray.get(task)
-        except RayTaskError as error:
-            if shard is None:
-                raise error.cause or error from None
-            self._failed(shard, error.cause)
-        except RayError as error:
-            self._killed(worker, shard, error)
-            return
-        else:
-            if shard is None:
-                worker.ready = True
-                log.info("worker on %s is ready", result)
-            else:
-                manifest, worker.tokens = result
-                self._outcome.manifests.append(manifest)
-        self._idle.append(worker)
-
-    def _failed(self, shard: Shard, error: BaseException) -> None:
-        if isinstance(error, StoreBusy):
-            if shard not in self._waited_for:
-                log.warning("shard %s is being read by another process; it is tried again later", shard)
-            self._waited_for.add(shard)
-            self._later.append((time.monotonic() + _BUSY_S, shard))
-            return
-        self._outcome.failed[shard] = f"{type(error).__name__}: {error}"
-        log.warning("shard %s failed: %s", shard, error)
-        if len(self._outcome.failed) >= _ERRORS:
-            self._outcome.not_begun += [*self._left, *(shard for _, shard in self._later)]
-            self._left.clear()
-            self._later.clear()
-
-    def _killed(self, worker: _WorkerHandle, shard: Shard | None, error: Exception) -> None:
-        """Requeue the shard of a dead worker."""
-        lines = str(error).strip().splitlines()
-        self._kills[shard] = self._kills.get(shard, 0) + 1
-        self._stop(worker)  # it may be alive but unreachable
-        if shard is None:
-            if "creation task" in lines[0]:  # not killed: runnel or a dependency cannot be imported there
-                raise BackendUnavailable(f"a worker cannot start ({lines[-1]}); install runnel on all machines of the cluster")
-            if self._kills[None] >= max(_KILLS, self._workers):
-                raise BackendUnavailable(
-                    f"workers end while they load the model ({lines[0]}); is there memory for {self._workers}?"
-                )
-        elif self._kills[shard] >= _KILLS:
-            self._failed(shard, BackendUnavailable(f"its worker was killed {_KILLS} times ({lines[0]}); is there memory for it?"))
-        else:
-            log.warning("shard %s goes to another worker: %s", shard, lines[0])
-            self._left.appendleft(shard)
-
-    def _stop(self, worker: _WorkerHandle) -> None:
-        self._read_before += worker.tokens
-        self._ray.kill(worker.actor)
-
-    def _report_progress(self) -> None:
-        """Ask the workers for their tokens, and report progress."""
-        from ray.exceptions import RayError
-
-        if self._progress is None:
-            return
-        asked = {worker.actor.tokens.remote(): worker for worker in self._tasks.values() if worker.shard is not None}
-        answered = self._ray.wait(list(asked), num_returns=len(asked), timeout=_TICK_S / 2)[0] if asked else []
-        for answer in answered:
-            try:
-                asked[answer].tokens, asked[answer].of_shard = self._ray.get(answer)
-            except RayError:  # it is gone, which `_collect` reports
-                continue
-        done = self._outcome.manifests
-        left = None
-        if done:
-            mean = sum(manifest.tokens for manifest in done) / len(done)
-            under_way = sum(min(worker.of_shard, mean) for worker in self._tasks.values() if worker.shard is not None)
-            left = round(mean * (self._count - len(done)) - under_way)
-        ready = sum(worker.ready for worker in self._all())
-        self._progress(ShardProgress(len(done), self._count, ready, self._tokens(), left, self._seconds()))
+    def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
+        batch: _Batch = pickle.loads(row["batch"])
+        failed: dict[str, str] = {}
+        new = list(self._encoder.new_rows(batch.rows, batch.known, failed, batch.scan.unchanged))
+        made = self._encoder.encode(new)
+        made.failed |= failed
+        return {"batch": _Batch(scan=batch.scan, new=made).pickled()}
 
 
 @contextmanager
@@ -313,23 +253,31 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     """Connect to Ray; an existing connection is reused and left open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with needing("a cluster of workers needs ray", "ray"):
-        import ray
+        import ray.data
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
         yield ray
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:  # without "local", the variable RAY_ADDRESS would decide
-        ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
-    else:
-        try:
-            ray.init(address, **quiet)
-        except (ConnectionError, ValueError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise InputError(f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`") from error
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)  # Ray's processes replace themselves at once
+        if address is None:  # without "local", the variable RAY_ADDRESS would decide
+            ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
+        else:
+            try:
+                ray.init(address, **quiet)
+            except (ConnectionError, ValueError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise InputError(f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _everywhere(model: str) -> str:
+    """Return the name of a model that a process with another working directory can load."""
+    return str(Path(model).resolve()) if model not in BUILT_IN and Path(model).exists() else model
 
 
 def _room(ray: Any, cpus: int, gpus: float) -> int:

@@ -22,6 +22,7 @@ from runnel.search.filters import typed
 from runnel.search.records import (
     FIELD_TYPES,
     WHOLE,
+    ContentHashes,
     DocumentRow,
     FieldType,
     IndexSettings,
@@ -36,7 +37,7 @@ _BATCH_DOCUMENTS = 2000
 _BATCH_STATES = 250  # documents remembered as a recurrent model's state, which is large however short the document is
 _PASSAGE_TOKENS = 256
 _PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
-SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+_SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
 
 
 @dataclass(slots=True)
@@ -100,8 +101,16 @@ class DocumentEncoder:
         row = replace(document, metadata=metadata)
         return replace(row, content_hash=content_hash(row))
 
-    def rows(self, documents: Iterable[Document | DocumentRow], failed: dict[str, str]) -> Iterator[DocumentRow]:
-        """Yield rows of documents; log documents that cannot be stored and record them in `failed`, by id.
+    def new_rows(
+        self,
+        documents: Iterable[Document | DocumentRow],
+        known: Mapping[str, ContentHashes],
+        failed: dict[str, str],
+        unchanged: list[str],
+    ) -> Iterator[DocumentRow]:
+        """Yield rows of documents that are not `known` with the same content; the ids of the others get into `unchanged`.
+
+        Documents that cannot be stored are logged and recorded in `failed`, by id.
 
         Raises:
             InputError: an item is not a document.
@@ -117,23 +126,17 @@ class DocumentEncoder:
             except InputError as error:
                 failed[document.id] = str(error)
                 log.warning("%s", left_out(document.id, str(error)))
+                continue
+            seen.add(row.id)
+            if row.id in known and known[row.id].content_hash == row.content_hash:
+                unchanged.append(row.id)
             else:
-                seen.add(row.id)
                 yield row
 
-    def batches(self, rows: Iterable[DocumentRow]) -> Iterator[list[DocumentRow]]:
-        """Yield rows in the groups that are read and committed together; the same rows give the same groups."""
-        most = _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
-        batch: list[DocumentRow] = []
-        chars = 0
-        for row in rows:
-            batch.append(row)
-            chars += len(row.text)
-            if chars >= _BATCH_CHARS or len(batch) >= most:
-                yield batch
-                batch, chars = [], 0
-        if batch:
-            yield batch
+    @property
+    def batch_documents(self) -> int:
+        """The most documents that are read and committed together."""
+        return _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
 
     def encode(
         self,
@@ -178,6 +181,20 @@ class DocumentEncoder:
                 return [str(error)]
         half = len(rows) // 2  # isolate the unreadable document; keep the others together
         return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
+
+
+def batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:
+    """Yield rows in the groups that are read and committed together, of at most `most` documents."""
+    batch: list[DocumentRow] = []
+    chars = 0
+    for row in rows:
+        batch.append(row)
+        chars += len(row.text)
+        if chars >= _BATCH_CHARS or len(batch) >= most:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
 
 
 def new_settings(
@@ -241,15 +258,11 @@ def _probe(embedder: Embedder) -> np.ndarray:
     return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
 
 
-def same_model(probe: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    """Return whether probes of two indexes are of one model; older indexes have none of sentences."""
-    pair = [np.array(vectors)[: min(len(probe), len(other))] for vectors in (probe, other)]
-    return pair[0].shape == pair[1].shape and bool((pair[0] * pair[1]).sum(1).min() >= SAME_MODEL)
-
-
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
-    if embedder.dimension == settings.dimension and same_model(_probe(embedder).tolist(), settings.probe):
+    probe, stored = _probe(embedder), np.array(settings.probe)
+    same = probe.shape == stored.shape and bool((probe * stored).sum(1).min() >= _SAME_MODEL)
+    if same and embedder.dimension == settings.dimension:
         return
     if embedder.model.source == settings.model:
         raise StoreError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
-from runnel.text.documents.rows import NO_ROWS, Before
+from runnel.text.documents.rows import NO_ROWS
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files, other_kinds
 
 log = logging.getLogger("runnel")
+Stored = Mapping[str, Mapping[str, ContentHashes]]  # path of a file -> the documents of it that an index has, by id
 _MORE = "+"  # after the file's hash in all rows but the last: a file is complete once its last row is stored
 
 
@@ -42,6 +43,16 @@ class Scan:
     gone: list[str] = field(default_factory=list)
     other_kinds: list[str] = field(default_factory=list)
 
+    def finish(self, roots: Sequence[Root], stored: Stored, seen: Container[str]) -> None:
+        """Note the stored documents whose file is gone; `seen`: the paths of all files that were found at `roots`."""
+        if self.other_kinds:
+            log.warning("note: %s", other_kinds(self.other_kinds))
+        for name, documents in stored.items():
+            file = Path(name)
+            if name not in seen and any(root.covers(file) for root in roots):
+                if not self.failed.keys() & set(map(str, file.parents)):
+                    self.gone += documents
+
     def fail_folder(self, error: OSError) -> None:
         """Record and log a folder, or a .gitignore file, that cannot be read."""
         name = str(error.filename)
@@ -55,7 +66,7 @@ def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
     return [Root.parse(path) for path in paths]
 
 
-def check_file(file: Path) -> None:
+def _check_file(file: Path) -> None:
     """Raise ReadError for a file that is not a regular one, or whose name is not UTF-8."""
     mode = file.stat().st_mode
     if not stat.S_ISREG(mode):
@@ -88,48 +99,66 @@ def read_files(
         ocr: as for `DocumentReader`.
     """
     roots = [Root.parse(path).resolve() for path in paths]
-    hashes = FileHashes() if hashes is None else hashes
-    by_file: dict[str, list[str]] = {}
-    for name, have in known.items():
-        by_file.setdefault(have.source, []).append(name)
-    named, seen = {root.path for root in roots}, set[str]()
-    with DocumentReader(limits, ocr=ocr) as reader:
+    stored, seen = by_file(known), set[str]()
+
+    def found() -> Iterator[Path]:
         for file in find_files(roots, selection, scan.fail_folder):
+            seen.add(str(file))
+            yield file
+
+    yield from read_found(found(), stored, scan, {root.path for root in roots}, hashes, limits, ocr)
+    scan.finish(roots, stored, seen)
+
+
+def by_file(known: Mapping[str, ContentHashes]) -> Stored:
+    """Return the documents of an index by their file."""
+    stored: dict[str, dict[str, ContentHashes]] = {}
+    for name, have in known.items():
+        stored.setdefault(have.source, {})[name] = have
+    return stored
+
+
+def read_found(
+    files: Iterable[Path],
+    stored: Stored,
+    scan: Scan,
+    named: Container[Path],
+    hashes: FileHashes | None = None,
+    limits: Limits | None = None,
+    ocr: Ocr | None = None,
+) -> Iterator[DocumentRow]:
+    """Yield documents of those files that are new or changed, as `read_files`; a file of another kind fails if it is `named`."""
+    hashes = FileHashes() if hashes is None else hashes
+    with DocumentReader(limits, ocr=ocr) as reader:
+        for file in files:
             name, digest = str(file), ""
-            seen.add(name)
             try:
                 digest = hashes.sha256(file)
-                old = by_file.get(name, [])
-                stored = {known[one].source_hash for one in old}
-                if (digest in stored and stored <= {digest, digest + _MORE}) or hashes.failures.get(name) == digest:
+                old = stored.get(name, {})
+                have = {one.source_hash for one in old.values()}
+                if (digest in have and have <= {digest, digest + _MORE}) or hashes.failures.get(name) == digest:
                     scan.unchanged += old
                 else:
-                    yield from _read_file(file, digest, old, reader, scan, hashes)
+                    yield from _read_file(file, digest, list(old), reader, scan, hashes)
             except (ReadError, MissingDependency, OSError) as error:
-                if isinstance(error, UnsupportedKind) and file not in named and name not in by_file:
+                if isinstance(error, UnsupportedKind) and file not in named and name not in stored:
                     scan.other_kinds.append(name)
                 else:
                     scan.failed[name] = str(error)
                     log.warning("%s", left_out(name, str(error)))
                 if digest:
                     hashes.failures[name] = digest
-    if scan.other_kinds:
-        log.warning("note: %s", other_kinds(scan.other_kinds))
-    for name, ids in by_file.items():
-        file = Path(name)
-        if name not in seen and any(root.covers(file) for root in roots) and not scan.failed.keys() & set(map(str, file.parents)):
-            scan.gone += ids
 
 
 def _read_file(
     file: Path, digest: str, old: Sequence[str], reader: DocumentReader, scan: Scan, hashes: FileHashes
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
-    check_file(file)
+    _check_file(file)
     name, failed, fresh = str(file), len(scan.failed), set[str]()
-    for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
+    for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
-        document = to_row(name, digest if whole else digest + _MORE, read)
+        document = _to_row(name, digest if whole else digest + _MORE, read)
         fresh.add(document.id)
         yield document
     if not fresh and len(scan.failed) == failed:
@@ -139,14 +168,8 @@ def _read_file(
     scan.gone += sorted(set(old) - fresh)
 
 
-def distinct_rows(
-    name: str, reads: Iterable[DocumentText], failed: dict[str, str], before: Callable[[], Before] = Before
-) -> Iterator[DocumentText]:
-    """Drop rows whose id is not UTF-8 or was used before; log them and record them in `failed`.
-
-    Args:
-        before: returns the content of the file before the part that is read.
-    """
+def _distinct_rows(name: str, reads: Iterable[DocumentText], failed: dict[str, str]) -> Iterator[DocumentText]:
+    """Drop rows whose id is not UTF-8 or was used before; log them and record them in `failed`."""
     lines: dict[str, int] = {}  # by id
     for read in reads:
         if read.id is None or read.line is None:
@@ -156,10 +179,9 @@ def distinct_rows(
         try:
             check_storable(read.id, f"the id {read.id!r}")
             if read.id in lines:
-                first = before().lines + lines[read.id]
-                raise InputError(f"the id {read.id!r} is already used in line {first}; give each row its own id")
+                raise InputError(f"the id {read.id!r} is already used in line {lines[read.id]}; give each row its own id")
         except InputError as error:
-            row = f"{name}, line {before().lines + line}"
+            row = f"{name}, line {line}"
             failed[row] = f"{row}: {error}"
             log.warning("%s", left_out(row, failed[row]))
         else:
@@ -191,7 +213,7 @@ def left_out(name: str, reason: str) -> str:
     return message.encode("utf-8", "backslashreplace").decode()  # names may not be UTF-8, and log files take no half characters
 
 
-def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
+def _to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
     """Return a row for `DocumentEncoder.row` from a document of the file `source`; log its warnings."""
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +23,12 @@ from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress
 from runnel.search.check import Damage, check
-from runnel.search.encoding import DocumentEncoder, EncodedDocuments, new_settings, reranker_of
+from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings, reranker_of
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
-from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType, PassageRow
-from runnel.search.shard_set import ShardSet
+from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
 from runnel.text.documents.document import Limits
@@ -173,7 +172,8 @@ class Index:
         known = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
-            for batch in self._encoder.batches(self._new_rows(documents, known, changes)):
+            rows = self._encoder.new_rows(documents, known, changes.failed, changes.unchanged)
+            for batch in batches(rows, self._encoder.batch_documents):
                 if any(row.id in known for row in batch):
                     written.result()  # so that reads see it
                 new = self._encode(batch, known, changes, progress)
@@ -220,50 +220,6 @@ class Index:
             changes.deleted = self.delete(scan.gone).deleted
         return changes
 
-    def add_shards(
-        self,
-        folder: str | Path,
-        *,
-        incomplete: bool = False,
-        on_commit: Callable[[Commit], None] | None = None,
-    ) -> Changes:
-        """Import the shards that `encode_shard` (`runnel index --shard`) wrote to a folder, without running the model.
-
-        Documents are replaced or skipped as in `add`, so an interrupted call can be repeated. Files that could not
-        be read are in `failed`.
-
-        Args:
-            incomplete: import the finished shards even if others are missing.
-            on_commit: called when a part of the documents is safe on disk.
-
-        Raises:
-            StoreError: shards are missing, damaged, of different files or settings than each other, or of another model or
-                settings than the index; two have documents of one id; or another process is writing.
-        """
-        shards = ShardSet(folder, incomplete=incomplete)
-        shards.check(self.store.settings)
-        changes, known = Changes(failed=shards.failed), self.store.content_hashes()
-        for group in shards.groups():
-            documents: list[DocumentRow] = []
-            passages: list[PassageRow] = []
-            for part in group:
-                unchanged = [
-                    name for name, content in part.contents.items() if name in known and known[name].content_hash == content
-                ]
-                changes.unchanged += unchanged
-                if len(unchanged) < len(part.contents):
-                    rows, of_them = part.rows(part.contents.keys() - unchanged)
-                    documents += rows
-                    passages += of_them
-            for row in documents:
-                (changes.updated if row.id in known else changes.added).append(row.id)
-                changes.tokens += row.tokens
-            if documents:
-                commit = self.store.commit(documents, passages, [])
-                if on_commit is not None:
-                    on_commit(commit)
-        return changes
-
     def delete(self, ids: Iterable[str]) -> Changes:
         """Delete documents; unknown ids are in `failed`."""
         if isinstance(ids, str):
@@ -283,15 +239,6 @@ class Index:
     def optimize(self) -> None:
         """Merge small pieces and update search structures; useful after many changes."""
         self.store.optimize()
-
-    def _new_rows(
-        self, documents: Iterable[Document | DocumentRow], known: Mapping[str, ContentHashes], changes: Changes
-    ) -> Iterator[DocumentRow]:
-        for row in self._encoder.rows(documents, changes.failed):
-            if row.id in known and known[row.id].content_hash == row.content_hash:
-                changes.unchanged.append(row.id)
-            else:
-                yield row
 
     def _encode(
         self,

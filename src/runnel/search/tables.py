@@ -1,4 +1,4 @@
-"""Documents and passages as Arrow tables, for the store of an index and the files of a shard."""
+"""Documents and passages as Arrow tables, for the store of an index."""
 
 from __future__ import annotations
 
@@ -55,13 +55,6 @@ def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str
     vectors = np.concatenate([row.vector for row in rows]) if rows else np.zeros(0, np.float32)
     columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), settings.dimension)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-def document_rows(table: Any) -> list[DocumentRow]:
-    """Return the documents of a table; missing columns get the defaults of a new document."""
-    names = [name for name in table.schema.names if name in DOCUMENT_COLUMNS]
-    rows = table.select(names).to_pylist()
-    return [DocumentRow(**row | {"metadata": json.loads(row["metadata"])}) for row in rows]
 
 
 def passage_rows(table: Any) -> list[PassageRow]:

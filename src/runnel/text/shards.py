@@ -1,7 +1,7 @@
 """Fixed shares of an input for many independent jobs.
 
-Shard i of n owns the lines or files that begin in its part of the bytes. Splitting by bytes lets a job find its share without
-reading the others'; the shares differ by at most one line or file.
+Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find its share without reading the
+others'; the shares differ by at most one line.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shard:
 
 
 def byte_range(size: int, shard: Shard) -> tuple[int, int]:
-    """Return the part [start, end) of `size` bytes in which a shard's lines or files begin."""
+    """Return the part [start, end) of `size` bytes in which a shard's lines begin."""
     return (shard.number - 1) * size // shard.count, shard.number * size // shard.count
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import DocumentText, Limits, read_plain
@@ -15,28 +15,11 @@ from runnel.text.tables import read_table, row_text
 NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
 
 
-class Before(NamedTuple):
-    """The content of a file before the part that is read."""
-
-    lines: int = 0
-    rows: int = 0
-
-
-def read_rows(
-    file: BinaryIO,
-    kind: str,
-    name: str,
-    limits: Limits,
-    encoding: str | None,
-    before: Callable[[], Before] = Before,
-) -> Iterator[DocumentText]:
+def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None) -> Iterator[DocumentText]:
     """Yield the rows of an open file, then close it.
 
     A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the text. `runnel.text.tables`
     describes csv and tsv. Without an id, the id is the row's number, from 1.
-
-    Args:
-        before: asked where a number is needed, if `file` is a part of a jsonl file.
 
     Raises:
         UnsupportedKind: the first row of a jsonl file is no document, such as a question with the file that answers it.
@@ -48,27 +31,24 @@ def read_rows(
         encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),  # jsonl is UTF-8; spreadsheets also write UTF-16
         newline="",
         longest=limits.unpacked_bytes,
-        before=lambda: before().lines,
         advice="give its encoding or convert it",
     )
     rows: Iterable[tuple[int, Mapping[str, object]]]
     rows = _objects(lines) if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
     for number, (line, values) in enumerate(rows, start=1):
-        yield replace(_document(values, number, before, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
+        yield replace(_document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
 
 
-def _document(
-    values: Mapping[str, object], number: int, before: Callable[[], Before], kind: str, name: str, encoding: str
-) -> DocumentText:
+def _document(values: Mapping[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
     key, title = values.get("id", values.get("_id")), values.get("title")
     title = title if isinstance(title, str) and title else None
-    if kind == "jsonl" and ("text" not in values or _asks(values)) and before().rows + number == 1:
+    if kind == "jsonl" and ("text" not in values or _asks(values)) and number == 1:
         what = "a question about other files" if _asks(values) else keys(values)
         raise UnsupportedKind(f'{name}, row 1: expected a document with "text", got {what}')
     if kind == "jsonl" and not isinstance(values.get("text"), str):
-        raise ReadError(f'{name}, row {before().rows + number}: expected "text", got {keys(values)}')
+        raise ReadError(f'{name}, row {number}: expected "text", got {keys(values)}')
     document = read_plain(Decoded(row_text(values), encoding))
-    return replace(document, kind=kind, id=str(before().rows + number if key is None or key == "" else key), title=title)
+    return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
 
 
 def _asks(values: Mapping[str, object]) -> bool:
