@@ -204,3 +204,18 @@ def test_check_names_what_is_damaged(run, folder):
         assert done.code == 2 and "cannot be given with --check" in done.err
     done = run("index", "--check", "--to", "missing")
     assert done.code == 1 and "there is no index at missing" in done.err
+
+
+@pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
+def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypatch, place, address):
+    """The work itself is tested in tests/integrations/test_ray.py."""
+    asked = {}
+
+    def index_files(index, paths, *, selection, prune, limits, ocr, progress, **room):
+        asked.update(room, paths=paths, prune=prune)
+        return index.add_files(paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress)
+
+    monkeypatch.setattr("runnel.integrations.ray.index_files", index_files)
+    done = run("index", "files", "--to", "library", "--keep-missing", "--ray", place, "--workers", 2, "--worker-gpus", 0.5)
+    assert done.code == 0 and done.out.startswith("library: 2 added; 2 documents, ")
+    assert asked == {"paths": ["files"], "prune": False, "address": address, "workers": 2, "cpus": 1, "gpus": 0.5}
