@@ -215,7 +215,7 @@ def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) ->
         with pytest.raises(InputError, match=f"evidence example {example.id}: "):
             SentenceData.write(tmp_path / "bad.arrow", model, [*examples(2), example])
     assert not (tmp_path / "bad.arrow").exists()
-    with pytest.raises(InputError, match="no evidence examples"):
+    with pytest.raises(InputError, match="the data has no examples"):
         SentenceData.write(tmp_path / "bad.arrow", model, [])
     with pytest.raises(InputError, match="lengths of at least 1"):
         SentenceData.write(tmp_path / "bad.arrow", model, examples(2), tokens=(0,))

@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from datasets import Dataset as Table
 from datasets import Features, List, Value
-from datasets.arrow_writer import ArrowWriter
-from torch.utils.data import Dataset
 
 from runnel.errors import InputError
-from runnel.files import replacing
 from runnel.models.base import Model
 from runnel.models.language_model import encode_prompt
 from runnel.request import Request
 from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
 from runnel.text.lines import keys, read_json
+from runnel.text.tokenizer import Tokenizer
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.rows import RowData, write_rows
 from runnel.training.sentence_table import label_sentences, units_of
 
 log = logging.getLogger("runnel")
@@ -117,19 +115,8 @@ def make_completion(ids: np.ndarray, start: int) -> Completion:
     return Completion(Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64))
 
 
-class CompletionData(Dataset[tuple[str, Completion]]):
-    """Completions in an Arrow file: memory does not depend on their number.
-
-    Args:
-        path: a file from `write`.
-
-    Attributes:
-        lengths: (n,) int64 tokens of each completion.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self._table = Table.from_file(str(path)).with_format("numpy")
-        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)
+class CompletionData(RowData[Completion]):
+    """Completions in a file from `write`."""
 
     @classmethod
     def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
@@ -138,24 +125,16 @@ class CompletionData(Dataset[tuple[str, Completion]]):
         Raises:
             InputError: there are none.
         """
-        path, tokenizer = Path(path), model.tokenizer
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = read = 0
-        with replacing(path) as file, ArrowWriter(path=str(file), features=_FEATURES) as writer:
-            for one in exchanges:
-                prompt, reply = encode_prompt(tokenizer, one.prompt), tokenizer.encode_inside(f" {one.reply}").ids
-                ids = np.concatenate([prompt, reply, np.array([tokenizer.end_id], dtype=np.int32)])
-                writer.write({"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1})
-                rows, read = rows + 1, read + len(ids) - 1
-            if not rows:
-                raise InputError("there are no examples to train on")
-            writer.finalize()
-        log.info("%d examples, %d tokens", rows, read)
-        return cls(path)
+        write_rows(Path(path), _FEATURES, (_row(model.tokenizer, one) for one in exchanges))
+        data = cls(path)
+        log.info("%d examples, %d tokens", len(data), data.lengths.sum())
+        return data
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    def _make(self, row: dict[str, Any]) -> Completion:
+        return make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
 
-    def __getitem__(self, index: int) -> tuple[str, Completion]:
-        row = self._table[int(index)]
-        return str(row["id"]), make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
+
+def _row(tokenizer: Tokenizer, one: Exchange) -> dict[str, Any]:
+    prompt, reply = encode_prompt(tokenizer, one.prompt), tokenizer.encode_inside(f" {one.reply}").ids
+    ids = np.concatenate([prompt, reply, np.array([tokenizer.end_id], dtype=np.int32)])
+    return {"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}

@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset as Table
 from datasets import Features, List, Value
-from datasets.arrow_writer import ArrowWriter
-from torch.utils.data import Dataset
 
 from runnel.errors import InputError
-from runnel.files import replacing
 from runnel.models.base import Model
 from runnel.models.match import Item
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import make_item
+from runnel.training.rows import RowData, write_rows
 
 log = logging.getLogger("runnel")
 
@@ -122,20 +119,12 @@ class _Counts:
     unanswered: int = 0
 
 
-class SentenceData(Dataset[tuple[str, Item]]):
-    """Examples in an Arrow file, made into items on access: memory does not depend on their number.
-
-    Args:
-        model: the model whose tokenizer and templates are used.
-        path: a file from `write`.
-
-    Attributes:
-        lengths: (n,) int64 tokens of each item.
-    """
+class SentenceData(RowData[Item]):
+    """Examples in a file from `write`, made into items with the tokenizer and the templates of a model."""
 
     def __init__(self, model: Model, path: str | Path) -> None:
-        self._model, self._table = model, Table.from_file(str(path)).with_format("numpy")
-        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)
+        super().__init__(path)
+        self._model = model
 
     @classmethod
     def write(
@@ -162,14 +151,8 @@ class SentenceData(Dataset[tuple[str, Item]]):
         """
         if tokens is not None and (not tokens or min(tokens) < 1):
             raise InputError(f"tokens must be lengths of at least 1, got {tokens}; use None for whole documents")
-        path, counts = Path(path), _Counts()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file, ArrowWriter(path=str(file), features=_FEATURES) as writer:
-            for row in _rows(model, evidence, tokens, seed, language, counts):
-                writer.write(row)
-            if not counts.examples:
-                raise InputError("there are no evidence examples to train on")
-            writer.finalize()
+        counts = _Counts()
+        write_rows(Path(path), _FEATURES, _rows(model, evidence, tokens, seed, language, counts))
         log.info(
             "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
             "%d documents have no answer",
@@ -177,12 +160,10 @@ class SentenceData(Dataset[tuple[str, Item]]):
         )  # fmt: skip
         return cls(model, path)
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> tuple[str, Item]:
-        row = self._table[int(index)]
-        return str(row["id"]), _item(self._model, row)
+    def _make(self, row: dict[str, Any]) -> Item:
+        edges = np.asarray(row["edges"], dtype=np.int64)
+        spans = np.stack([edges[:-1], edges[1:]], axis=1)
+        return make_item(self._model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
 
 
 def _rows(
@@ -221,12 +202,6 @@ def _row(
     edges = [0, *sentences[:, 1].tolist()]
     row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
     return row | {"tokens": len(item.request.ids)}
-
-
-def _item(model: Model, row: dict[str, Any]) -> Item:
-    edges = np.asarray(row["edges"], dtype=np.int64)
-    spans = np.stack([edges[:-1], edges[1:]], axis=1)
-    return make_item(model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
 
 
 def _visible(text: str) -> int:

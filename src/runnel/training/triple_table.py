@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, List, Value
-from datasets.arrow_writer import ArrowWriter
 
 from runnel.errors import InputError
-from runnel.files import replacing
 from runnel.training.data import Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.rows import write_rows
 from runnel.training.sentence_table import label_sentences, units_of
 from runnel.training.settings import DataSet, DataTable, Job
 
@@ -58,23 +57,22 @@ def write_triple_table(
     columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
     if job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
-    path.parent.mkdir(parents=True, exist_ok=True)
     counts: Counter[int] = Counter()  # rows, by their number of negatives
     lead = prompts.get("document", "") if job == "embed" else ""
     features = Features({**columns, "row": Value("string")})
-    with replacing(path) as file, ArrowWriter(path=str(file), features=features) as writer:
+
+    def rows() -> Iterator[dict[str, Any]]:
         for query, positive, negatives, row in _examples(source, one, table, job, seed, guard, prompts):
             counts[len(negatives)] += 1
             if job == "embed":
                 texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
                 fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
-                writer.write(dict.fromkeys(names) | texts | fixed)
+                yield dict.fromkeys(names) | texts | fixed
             else:
                 labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
-                writer.write({"query": query, "docs": [positive, *negatives], "labels": labels, "row": row})
-        if not counts:
-            raise InputError(f"{source} has no examples to train on")
-        writer.finalize()
+                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
+
+    write_rows(path, features, rows(), source)
     if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
         log.warning("%s: of %d rows, data.negatives = %d: %s", source, counts.total(), table.negatives, ", ".join(fewer))
     return Dataset.from_file(str(path))
