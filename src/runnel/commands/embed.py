@@ -114,9 +114,6 @@ def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
 
     Args:
         alone: the input has all documents, so that its ranges are theirs.
-
-    Raises:
-        InputError: ranges are needed and missing, or have no effect.
     """
     if precision not in ("int8", "uint8"):
         if ranges is not None:

@@ -19,11 +19,7 @@ VERSION = 1  # of the result files
 
 @contextmanager
 def results_folder(out: str | None) -> Iterator[Path]:
-    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards.
-
-    Raises:
-        InputError: `out` is a file, or in one.
-    """
+    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
             yield Path(name)

@@ -74,11 +74,7 @@ class _Trial(NamedTuple):
 
 
 def _trials(system: System, tasks: Tasks) -> list[_Trial]:
-    """Return the sets of all tasks with the system as it is evaluated on each.
-
-    Raises:
-        BadParameter: an option has no effect on any of them.
-    """
+    """Return the sets of all tasks with the system as it is evaluated on each."""
     kind = kind_of(system.model, tasks.how)
     trials = []
     for name in tasks.names:

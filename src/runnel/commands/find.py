@@ -111,19 +111,11 @@ class FileOptions:
     parse_seconds: ParseSeconds = PARSE_SECONDS
 
     def selection(self) -> Selection | None:
-        """Return the selection of files; None: the default one.
-
-        Raises:
-            InputError: an invalid glob.
-        """
+        """Return the selection of files; None: the default one."""
         return select(self.include, self.exclude, self.no_ignore)
 
     def reader(self) -> DocumentReader:
-        """Return the reader of the files, to be used as a context.
-
-        Raises:
-            InputError: the encoding is unknown, or the command of --ocr is not usable.
-        """
+        """Return the reader of the files, to be used as a context."""
         ocr = None if self.ocr is None else Ocr(self.ocr)
         return DocumentReader(Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=ocr)
 

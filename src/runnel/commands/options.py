@@ -86,11 +86,7 @@ class PromptOptions:
 
 
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection | None:
-    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given.
-
-    Raises:
-        InputError: an invalid glob.
-    """
+    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given."""
     if not (include or exclude or no_ignore):
         return None
     from runnel.text.folders import Selection

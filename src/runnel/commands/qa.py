@@ -53,11 +53,7 @@ class ExcerptOptions:
     stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
 
     def setup(self, model: str, dtype: str) -> Setup:
-        """Return what is read of the documents.
-
-        Raises:
-            InputError: an option does not fit the model.
-        """
+        """Return what is read of the documents."""
         excerpts = {"--as": self.how, "--top-k": self.top_k, "--chunk-words": self.chunk_words, "--context": self.context}
         if way := next((way for way in WINDOWED if way == model), None):
             given = {**excerpts, "--context-tokens": self.context_tokens, "--dtype": dtype != "auto"}

@@ -98,11 +98,6 @@ class Output:
         """Return the facts of finished work; if there is none, lock the output and return None.
 
         Settings that are not known yet may be omitted, here and in `begin`.
-
-        Raises:
-            InputError: OUT, or the work so far, has other settings, or a file to write is not from this command.
-            StoreBusy: another process is making OUT.
-            StoreError: as `open_own`, for a file next to OUT.
         """
         facts = self._finished(settings)
         if facts is None and not self._lock.held:

@@ -90,11 +90,6 @@ def read_rows(source: str | RowFile) -> Iterator[Document]:
     describes rows of csv and tsv; without an id, the id is the row's number, from 1. A row of a txt file is a text, its id the
     line number from 1. Standard input is jsonl if it starts with "{", txt otherwise. Blank lines are skipped. JSON can contain
     halves of surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are skipped, and a warning reports both.
-
-    Raises:
-        InputError: a row is malformed; the message has the line number.
-        ReadError: the file is not UTF-8 text, or not a table.
-        OSError: the file cannot be opened.
     """
     return (row for _, row in _read(source if isinstance(source, RowFile) else RowFile(source)))
 

@@ -110,11 +110,7 @@ def search(
 
 
 def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool) -> dict[str, Any]:
-    """Return the options of `Index.search` for the ranking. One list alone is reranked only if --rerank says so.
-
-    Raises:
-        BadParameter: options that contradict each other.
-    """
+    """Return the options of `Index.search` for the ranking. One list alone is reranked only if --rerank says so."""
     refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
     if words_only or meaning_only:
         refuse({"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only")

@@ -101,12 +101,7 @@ def _from_structure(
 
 
 def open_guard(exclude: Sequence[str]) -> Decontaminator:
-    """Return the filter that --exclude describes: test sets, and question answering sets as qa:PATH.
-
-    Raises:
-        InputError: a set has nothing to compare with, or its reader raises it.
-        ReadError, MissingDependency: raised by the readers.
-    """
+    """Return the filter that --exclude describes: test sets, and question answering sets as qa:PATH."""
     from runnel.evaluation.qa.loading import read_qa_sets
     from runnel.training.decontaminate import Decontaminator
 

@@ -155,11 +155,7 @@ class _ModelModule(InputModule):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """Enable `Long.recompute`, for `TrainingArguments(gradient_checkpointing=True)`.
-
-        Raises:
-            InputError: an option without effect.
-        """
+        """Enable `Long.recompute`, for `TrainingArguments(gradient_checkpointing=True)`."""
         asked = {**(gradient_checkpointing_kwargs or {}), "every_n_layers": every_n_layers, "offload": offload}
         known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
         if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
@@ -169,11 +165,7 @@ class _ModelModule(InputModule):
     # ---- two modes -----------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; kernels of evaluation mode are built only when the mode changes, not at every `encode`.
-
-        Raises:
-            InputError: the weights are 8-bit and cannot be trained.
-        """
+        """Set the mode; kernels of evaluation mode are built only when the mode changes, not at every `encode`."""
         if mode and self._in_8_bits:
             raise InputError(f'{self.model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32"')
         if not mode == self.training == self.backbone.training:
@@ -279,11 +271,7 @@ class EmbedderModule(_ModelModule):
         return self._embedder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
-
-        Raises:
-            InputError: a text is empty or not a string, or `max_seq_length` is too small for it.
-        """
+        """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64."""
         rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
         self._tell(self._embedder.truncated)
         return _padded(rows)
@@ -337,9 +325,6 @@ class RerankerModule(_ModelModule):
         Args:
             inputs: (query, document) each.
             prompt: put before each query.
-
-        Raises:
-            InputError: a query is empty, `max_seq_length` has no room for it, or the model cannot be trained.
         """
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]

@@ -166,11 +166,7 @@ async def _embed(
 
 
 def _row(embedder: Embedder, ids: object) -> np.ndarray:
-    """Return the ids to read for a text's ids: special tokens added.
-
-    Raises:
-        InputError: the model would have to read them in passages.
-    """
+    """Return the ids to read for a text's ids: special tokens added."""
     model = embedder.model
     row = model.templates["document"].render(model.tokenizer, document=np.array(ids, dtype=np.int32)).ids
     longest = model.backbone.max_tokens

@@ -85,11 +85,7 @@ class Loaded:
             self.retriever.score("ready", "ready")
 
     def count(self, texts: Iterable[str]) -> int:
-        """Return the tokens of texts, without special tokens.
-
-        Raises:
-            InputError: a text has lone surrogates.
-        """
+        """Return the tokens of texts, without special tokens."""
         tokenizer, tokens = self.model.tokenizer, 0
         for batch in _batches(texts):
             long = len(batch) == 1 and len(batch[0]) > _PIECE_CHARS
@@ -117,11 +113,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def load(settings: ServerSettings) -> Loaded:
-    """Load the model and the index of the settings, and compile what they need.
-
-    Raises:
-        RunnelError: the model or the index cannot be loaded.
-    """
+    """Load the model and the index of the settings, and compile what they need."""
     loaded = Loaded.of(settings.model, load_model(settings.model, settings.dtype), settings.index)
     loaded.warm_up()
     return loaded

@@ -184,9 +184,6 @@ async def _streamed(
 
     Args:
         finish: returns the result for the page, in the event loop.
-
-    Raises:
-        Refusal: the request is refused before its first step.
     """
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()

@@ -143,10 +143,6 @@ def find_files(
     Args:
         paths: files, folders, and globs such as notes/**/*.md.
         on_error: called with the error of a folder or .gitignore file that cannot be read (default: raise it).
-
-    Raises:
-        InputError: there is no file or folder of a name, or it is an index.
-        ReadError: a folder cannot be read, without `on_error`.
     """
     seen: set[str] = set()
     for path in paths:

@@ -92,10 +92,6 @@ class LibraryTokenizer(Tokenizer):
         Args:
             path: the file.
             begin, end: markers that replace those of the files (bos or cls token, eos or sep token).
-
-        Raises:
-            CheckpointError: a file is damaged, or a SentencePiece model of another kind.
-            InputError: a marker is not in the vocabulary.
         """
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))

@@ -115,22 +115,14 @@ def read_head(path: str | Path, size: int) -> bytes:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, line without its line end) for each nonblank line of a file.
-
-    Raises:
-        ReadError, MissingDependency: as `Lines`; or the file does not exist.
-    """
+    """Yield (place, line without its line end) for each nonblank line of a file."""
     for number, line in enumerate(Lines(open_bytes(Path(path).absolute()), str(path)), start=1):
         if not line.isspace():
             yield f"{path}, line {number}", line.removesuffix("\n").removesuffix("\r")
 
 
 def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) for each line of a jsonl file.
-
-    Raises:
-        ReadError: as `read_lines`, `parse_object`; or a row contains half of a surrogate pair.
-    """
+    """Yield (place, row) for each line of a jsonl file."""
     for where, line in read_lines(path):
         row = parse_object(line, where)
         if "\\u" in line:

@@ -83,9 +83,6 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
 
     Args:
         name: the file's name, for messages.
-
-    Raises:
-        ReadError: binary, or not decodable; the message says where and what to do.
     """
     if encoding is not None:
         return Decoded(_decode(data, encoding, name), encoding)

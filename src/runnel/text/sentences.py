@@ -307,9 +307,6 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
         pieces: the tokens of `text` in order, with offsets into it.
         unit: "sentence" (`split_sentences`), "clauses", or "paragraph" (`split_paragraphs`).
         language: for sentence boundaries.
-
-    Raises:
-        InputError: an unknown unit or language.
     """
     check_unit(unit)
     if unit == "paragraph":

@@ -41,10 +41,6 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
         kind: "csv" or "tsv".
         names: for tsv: whether `lines` begins with column names (default: `has_names` of its first line).
         longest: the most characters of a value.
-
-    Raises:
-        ReadError: a value is too long, or a row has no tab, more values than columns, or an unclosed quote; the
-            message has the line number. Raised when the row is read.
     """
     rest = iter(lines)
     first = next(rest, "")

@@ -55,30 +55,18 @@ def unspaced_words(text: str) -> str:
 
 
 def words_of(texts: Iterable[str]) -> list[list[str]]:
-    """Return the words of each text in lower case, without single letters and English stop words.
-
-    Raises:
-        MissingDependency: bm25s is not installed.
-    """
+    """Return the words of each text in lower case, without single letters and English stop words."""
     words: list[list[str]] = _tokenize(texts, return_ids=False)
     return words
 
 
 def numbered_words(texts: Iterable[str]) -> Any:
-    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary; `texts` are read one at a time.
-
-    Raises:
-        MissingDependency: bm25s is not installed.
-    """
+    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary; `texts` are read one at a time."""
     return _tokenize(texts, return_ids=True)
 
 
 def bm25() -> Any:
-    """Return the module bm25s.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
+    """Return the module bm25s."""
     with needing("BM25 needs bm25s", "search"):
         import bm25s
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets it to DEBUG, which reports every index

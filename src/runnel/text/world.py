@@ -40,10 +40,6 @@ class WorldTokenizer(Tokenizer):
         Args:
             source: the content of `rwkv_vocab_v20230424.txt`.
             begin, end: markers as tokens or ids.
-
-        Raises:
-            CheckpointError: the source is not such a vocabulary; the message names the line.
-            InputError: a marker is not in the vocabulary.
         """
         from runnel.text import longest_match  # imports numba, which takes half a second
 
@@ -172,11 +168,7 @@ class WorldStream:
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
-    """Read token -> id.
-
-    Raises:
-        CheckpointError: a line that cannot be read, a repeated id or token, or a byte that is not a token.
-    """
+    """Read token -> id."""
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line, number)

@@ -69,11 +69,7 @@ class Draft:
 
 
 def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
-    """Write a question about one place of `size` units.
-
-    Raises:
-        Rejected: there is no such place, or a reply is not usable.
-    """
+    """Write a question about one place of `size` units."""
     place = _draw_place(text, size, rng)
     reply = ask(ask_chunk(_show(text, place)))
     found = read_reply(reply, question="text", answer="text", sentences="numbers")

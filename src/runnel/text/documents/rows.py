@@ -20,10 +20,6 @@ def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: st
 
     A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the text. `runnel.text.tables`
     describes csv and tsv. Without an id, the id is the row's number, from 1.
-
-    Raises:
-        UnsupportedKind: the first row of a jsonl file is no document, such as a question with the file that answers it.
-        ReadError: a row is not what it should be, or too long; the message has the line number.
     """
     lines = Lines(
         file,
