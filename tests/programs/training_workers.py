@@ -76,7 +76,7 @@ def shard(trainer: Trainer) -> None:
 
     The CPU kernels are out of its reach: numpy's view of a weight pins memory that FSDP wants to free.
     """
-    backend._cpu_problem = lambda x: "FSDP frees weights"
+    backend._cpu_problem = lambda operator, x: "FSDP frees weights"
     state = trainer.accelerator.state
     state.fsdp_plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
     state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
