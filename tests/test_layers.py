@@ -23,9 +23,7 @@ ALLOWED = {
     "models": {"errors", "records", "hardware", "lock", "files", "ops", "backbones", "planning", "request", "engine", "text"},
 }
 BELOW = set(ALLOWED)
-ALLOWED |= {
-    name: BELOW | {"search", "training", "integrations"} for name in ("search", "training", "integrations")
-}
+ALLOWED |= {name: BELOW | {"search", "training", "integrations"} for name in ("search", "training", "integrations")}
 ALLOWED["generation"] = set(ALLOWED)
 ALLOWED["evaluation"] = set(ALLOWED)
 ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}

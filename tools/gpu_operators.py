@@ -3,8 +3,8 @@
     python tools/gpu_operators.py                                # one text of 32,768 tokens, and 512 texts of 64
     python tools/gpu_operators.py --device cpu --tokens 128      # whether this script runs, nothing more
 
-Prints a table (docs/performance-gpu.md has the other checks). There is no figure for an operator whose results differ from those of
-plain torch by more than `AGREEMENT`.
+Prints a table (docs/performance-gpu.md has the other checks). There is no figure for an operator whose results differ from
+those of plain torch by more than `AGREEMENT`.
 """
 
 from __future__ import annotations
