@@ -17,10 +17,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from helpers.children import PROGRAMS
+from helpers.tiny_backbones import tiny_backbone, token_ids
 from torch import Tensor
 from torch.nn import functional as F
 
 from runnel import ops
+from runnel.backbones import layers
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import BackendUnavailable
 from runnel.ops import backend
 from runnel.ops.packed import power_of_two
@@ -239,6 +243,30 @@ def test_layouts_empty_sequences_and_gradients(stand_in, run, operator, make, wi
     for actual, truth in zip(*results, strict=True):
         torch.testing.assert_close(actual, truth, rtol=1e-4, atol=1e-5)
     assert stand_in == (["fused_recurrent_simple_gla"] if run is ssd_gpu else [])  # fp32 gradients of wkv7: plain torch
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "config", "kernel"),
+    [
+        (Mamba2, Mamba2Config(50, 32, 2, state_size=16, head_size=16), "chunk_simple_gla"),
+        (Rwkv7, Rwkv7Config(50, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4), "chunk_rwkv7"),
+    ],
+)
+def test_models_in_bf16_reach_the_chunked_kernels(stand_in, monkeypatch, kind, config, kernel, autocast, dtype):
+    """Long texts, with weights in bf16 or under autocast; fp32 runs in plain torch. The state stays fp32."""
+    model, ids = tiny_backbone(kind, config, dtype), token_ids(70)
+    expected, _ = tiny_backbone(kind, config)(ids)
+    monkeypatch.setattr(layers, "on_gpu", lambda x: True)
+    for operator, run in (("ssd", ssd_gpu), ("wkv7", wkv7_gpu)):
+        monkeypatch.setattr(sys.modules[f"runnel.ops.{operator}"], "implementation", lambda *chosen, run=run: run)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        hidden, after = model(ids)
+    low = autocast or dtype == torch.bfloat16
+    assert stand_in == [kernel] * (2 if low else 0)
+    assert hidden.dtype == torch.float32 and {t.dtype for t in after.tensors.values()} == {torch.float32}
+    assert F.cosine_similarity(hidden, expected).min() > (0.98 if low else 0.99999)
 
 
 def test_forms(stand_in, caplog):

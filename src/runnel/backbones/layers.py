@@ -47,6 +47,23 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     return F.linear(x.to(layer.weight.dtype), layer.weight, bias).to(x.dtype)
 
 
+def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
+    """Return the dtype in which a recurrence reads what `layer` gave: x's, but on a GPU bf16 where the layer computes in bf16.
+
+    The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream, to 11 bits.
+    """
+    if not on_gpu(x):
+        return x.dtype
+    kind = x.device.type
+    computed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else getattr(layer, "weight", x).dtype
+    return computed if computed == torch.bfloat16 else x.dtype
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Return whether a tensor is on a GPU."""
+    return x.device.type == "cuda"
+
+
 class WideBiasLinear(nn.Linear):
     """A linear layer whose product is computed in the weight's dtype, and whose bias is added in the input's."""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
 from runnel.backbones.blocks import BlockBackbone, HeadsConfig
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, scan_dtype
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.ssd.torch import CHUNK
@@ -86,17 +86,18 @@ class Mamba2Mixer(nn.Module):
         xbc, conv = causal_conv1d(xbc, conv_weight, conv_bias, cu_seqlens, conv, activation="silu")
         x, b, C = xbc.split([c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1)
         dt = F.softplus(dt + self.dt_bias).clamp(c.dt_min, c.dt_max)
+        low = scan_dtype(self.in_proj, u)
         y, ssm = ssd(
-            x.unflatten(-1, (c.num_heads, c.head_size)),
+            x.unflatten(-1, (c.num_heads, c.head_size)).to(low),
             dt,
             -torch.exp(self.A_log),
-            b.unflatten(-1, (c.groups, c.state_size)),
-            C.unflatten(-1, (c.groups, c.state_size)),
+            b.unflatten(-1, (c.groups, c.state_size)).to(low),
+            C.unflatten(-1, (c.groups, c.state_size)).to(low),
             self.D,
             cu_seqlens,
             ssm,
         )
-        y = gated_rms_norm(y.flatten(-2), z, self.norm.weight, self.norm.eps, c.groups)
+        y = gated_rms_norm(y.flatten(-2).to(u.dtype), z, self.norm.weight, self.norm.eps, c.groups)
         return apply_linear(self.out_proj, y), conv, ssm
 
 

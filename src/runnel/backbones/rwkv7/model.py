@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
-from runnel.backbones.layers import apply_linear, run_layer
+from runnel.backbones.layers import apply_linear, run_layer, scan_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops.wkv7 import wkv7
@@ -152,8 +152,8 @@ class Rwkv7TimeMix(nn.Module):
         heads = (self.config.num_heads, self.config.head_size)
         r, log_decay, k, v, a, removed = (y.unflatten(-1, heads) for y in (r, log_decay, k, v, a, removed))
         kk = F.normalize(removed, dim=-1, eps=_KK_FLOOR)
-        o, wkv = wkv7(r, log_decay, k, v, -kk, kk * a, cu_seqlens, wkv)
-        o = self._group_norm(o) + (r * k * self.r_k).sum(-1, keepdim=True) * v
+        o, wkv = wkv7(r, log_decay, k, v.to(scan_dtype(self.value, v)), -kk, kk * a, cu_seqlens, wkv)
+        o = self._group_norm(o.to(v.dtype)) + (r * k * self.r_k).sum(-1, keepdim=True) * v
         return apply_linear(self.output, o.flatten(-2) * g), wkv, v_first
 
     def _group_norm(self, o: Tensor) -> Tensor:
