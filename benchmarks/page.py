@@ -76,7 +76,6 @@ PROFILED = (
     ("mamba2-130m", "int8"),
     ("mamba-130m", "bf16"),
     ("rwkv7-0.1b", "bf16"),
-    ("xlstm-scaled", "bf16"),
 )
 PROFILED_TOKENS = 1024
 TRAINING_TOKENS = 512

@@ -1,8 +1,5 @@
 """Where the time goes: parts that add up, and kernels that are themselves again afterwards."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -28,27 +25,6 @@ def test_parts_of_a_step(dtype):
     assert all(seconds > 0 for seconds in parts.values())
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
     assert (mamba2_cpu.kernels.scan_heads, torch.mm) == (kernel, product)
-
-
-XLSTM_ALONE = """
-import sys
-import torch
-from runnel.backbones.xlstm.model import XlstmConfig
-from benchmarks.profile import PRODUCTS, REST, time_parts
-from benchmarks.shapes import random_backbone
-
-config = XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
-backbone = random_backbone("xlstm", config, torch.float32).requires_grad_(False)
-ids = torch.arange(60)
-backbone(ids)
-parts = time_parts(backbone, lambda: backbone(ids))
-assert {PRODUCTS, REST} < set(parts) and all(seconds > 0 for seconds in parts.values()), parts
-"""
-
-
-def test_parts_of_an_xlstm_that_is_alone_in_its_process():
-    """Nothing has loaded what only other backbones use."""
-    subprocess.run([sys.executable, "-c", XLSTM_ALONE], check=True, capture_output=True, text=True, timeout=300)
 
 
 def test_a_plain_backbone_has_no_parts():

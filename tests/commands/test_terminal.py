@@ -98,9 +98,8 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
         assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
 
 
-def test_mine_train_info_and_bench(run, tmp_path):
+def test_mine_train_and_info(run, tmp_path):
     check(run("info", NAME), code=1)
-    check(run("bench", NAME), code=1)
     check(run("train", f"{NAME}.toml"), code=1)
     check(run("train", "pairs", "--data", f"{NAME}.csv"), code=1)
     check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
@@ -156,7 +155,6 @@ def test_find_shows_joined_letters_and_emoji(run, fake, tmp_path):
 
 ALLOWED = {
     "commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"},
-    "training/progress.py": {"Console"},  # a bar of numbers
 }
 
 

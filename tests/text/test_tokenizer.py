@@ -3,6 +3,7 @@
 import ast
 import functools
 import json
+import unicodedata
 from unittest import mock
 
 import numpy as np
@@ -289,5 +290,7 @@ def test_the_real_wordpiece_tokenizer(text, size):
 @pytest.mark.parametrize("name", ["neox_like", "cl100k_like"])
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_decoded_ids_are_the_text(name, text):
+    """As the tokenizer normalizes it: NeoX's to composed characters."""
     tokenizer = build(name)
-    assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == text
+    expected = unicodedata.normalize("NFC", text) if name == "neox_like" else text
+    assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == expected

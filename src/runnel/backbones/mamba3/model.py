@@ -170,7 +170,7 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
     title = "Mamba-3"
     config_class = Mamba3Config
     matrices = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "embeddings.weight")
-    plain = PlainForm("trapezoid", CHUNK, 9)
+    plain = PlainForm("trapezoid", CHUNK, 14)
     config: Mamba3Config
 
     def __init__(self, config: Mamba3Config) -> None:
