@@ -151,9 +151,11 @@ class _Body:
                 dropped, up to twice the limit: a client that is still sending would not read the response.
         """
         message = await self._next()
-        refusal = self.count(len(message.get("body", b"")))
+        size = len(message.get("body", b""))
+        refusal = self.count(size)
         if refusal is None:
             return message
+        self.count(-size)  # dropped: bodies that are refused take no room of others
         while message.get("more_body") and self._arrived < 2 * self._limit:
             message = await self._next()
         raise refusal
