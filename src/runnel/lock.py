@@ -12,7 +12,7 @@ from runnel.errors import StoreBusy, StoreError
 from runnel.files import open_own
 
 _CONTENT = re.compile(rb"(process \d+\s*)?")
-_LOCKED_BYTE = 1 << 30  # far behind the content: Windows lets no other process read a locked byte
+_LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process read a locked byte
 
 
 class WriterLock:

@@ -23,7 +23,7 @@ class Case:
         if path == "torch":
             self.backbone.fast = None
         elif self.backbone.fast is None:
-            pytest.skip("this backbone has no fused kernels on this machine")
+            pytest.skip("this backbone has no fused kernels, or this machine cannot run them")
         expected = load_file(GOLDEN / name / "expected.safetensors")
         self.ids: Tensor = expected["input_ids"]
         self.hidden: Tensor = expected["hidden"]

@@ -3,7 +3,7 @@
     find/CONTENT/MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
 
 CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
-The digest of an entry covers both names, so an entry in the place of another is told.
+The digest of an entry covers both names, so an entry in the place of another is reported.
 """
 
 from __future__ import annotations
