@@ -64,7 +64,7 @@ class _Pool:
 
 @dataclass
 class _Batch:
-    """Documents of a group of files, to be encoded, with the index's documents of the same files; the last has the group's `scan`."""
+    """Documents of a group of files, to be encoded, and the index's of the same files; the last has the group's `scan`."""
 
     rows: list[DocumentRow] = field(default_factory=list)
     known: dict[str, ContentHashes] = field(default_factory=dict)
