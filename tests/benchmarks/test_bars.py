@@ -1,11 +1,10 @@
 """The bars: which are lost, and that an unmeasured bar does not count as held."""
 
 import pytest
-from helpers.bench_workers import READY, wrong_hidden
+from helpers.bench_workers import READY
 
 from benchmarks import bars
-from benchmarks.bars import BARS, bar_values, check_bars, help_seconds, long_texts, rows, search_values
-from benchmarks.extras import searched
+from benchmarks.bars import BARS, bar_values, check_bars, rows
 
 ROOFLINES = ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled")
 
@@ -76,14 +75,6 @@ def test_what_is_not_measured_is_neither_held_nor_lost():
     assert {(row.lost, row.verdict, row.shown) for row in found} == {(False, "not measured", "not measured")}
 
 
-def test_eight_bits_that_a_processor_lacks_are_named():
-    points = [p for p in POINTS if p["dtype"] != "int8"]
-    skipped = [{"system": "runnel", "model": "mamba2-130m", "dtype": "int8", "kind": "missing", "reason": "it has no VNNI"}]
-    row = by_key(values(points=points, skipped=skipped))["int8"]
-    assert (row.lost, row.shown, row.verdict) == (False, "it has no VNNI", "not measured")
-    assert by_key(values(points=points))["int8"].lost
-
-
 def test_a_missing_system_is_named():
     points = [p for p in POINTS if p["system"] != "llama.cpp"]
     skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]
@@ -109,15 +100,6 @@ def test_a_model_that_could_not_be_measured_loses_its_bar():
     assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
 
 
-def test_long_texts(fake_workers):
-    points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
-    assert checked.passed
-    assert [(p.tokens, len(p.seconds), p.peak_bytes) for p in points] == [(10, 4, 1 << 20), (100, 1, 1 << 20)]
-    fake_workers.answers = {"runnel": {"hidden": wrong_hidden}}
-    points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
-    assert not checked.passed and {p.outcome for p in points} == {"wrong"}
-
-
 def test_the_whole_check(fake_workers, monkeypatch):
     """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
     monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
@@ -137,33 +119,3 @@ def test_the_whole_check(fake_workers, monkeypatch):
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
-
-
-def test_without_bf16_in_hardware_fp32_is_measured_and_other_programs_are_not(fake_workers, monkeypatch):
-    monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
-    monkeypatch.setattr(bars, "has_native_bf16", lambda: False)
-    ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
-    fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}, "first": READY}}
-    measured, dtypes = bars.measure, []
-    monkeypatch.setattr(
-        bars, "measure", lambda settings, progress: dtypes.append(settings.dtypes) or measured(settings, progress)
-    )
-    found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
-    assert dtypes == [("fp32", "int8"), ("fp32",)]
-    assert {system for system, *_ in fake_workers.asked} & {"transformers", "llama.cpp"} == set()
-    for key in ("transformers", "llama.cpp"):
-        assert (found[key].shown, found[key].lost) == ("this processor has no bf16 in hardware", False)
-    assert isinstance(found["roofline mamba2-130m"].value, float)
-
-
-def test_an_index_loses_its_bars_where_it_is_wrong_and_not_where_it_cannot_be_made(fake_workers):
-    fake_workers.answers = {"runnel": {"fill_index": {"wrong": "other vectors"}}}
-    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
-    assert [(found[key].lost, found[key].shown) for key in ("indexing", "search")] == [(True, "wrong: other vectors")] * 2
-    fake_workers.answers = {"runnel": {"fill_index": {"missing": "install lancedb"}}}
-    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
-    assert [(found[key].lost, found[key].shown) for key in ("indexing", "first stage")] == [(False, "install lancedb")] * 2
-
-
-def test_help_is_timed():
-    assert 0.01 < help_seconds() < 60

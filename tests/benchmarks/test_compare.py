@@ -3,15 +3,12 @@
 import json
 
 import pytest
-import torch
 from helpers.bench_workers import wrong_hidden
 
 from benchmarks import compare
-from benchmarks.compare import absent
 from benchmarks.comparison_text import comparison_text
 from benchmarks.kept import Kept, failures
 from benchmarks.speed import Settings
-from runnel.errors import BackendUnavailable, InputError
 
 WAYS = {"whole pairs": [10.0], "fp32 states": [0.5]}
 RERANK = {"seconds": WAYS, "agreement": dict.fromkeys(WAYS, 1.0)}
@@ -23,36 +20,6 @@ def compared(given, **more):
 
 def settings(**changes):
     return Settings(**({"models": ("tiny",), "cells": ((1, 64),)} | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"models": ("mamba2-13m",)}, r"no shape, model folder or hub id 'mamba2-13m'; the nearest shapes are mamba2-130m"),
-        ({"device": "tpu"}, 'device must be "cpu" or "cuda"'),
-    ],
-)
-def test_refused_at_once(changes, message, fake_workers):
-    with pytest.raises(InputError, match=message):
-        compared(settings(**changes))
-    assert not fake_workers.started
-
-
-def test_a_gpu_that_is_not_there(monkeypatch, fake_workers):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendUnavailable, match="a GPU was requested but torch sees none"):
-        compared(settings(device="cuda"))
-
-
-def test_absent_packages_are_named(monkeypatch):
-    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
-    found, skipped = absent(settings(others=("transformers", "llama.cpp", "bert")))
-    assert found == ()
-    assert [(row["system"], row["reason"]) for row in skipped] == [
-        ("transformers", 'transformers is not installed; pip install "runnel[baselines]"'),
-        ("llama.cpp", "llama_cpp is not installed; pip install llama-cpp-python"),
-        ("bert", 'transformers is not installed; pip install "runnel[baselines]"'),
-    ]
 
 
 def test_the_shape_of_a_result(fake_workers, monkeypatch):
@@ -74,10 +41,3 @@ def test_the_shape_of_a_result(fake_workers, monkeypatch):
 def test_what_failed_is_named(answers, fake_workers):
     fake_workers.answers = {"runnel": {"rerank": RERANK} | answers}
     assert failures(compared(settings(), remember=True))
-
-
-def test_what_a_model_cannot_do_is_stated(fake_workers):
-    fake_workers.answers = {"runnel": {"rerank": {"refused": "a BERT has no state"}}}
-    result = compared(settings(), remember=True)
-    assert [(row["outcome"], row["note"]) for row in result["remembered"]] == [("refused", "a BERT has no state")]
-    assert "| tiny |  | refused: a BERT has no state |" in comparison_text(result)

@@ -11,10 +11,10 @@ import pytest
 from helpers.waiting import GIVE_UP_S
 
 from benchmarks import control
-from benchmarks.control import read_experiment, run_experiment, summarize, tokens_per_s
+from benchmarks.control import read_experiment, run_experiment, tokens_per_s
 from benchmarks.control_page import page_text, plot
 from benchmarks.families import match
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError
 
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("ir_measures")
@@ -178,31 +178,15 @@ def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, n
     ("old", "new", "message"),
     [
         ("[families.llama]", "[families.lama]", "unknown family 'lama'; did you mean 'llama'"),
-        ("[families.llama]", "[families.t5]", "unknown family 't5'.*The families are mamba1, mamba2, rwkv7, xlstm, bert"),
         (
             "parameters = 22_000",
             "parameters = 3_000",
             "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2, at most 5%",
         ),
-        (
-            "intermediate_size = 72",
-            "num_hidden_layers = 2",
-            "families.llama has 'num_hidden_layers', which the experiment chooses",
-        ),
-        ("intermediate_size = 72", "ffn_size = 80", "families.llama: unknown key 'ffn_size'"),
+        ("intermediate_size = 72", "num_hidden_layers = 2", "families.llama has 'num_hidden_layers'"),
         ("state_size = 8", "state = 8", r"families.mamba2: unknown key 'state' \(did you mean 'state_size'"),
-        ("head_size = 16", "head_size = 48", "families.mamba2: the inner width 64 .* must be a multiple of head_size 48"),
-        ("[families.mamba2]", "[families.xlstm]\n[families.mamba2]", "families.xlstm: the key 'num_heads' is missing"),
         ("seeds = [0, 1]", "seeds = [1, 1]", r"expected seeds that differ and tasks.*got \[1, 1\]"),
-        ("seeds = [0, 1]", "", "the key 'seeds' is missing"),
-        ('"MRR@10"', '"MRK@10"', "unknown metric 'MRK@10'; did you mean MRR@10"),
         ("batch = 4", "batch = 4\nseed = 3", "recipe.train.seed is 3, but the experiment sets it"),
-        ('job = "embed"', 'job = "rerank"', "data.negatives must be at least 1"),
-        ('job = "embed"', 'job = "generate"', "the experiment measures retrieval, not 'generate'; expected embed, rerank or"),
-        ("[recipe]", "[recipes]", "unknown key 'recipes'; expected one of seeds, tasks"),
-        ("[families.", "[family.", "families must be a table, got None"),
-        ("hidden_size = 32", 'hidden_size = 32\nvocabulary = "nowhere"', "vocabulary 'nowhere' is no folder"),
-        ("hidden_size", "hidden size", "is not valid TOML"),
     ],
 )
 def test_an_experiment_that_cannot_be_run(place, old, new, message):
@@ -210,25 +194,7 @@ def test_an_experiment_that_cannot_be_run(place, old, new, message):
     path.write_text(FILE.replace(old, new))
     with pytest.raises(InputError, match=message) as error:
         read_experiment(path)
-    assert str(path) in str(error.value) or "metric" in message or "vocabulary" in message
-
-
-def test_missing_files(place):
-    with pytest.raises(ReadError, match=r"no such experiment file; expected a TOML file such as benchmarks/control.toml"):
-        read_experiment(place / "other.toml")
-    for name, message in (("pairs.csv", "pairs.csv is missing; --data names the folder"), ("task", "unknown task '.*task'")):
-        (place / "data" / name).rename(place / "data" / "moved")
-        with pytest.raises(InputError, match=message):
-            run_experiment(place / "experiment.toml", place / "data", place / "to", lambda line: None)
-        (place / "data" / "moved").rename(place / "data" / name)
-    assert not (place / "to").exists()
-
-
-def test_a_family_without_a_figure():
-    shape = {"family": "mamba1", "layers": 1, "active": 10, "total": 20, "tokens": 5, "flops": 50}
-    part = {"shape": shape, "seed": 0, "metrics": {"task": {"nDCG@10": 0.5}}, "last_loss": 1.0, "tokens_per_s": None}
-    (found,) = summarize([{**part, "peak_bytes": None}])
-    assert found["peak_bytes"] is None and found["metrics"]["task"]["nDCG@10"] == {"mean": 0.5, "deviation": 0.0, "values": [0.5]}
+    assert str(path) in str(error.value)
 
 
 def test_the_speed_is_that_of_most_intervals():

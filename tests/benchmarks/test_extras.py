@@ -12,13 +12,6 @@ def trained(**changes):
     return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, said.append, **changes)]
 
 
-def test_tokens_per_second_by_batch(fake_workers):
-    found = trained(rounds=2)
-    assert [(p["batch"], p["outcome"]) for p in found] == [(1, "ok"), (4, "ok"), (16, "ok")]
-    assert found[1]["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
-    assert [spec.dtype for spec in fake_workers.started] == ["fp32"] * 4
-
-
 def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
     def full(request):
         return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
@@ -42,15 +35,6 @@ def test_no_figure_with_a_wrong_gradient(fake_workers):
     assert {p["outcome"] for p in found} == {"wrong"}
     assert found[0]["note"] == "the gradient differs from fp64: cosine -1.00000"
     assert not [op for _, op, _ in fake_workers.asked if op == "train"]
-
-
-def test_no_figure_where_the_gradient_could_not_be_checked(fake_workers):
-    fake_workers.answers = {"runnel": {"gradient": {"error": "no"}}}
-    assert trained()[0]["note"] == "the gradient could not be checked: no"
-
-
-def test_slow_batches_are_left_out(fake_workers):
-    assert [p["outcome"] for p in trained(slow_s=1.0)] == ["ok", "ok", "left out"]
 
 
 def test_gradients():
@@ -81,12 +65,6 @@ def test_no_figure_with_other_scores(fake_workers, way, least):
     assert (found["outcome"], found["ms_per_document"], found["over_whole"]) == ("wrong", None, None)
     assert "agree with whole pairs by" in found["note"]
     assert reranked(fake_workers, **{way: float("nan")})[way]["outcome"] == "wrong"
-
-
-def test_why_it_cannot_be_measured(fake_workers):
-    fake_workers.answers = {"runnel": {"rerank": {"error": "it has no state"}}}
-    (row,) = remembered("m", "bf16", lambda message: None)
-    assert (row.outcome, row.note, row.to_dict()["over_whole"]) == ("error", "it has no state", None)
 
 
 def test_an_index(fake_workers):

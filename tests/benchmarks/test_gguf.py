@@ -1,7 +1,6 @@
 """GGUF files for llama.cpp, and llama.cpp itself where it is installed."""
 
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -10,9 +9,8 @@ import torch
 from benchmarks.gguf import write_gguf
 from benchmarks.llama import LlamaCpp
 from benchmarks.measure import compare
-from benchmarks.shapes import SHAPES, describe_subject, load_subject, random_backbone
+from benchmarks.shapes import SHAPES, load_subject, random_backbone
 from benchmarks.subject import Subject
-from runnel.errors import InputError, MissingDependency
 
 
 class Reader:
@@ -82,18 +80,6 @@ def test_rows_that_q8_0_cannot_divide_stay_exact(tmp_path):
     write_gguf(backbone, tmp_path / "m.gguf", "q8_0")
     weight = backbone.get_parameter("layers.0.mixer.dt_proj.weight").detach().numpy()
     assert np.array_equal(Reader((tmp_path / "m.gguf").read_bytes()).tensors["blk.0.ssm_dt.weight"], weight)
-
-
-@pytest.mark.parametrize("name", ["rwkv7-0.1b", "xlstm-scaled"])
-def test_what_is_not_written_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match="no GGUF is written for"):
-        write_gguf(describe_subject(name), tmp_path / "m.gguf", "bf16")
-
-
-def test_without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    with pytest.raises(MissingDependency, match="pip install llama-cpp-python"):
-        LlamaCpp("tiny", "bf16", "cpu")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])

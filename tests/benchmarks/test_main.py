@@ -1,11 +1,10 @@
 """`python -m benchmarks`: what it calls, prints and writes, and its exit codes."""
 
-import contextlib
 import json
 
 import pytest
 
-from benchmarks import bars, compare, page, serving
+from benchmarks import bars, compare
 from benchmarks.__main__ import main
 from benchmarks.bars import BarResult
 
@@ -22,20 +21,6 @@ def test_check_prints_each_bar_with_its_value(monkeypatch, capsys, lost):
     out = capsys.readouterr().out
     assert f"| speed over x | >= 0.6 | {0.5 if lost else 0.7} | {verdict} |" in out
     assert "| on a GPU | >= 3 | no GPU here | not measured |" in out
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_page(monkeypatch, tmp_path, written):
-    asked = []
-    monkeypatch.setattr(page, "write_page", lambda folder, progress: asked.append(folder) or written)
-    monkeypatch.setattr(page, "write_section", lambda folder, name, progress: asked.append((folder, name)) or written)
-    assert main(["page", str(tmp_path)]) == main(["page", str(tmp_path), "--only", "search"]) == int(not written)
-    assert asked == [tmp_path, (tmp_path, "search")]
-
-
-def test_a_page_needs_its_folder(capsys):
-    assert main(["page", "nowhere"]) == 1
-    assert capsys.readouterr().err.startswith("runnel: error: nowhere is not a folder")
 
 
 def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
@@ -57,22 +42,6 @@ def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
     assert main([*what.split(), "--to", str(tmp_path)]) == 0 and not fake_workers.started
 
 
-def test_train(fake_workers, capsys):
-    full = {"out_of_memory": "cannot allocate"}
-    fake_workers.answers = {
-        "runnel": {"train": lambda request: full if request["batch"] == 2 else {"seconds": 1.0, "peak_bytes": 1 << 20}}
-    }
-    assert main("train tiny --texts 1 2 --lora 0 32 --with bert".split()) == 0
-    out = capsys.readouterr().out
-    assert "| tiny | runnel | 2 | out of memory: cannot allocate | – |" in out
-    assert "| tiny | runnel, LoRA of rank 32 | 1 | 512 (512–512) | 1 |" in out and "| tiny | bert | 2 |" in out
-    assert {spec.lora for spec in fake_workers.started} == {None, 32}
-    fake_workers.answers["runnel"]["train"] = {"error": "it broke"}
-    assert main(["train", "tiny"]) == 1
-    assert main(["train", "tiny", "--to", "nowhere"]) == 1
-    assert "nowhere is not a folder; create it first" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "arguments", [[], ["compare"], ["page"], ["compare", "tiny", "--with", "vllm"], ["compare", "tiny", "--dtypes", "int3"]]
 )
@@ -80,16 +49,3 @@ def test_wrong_usage(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
-
-
-def test_serve(monkeypatch, capsys):
-    """The load itself is tested in tests/server/test_load.py."""
-
-    async def measure(url, model, load, progress):
-        return f"{url} {model} {load.long_tokens} {load.requests} {load.short_clients}"
-
-    monkeypatch.setattr(serving, "server", lambda model: contextlib.nullcontext(f"http://{model}"))
-    monkeypatch.setattr(serving, "measure", measure)
-    monkeypatch.setattr("runnel.models.base.load_model", lambda name: name)
-    assert main("serve --model tiny --long-tokens 7 --requests 3".split()) == 0
-    assert capsys.readouterr().out == "http://tiny tiny 7 3 56\n"

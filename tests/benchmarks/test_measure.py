@@ -2,22 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from helpers.bench_workers import HIDDEN
 
-from benchmarks.measure import Point, answer, compare, set_peak, spread
-from runnel.errors import BackendUnavailable, InputError, MissingDependency
-
-
-def test_a_peak_that_could_not_be_measured(monkeypatch):
-    def point():
-        return Point("m", "runnel", "runnel", "bf16", 64, 1, None, seconds=[1.0])
-
-    full, broken = point(), point()
-    set_peak(full, {"out_of_memory": "killed"})
-    assert (full.outcome, full.note) == ("ok", "memory: out of memory (killed)")
-    set_peak(broken, {"error": "it broke"})
-    assert (broken.outcome, broken.note, broken.to_dict()["tokens_per_s"]) == ("error", "memory: error (it broke)", None)
+from benchmarks.measure import answer, compare, spread
+from runnel.errors import BackendUnavailable, InputError
 
 
 def test_extremes_are_kept():
@@ -37,8 +25,6 @@ def vectors(cosine):
 @pytest.mark.parametrize(
     ("dtype", "cosine", "passed"),
     [
-        ("bf16", 0.991, True),
-        ("bf16", 0.989, False),
         ("int8", 0.996, True),
         ("int8", 0.994, False),
         ("q8_0", 0.985, True),
@@ -61,11 +47,8 @@ def test_other_shapes_and_infinite_numbers_are_wrong():
 @pytest.mark.parametrize(
     ("error", "key"),
     [
-        (MissingDependency("m"), "missing"),
         (MemoryError("m"), "out_of_memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
-        (torch.OutOfMemoryError("m"), "out_of_memory"),
-        (RuntimeError("m"), "error"),
         (BackendUnavailable("m"), "missing"),
         (InputError("m"), "refused"),
         (ValueError("m"), "error"),
@@ -76,17 +59,3 @@ def test_failures_are_answers(error, key):
         raise error
 
     assert key in answer(fail)
-
-
-def test_out_of_memory_in_plain_words():
-    def fail():
-        raise RuntimeError(
-            "[enforce fail at a.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to allocate 219676672 bytes."
-        )
-
-    assert answer(fail)["out_of_memory"] == "no room for 210 MiB more"
-
-
-def test_a_bug_is_not_an_answer():
-    with pytest.raises(ZeroDivisionError):
-        answer(lambda: {"x": 1 / 0})

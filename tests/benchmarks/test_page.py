@@ -10,7 +10,6 @@ from benchmarks import bars, page
 from benchmarks.page_text import figure, page_text, table
 from benchmarks.segments import Grid
 from benchmarks.speed import Settings
-from runnel.errors import InputError
 
 
 @pytest.fixture
@@ -124,22 +123,9 @@ ERROR = {"error": "'lost'", "kind": "KeyError"}
 @pytest.mark.parametrize(
     ("system", "op", "named"),
     [
-        ("runnel", "first", "checks: mamba2-130m runnel bf16: check failed: 'lost'"),
         ("runnel", "hidden", "checks: mamba2-130m runnel bf16: check failed: could not be checked: 'lost'"),
         ("runnel", "time", "points: mamba2-130m runnel bf16 1 2048: error: 'lost'"),
-        (
-            "runnel",
-            "products",
-            "points: mamba2-130m linear layers bf16 1 2048: wrong: its matrix products differ from fp64 by 'lost'",
-        ),
-        ("runnel", "peak", "long: mamba2-130m runnel bf16 1 262144: error: memory: error ('lost')"),
-        ("runnel", "gradient", "training: pocket-mamba2 runnel 1 512: wrong: the gradient could not be checked: 'lost'"),
-        ("runnel", "train", "training: pocket-mamba2 runnel 1 512: error: 'lost'"),
-        ("runnel", "rerank", "remembered: pocket-mamba2 512: error: 'lost'"),
         ("runnel", "fill_index", "search: pocket: error: 'lost'"),
-        ("runnel", "time_indexing", "search: pocket: error: 'lost'"),
-        ("transformers", "first", "checks: mamba2-130m transformers fp32: check failed: 'lost'"),
-        ("transformers", "time", "points: mamba2-130m transformers fp32 1 2048: error: 'lost'"),
         ("transformers", "peak", "points: mamba2-130m transformers fp32 1 2048: error: memory: error ('lost')"),
     ],
 )
@@ -165,27 +151,6 @@ def test_the_published_page_is_what_its_json_says():
     assert page.failures(result | {"parts": [row for row in result["parts"] if row not in unmeasured]}) == []
 
 
-def test_the_parts_are_measured_again(small, tmp_path):
-    page.write_page(tmp_path, lambda message: None)
-    small.answers["runnel"]["parts"] = {"parts": {"matrix products": 1e-3}}
-    assert page.write_section(tmp_path, "parts", lambda message: None) is True
-    text = (tmp_path / "performance.md").read_text()
-    assert "| mamba2-130m | int8 | matrix products 100% | 1 |" in text
-    assert "kernels by name.\n\nMeasured apart from the rest of this page: 2" in text
-
-
-def test_what_cannot_be_measured_by_itself(tmp_path):
-    with pytest.raises(InputError, match="no section 'speed' can be measured by itself; there is search, parts"):
-        page.write_section(tmp_path, "speed", lambda message: None)
-    with pytest.raises(InputError, match=r"has no performance\.json; write the whole page first"):
-        page.write_section(tmp_path, "search", lambda message: None)
-
-
-def test_a_page_needs_its_folder(tmp_path):
-    with pytest.raises(InputError, match="is not a folder"):
-        page.write_page(tmp_path / "nowhere", lambda message: None)
-
-
 def test_figures():
     spread = {"median": 1234.5, "mean": 1300.0, "min": 1000.0, "max": 2000.0, "runs": 3}
     assert figure({"outcome": "ok", "rate": spread}, "rate") == "1,234"
@@ -195,10 +160,3 @@ def test_figures():
     assert figure({"outcome": "ok", "rate": spread}, "rate", middle="mean") == "1,300"
     assert figure({"outcome": "ok", "rate": None}, "rate") == "–"
     assert table(["a", "b"], [["1", "x|y"]]) == "| a | b |\n| --- | --- |\n| 1 | x\\|y |"
-
-
-def test_padding_of_real_lengths():
-    found = page._padding()
-    assert [row["batch"] for row in found] == [8, 32]
-    for row in found:
-        assert row["tokens"] < row["padded_sorted"] < row["padded"]

@@ -1,11 +1,8 @@
 """Plots: what is in them."""
 
-import sys
-
 import pytest
 
 from benchmarks import plots
-from runnel.errors import MissingDependency
 
 
 def cell(tokens, rate, **changes):
@@ -51,31 +48,7 @@ def test_speed_and_memory_by_length(drawn, tmp_path):
     assert memory["m: runnel bf16"] == [[8, 1], [64, 1]]
 
 
-def test_a_bench_of_one_length(drawn, tmp_path):
-    plots.plot_speed([cell(8, 20, batch=4, peak_bytes=None)], tmp_path / "speed.png")
-    assert drawn == [[{"m: runnel bf16, 4 texts": [[8, 20]]}, {}]]
-
-
 def test_horizontal_inference_stands_at_the_end(drawn, tmp_path):
     points = [cell(512, 30, segment=None), cell(512, 10, segment=64), cell(512, 20, segment=128)]
     plots.plot_segments(points, tmp_path / "segments.png")
     assert drawn[0][0] == {"m: 1 x 512 tokens": [[64, 10], [128, 20], [512, 30]]}
-
-
-def test_chunks(drawn, tmp_path):
-    facts = {"operator": "ssd", "batch": 2, "tokens": 64}
-    points = [cell(64, 30, chunk=32) | facts, cell(64, 10, chunk=16) | facts, cell(64, None, chunk=64) | facts]
-    plots.plot_chunks(points, tmp_path / "chunks.png")
-    line = {"ssd: 2 x 64 tokens": [[16, 10], [32, 30]]}
-    assert drawn[0] == [line, {"ssd: 2 x 64 tokens": [[16, 1], [32, 1]]}]
-
-
-def test_nothing_to_show(tmp_path):
-    plots.plot_speed([cell(8, None)], tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependency, match="pip install matplotlib"):
-        plots.plot_speed([], tmp_path / "speed.png")

@@ -6,7 +6,6 @@ import torch
 from benchmarks.profile import PRODUCTS, REST, time_parts
 from benchmarks.subject import Subject
 from runnel.backbones.mamba2 import cpu as mamba2_cpu
-from runnel.errors import InputError
 
 IDS = torch.randint(0, 100, (1, 300), generator=torch.Generator().manual_seed(1))
 
@@ -25,10 +24,3 @@ def test_parts_of_a_step(dtype):
     assert all(seconds > 0 for seconds in parts.values())
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
     assert (mamba2_cpu.kernels.scan_heads, torch.mm) == (kernel, product)
-
-
-def test_a_plain_backbone_has_no_parts():
-    system = Subject("tiny", "fp32", "cpu")
-    system.backbone.double().eval()
-    with pytest.raises(InputError, match="no compiled kernels"):
-        time_parts(system.backbone, lambda: None)

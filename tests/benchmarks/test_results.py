@@ -140,13 +140,6 @@ def test_the_means_of_sets_that_bm25_does_not_solve_are_apart():
     assert solved["hard"] == [] and solved["systems"][1]["all"]["difference"] == -1 and "hard" not in solved["systems"][1]
 
 
-def test_an_unknown_set(data, tmp_path, capsys):
-    assert main(["results", str(data), str(tmp_path / "work"), str(tmp_path), "--only", "tinny"]) == 1
-    assert "there is no set 'tinny'; expected some of " in capsys.readouterr().err
-    assert main(["results", str(tmp_path), str(tmp_path / "work"), str(tmp_path)]) == 1
-    assert "has no retrieval/NAME and no evidence/NAME.jsonl.zst" in capsys.readouterr().err
-
-
 def test_the_published_page_is_what_its_json_says():
     docs = Path(results.__file__).parent.parent / "docs"
     assert page_text(json.loads((docs / "results.json").read_text())) == (docs / "results.md").read_text()

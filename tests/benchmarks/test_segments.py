@@ -1,12 +1,8 @@
 """The sweep over segments and chunks."""
 
-import sys
-
-import pytest
-import torch
 from helpers.bench_workers import wrong_hidden
 
-from benchmarks.segments import Chunks, Grid, _taken, sweep, sweep_chunks
+from benchmarks.segments import Grid, sweep, sweep_chunks
 
 GRID = Grid("m", ((1, 256), (4, 64)), (64, 128, 256, None))
 
@@ -39,19 +35,3 @@ def test_chunks_of_every_operator_agree():
     ]
     assert [c.outcome for c in found] == ["ok"] * 12, found
     assert {c.to_dict()["tokens_per_s"]["runs"] for c in found} == {2}
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux reports peak memory")
-def test_the_memory_that_a_run_takes():
-    def run():
-        return torch.ones(4, 1 << 20).sum(0)[:1]
-
-    result, taken = _taken(run)
-    assert float(result) == 4
-    assert 16 << 20 <= taken < 40 << 20
-
-
-@pytest.mark.parametrize("difference", [0.01, float("nan")])
-def test_no_figure_of_a_chunk_that_differs(difference):
-    shown = Chunks("ssd", 64, 1, 100, difference, 5, [1.0]).to_dict()
-    assert (shown["outcome"], shown["tokens_per_s"], shown["peak_bytes"]) == ("wrong", None, None)

@@ -7,7 +7,6 @@ from helpers.tiny import tiny_model
 from benchmarks.shapes import SHAPES, check_name, describe_subject, load_subject, random_backbone
 from runnel.backbones.transformer.config import TransformerConfig
 from runnel.errors import InputError
-from runnel.models.base import BUILT_IN
 
 TINY_LLAMA = TransformerConfig.of(
     {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1}
@@ -20,31 +19,17 @@ TINY_LLAMA = TransformerConfig.of(
     [  # as published, without an LM head
         ("mamba-130m", 129_135_360),
         ("mamba2-130m", 128_989_632),
-        ("mamba2-370m", 368_346_624),
-        ("mamba-790m", 793_204_224),
-        ("mamba-1.4b", 1_372_178_432),
-        ("llama-3.2-1b", 1_235_814_400),
         ("llama-3.1-70b", 70_553_706_496 - 128256 * 8192),
         ("mistral-7b-v0.1", 7_241_732_096 - 32000 * 4096),
-        ("mistral-7b-v0.3", 7_248_023_552 - 32768 * 4096),
         ("qwen2-1.5b", 1_543_714_304),
         ("pythia-160m", 162_322_944 - 50304 * 768),
-        ("pythia-410m", 405_334_016 - 50304 * 1024),
-        ("pythia-1b", 1_011_781_632 - 50304 * 2048),
-        ("opt-125m", 125_239_296),
         ("opt-350m", 331_196_416),
-        ("opt-1.3b", 1_315_758_080),
         ("bert-base", 109_482_240 - 768 * 769),  # and without the pooler
-        ("bert-large", 335_141_888 - 1024 * 1025),
         ("roberta-base", 124_645_632 - 768 * 769),
-        ("roberta-large", 355_359_744 - 1024 * 1025),
         ("bart-base", 139_420_416),
-        ("bart-large", 406_291_456),
         ("t5-base", 222_903_552),
-        ("t5-large", 737_668_096),
         ("codestral-7b", 7_285_403_648 - 32768 * 4096),
         ("rwkv7-0.1b", 191_034_624 - 65536 * 768),
-        ("rwkv7-0.4b", 450_767_872 - 65536 * 1024),
         ("xlstm-7b", 6_865_424_896 - 50304 * 4096),
     ],
 )
@@ -74,15 +59,8 @@ def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
 def test_unknown_names_list_the_nearest():
     with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
         check_name("mamba2_130m")
-    with pytest.raises(InputError, match=r"'pockets'; the nearest shapes are pocket"):
-        load_subject("pockets", torch.float32)
     with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
         check_name("qqqqq")
-
-
-def test_known_names(tmp_path):
-    for name in (*SHAPES, *BUILT_IN, str(tmp_path), "owner/name"):
-        check_name(name)
 
 
 def test_a_model_folder(tmp_path):
@@ -90,12 +68,6 @@ def test_a_model_folder(tmp_path):
     backbone = load_subject(str(tmp_path / "model"), torch.float64)
     assert (backbone.hidden_size, backbone.num_layers, backbone.fast) == (32, 2, None)
     assert describe_subject(str(tmp_path / "model")).hidden_size == 32
-
-
-def test_random_weights_are_always_the_same():
-    first, second = (load_subject("tiny", torch.float32).state_dict() for _ in range(2))
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
 
 
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])

@@ -3,7 +3,7 @@
 import pytest
 from helpers.bench_workers import wrong_hidden
 
-from benchmarks.speed import Settings, measure, specs
+from benchmarks.speed import Settings, measure
 
 ALL = ("transformers", "llama.cpp", "bert")
 
@@ -69,32 +69,11 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
 
-def test_no_figure_where_nothing_could_be_checked(fake_workers):
-    fake_workers.answers = {"runnel": {"hidden": lambda r: {"out_of_memory": "no room"} if r["plain"] else wrong_hidden(r)}}
-    report, _ = bench(others=("transformers",))
-    assert {p.outcome for p in report.points if p.system != "linear layers"} == {"wrong"}
-    assert report.points[0].note == "could not be checked: no room"
-
-
 def test_no_roofline_whose_products_are_wrong(fake_workers):
     fake_workers.answers = {"runnel": {"products": {"error": 0.5}}}
     report, _ = bench()
     assert {p.outcome for p in report.points if p.system == "linear layers"} == {"wrong"}
     assert figures(report)["runnel", "bf16", 1, 64]["of_roofline"] is None
-
-
-def test_absent_and_unfit_systems_are_named(fake_workers):
-    fake_workers.answers = {
-        "transformers": {"first": {"refused": "it has no RWKV-7"}},
-        "llama.cpp": {"first": {"missing": "not installed"}},
-    }
-    report, _ = bench(others=ALL)
-    assert [(row["system"], row["kind"], row["reason"]) for row in report.skipped] == [
-        ("transformers", "refused", "it has no RWKV-7"),
-        ("llama.cpp", "missing", "not installed"),
-        ("llama.cpp", "missing", "not installed"),
-    ]
-    assert not report.wrong  # a system that is not there is no failure
 
 
 @pytest.mark.parametrize("system", ["runnel", "bert"])
@@ -136,18 +115,6 @@ def test_memory_comes_from_a_fresh_process_for_each_cell(fake_workers):
     assert all(len(p.seconds) == 3 for p in report.points)  # the run for memory is not one of the timed ones
 
 
-@pytest.mark.parametrize("segment", [None, 256])
-def test_horizontal_and_vertical(fake_workers, segment):
-    bench(segment=segment)
-    assert {request["segment"] for _, op, request in fake_workers.asked if op == "time"} == {segment}
-
-
-def test_cells_of_other_systems():
-    settings = Settings(models=("m",), cells=((1, 8), (2, 4)), other_cells=((1, 8),))
-    assert settings.cells_of("runnel") == ((1, 8), (2, 4))
-    assert settings.cells_of("bert") == ((1, 8),)
-
-
 @pytest.mark.parametrize("dtypes", [("bf16", "int8"), ("int8", "bf16"), ("int8",)])
 def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dtypes):
     report, _ = bench(dtypes=dtypes, lengths=(64,), others=("bert",), rounds=2)
@@ -159,18 +126,3 @@ def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dty
     }
     for dtype in dtypes:
         assert found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize(("kind", "wrong"), [("refused", False), ("missing", False), ("error", True)])
-def test_eight_bits_that_are_not_for_a_model_or_processor_are_named(fake_workers, kind, wrong):
-    fake_workers.answers = {"runnel": {"first": {kind: "no 8-bit kernels"}}}
-    report, _ = bench(dtypes=("int8",))
-    assert [(row["dtype"], row["kind"]) for row in report.skipped] == [("int8", kind)]
-    assert report.wrong is wrong
-
-
-def test_the_transformers_library_runs_in_fp32_on_the_cpu():
-    settings = Settings(("m",), ((1, 64),), others=("transformers",))
-    assert [spec.dtype for spec in specs(settings, "m")] == ["bf16", "fp32"]
-    on_gpu = Settings(("m",), ((1, 64),), others=("transformers",), device="cuda")
-    assert [spec.dtype for spec in specs(on_gpu, "m")] == ["bf16", "bf16"]

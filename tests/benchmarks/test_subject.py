@@ -1,16 +1,13 @@
 """What is timed: the model agrees with the plain path, and its linear layers are all of them."""
 
-import numpy as np
 import pytest
 import torch
 from helpers.tiny_shapes import same
 
-from benchmarks import subject
 from benchmarks.measure import compare
 from benchmarks.shapes import load_subject
-from benchmarks.subject import Clock, LinearLayers, Subject, check_device, check_subject
+from benchmarks.subject import Clock, LinearLayers, Subject
 from runnel.backbones.int8 import int8_problem
-from runnel.errors import BackendUnavailable, InputError
 
 INT8_PROBLEM = int8_problem(torch.device("cpu"))
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
@@ -69,63 +66,6 @@ def test_linear_layers_see_every_token_in_segments(monkeypatch):
     linear.run(torch.zeros(3, 50, dtype=torch.int64), 64)
     assert sum(seen) == 150 * len(linear.weights)
     assert set(seen) == {64, 22}
-
-
-@pytest.mark.parametrize(("segment", "steps"), [(None, [100]), (32, [32, 32, 32, 4]), (1024, [100])])
-def test_segments_of_a_run(monkeypatch, segment, steps):
-    system = Subject("tiny", "fp32", "cpu")
-    seen, step = [], system.backbone.step
-    monkeypatch.setattr(system.backbone, "step", lambda ids, *rest: (seen.append(len(ids)), step(ids, *rest))[1])
-    system.run(torch.zeros(2, 50, dtype=torch.int64), segment)
-    assert seen == steps
-
-
-def test_a_check_that_does_not_fit_memory_says_so(monkeypatch):
-    system = Subject("tiny", "fp32", "cpu")
-    monkeypatch.setattr(subject, "available_memory", lambda: 100_000)
-    with pytest.raises(MemoryError, match=r"the check needs 0\.0 GiB for the weights in fp64"):
-        system.plain_hidden(TEXTS)
-
-
-def test_devices(monkeypatch):
-    check_device("cpu")
-    with pytest.raises(InputError, match="must be"):
-        check_device("gpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendUnavailable, match="a GPU was requested but torch sees none; use --device cpu, or install"):
-        check_device("cuda")
-
-
-def test_hidden_vectors_are_of_every_token():
-    system = Subject("tiny", "fp32", "cpu")
-    assert np.isfinite(system.hidden(TEXTS).numpy()).all()
-    assert system.hidden(TEXTS).shape == (49, 64)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("mamba2-13m", ["bf16"], "cpu", 1024),
-            "no shape, model folder or hub id 'mamba2-13m'; the nearest shapes are mamba2-130m",
-        ),
-        (("xlstm-scaled", ["bf16", "int8"], "cpu", 1024), "xlstm-scaled: xLSTM has no 8-bit kernels"),
-    ],
-)
-def test_refused_before_anything_is_loaded(arguments, message):
-    with pytest.raises(InputError, match=message):
-        check_subject(*arguments)
-
-
-def test_too_little_memory_for_one_segment(monkeypatch):
-    monkeypatch.setattr(subject, "available_memory", lambda: 1 << 20)
-    message = r"one segment of 1,024 tokens of tiny needs \d MiB, 1 MiB are free .* use segments of \d+"
-    with pytest.raises(InputError, match=message):
-        check_subject("tiny", ["bf16"], "cpu", 1024)
-    check_subject("tiny", ["bf16"], "cpu", 16)
-    monkeypatch.setattr(subject, "available_memory", lambda: 1 << 10)
-    with pytest.raises(InputError, match="for its weights"):
-        check_subject("tiny", ["bf16"], "cpu", 1024)
 
 
 def test_the_first_run_of_a_short_cell_does_not_count(monkeypatch):

@@ -29,11 +29,6 @@ def test_a_process_answers(tmp_path):
         assert found["agreement"]["fp32 states"] > 0.9999 and len(found["seconds"]["whole pairs"]) == 1
 
 
-def test_an_unknown_model_is_refused():
-    with Worker(Spec("runnel", "tinny", "fp32")) as process:
-        assert "the nearest shapes are tiny" in process.first["refused"]
-
-
 def test_a_process_that_ends_says_why():
     with Worker(Spec("no such system", "tiny", "fp32")) as process:
         assert "error" in process.first
