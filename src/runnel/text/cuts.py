@@ -34,17 +34,11 @@ _PUNCT = (
     r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 )  # ASCII without ' _ ` and the common CJK marks
 
-_SPACE, _NEWLINE, _PUNCTUATION, _ISOLATED, _BLANK = "space", "newline", "punctuation", "isolated", "blank"
-_PATTERNS = {
-    _SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )",
-    _NEWLINE: f"[{_STABLE}](?=\n)",
-    _PUNCTUATION: f"[{_STABLE}](?=[{_PUNCT}])",
-    # In BERT, every ideograph and every punctuation mark is a pre-token of its own.
-    _ISOLATED: f"[{_IDEOGRAPH}](?=[{_STABLE}])|[{_PUNCT}](?=[{_STABLE}{_PUNCT}])|[A-Za-z0-9](?=[{_IDEOGRAPH}])",
-    _BLANK: "[ \n](?=[ \n])",  # blanks make no tokens at all
-}
-_BREAKING = {_SPACE, _NEWLINE, _PUNCTUATION}
+_SPACE, _MARK = "space", "mark"  # a cut before a space; before a newline or a punctuation mark
+_PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}
+_BOTH, _NONE = frozenset(_PATTERNS), frozenset[str]()
 
+_HARMLESS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Nmt", "Prepend", "Strip")
 # Pre-tokenizing expressions whose alternatives never contain a pair (a, b) and look ahead over blanks only.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _KNOWN_SPLITS = frozenset(
@@ -60,26 +54,15 @@ _KNOWN_SPLITS = frozenset(
 
 
 def cut_pattern(spec: Spec) -> re.Pattern[str] | None:
-    """Return a pattern for the places where a text may be cut for this tokenizer.
-
-    Args:
-        spec: a parsed `tokenizer.json`.
-
-    Returns:
-        A pattern: the end of each match is a safe cut. None: the text must be encoded in one call.
-    """
-    kinds, space = _after_normalizer(spec.get("normalizer"))
-    kinds = _after_pre_tokenizer(spec, kinds, space)
-    kinds = _after_added_tokens(spec, kinds)
-    if not kinds:
-        return None
-    return re.compile("|".join(_PATTERNS[kind] for kind in sorted(kinds)))
+    """Return a pattern, the end of each of whose matches is a safe cut. None: a text must be encoded in one call."""
+    kinds, space = _after_normalizer(spec)
+    kinds = _after_pre_tokenizer(spec, kinds, space) & _outside_added_tokens(spec)
+    return re.compile("|".join(_PATTERNS[kind] for kind in sorted(kinds))) if kinds else None
 
 
 def adds_space(spec: Spec) -> bool:
     """Return whether the tokenizer itself puts a space before a text."""
-    parts = _flatten(spec.get("normalizer"), "normalizers") + _flatten(spec.get("pre_tokenizer"), "pretokenizers")
-    for part in parts:
+    for part in _normalizers(spec) + _pre_tokenizers(spec):
         kind = part["type"]
         if kind == "Prepend" or (kind == "ByteLevel" and part.get("add_prefix_space", False)):
             return True
@@ -88,13 +71,12 @@ def adds_space(spec: Spec) -> bool:
     return False
 
 
-def whole_word_limit(spec: Spec) -> int | None:
-    """Return the length beyond which a word becomes one unknown token (WordPiece after BERT's splitting), else None."""
-    model, pre = spec["model"], spec.get("pre_tokenizer") or {}
-    bert = pre.get("type") == "BertPreTokenizer" and (spec.get("normalizer") or {}).get("type") in (None, "BertNormalizer")
-    if model.get("type") != "WordPiece" or not bert or any(not token.get("special") for token in spec.get("added_tokens") or []):
-        return None
-    return int(model.get("max_input_chars_per_word", 100))
+def _normalizers(spec: Spec) -> list[Spec]:
+    return _flatten(spec.get("normalizer"), "normalizers")
+
+
+def _pre_tokenizers(spec: Spec) -> list[Spec]:
+    return _flatten(spec.get("pre_tokenizer"), "pretokenizers")
 
 
 def _flatten(part: Spec | None, key: str) -> list[Spec]:
@@ -105,100 +87,73 @@ def _flatten(part: Spec | None, key: str) -> list[Spec]:
     return [part]
 
 
-def _after_normalizer(normalizer: Spec | None) -> tuple[set[str], str]:
+def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
     """Return the kinds of cuts that survive the normalizer, and what it turns a space into."""
-    kinds, space = set(_PATTERNS), " "
-    parts = _flatten(normalizer, "normalizers")
-    for part in parts:
+    kinds, space = _BOTH, " "
+    for part in _normalizers(spec):
         kind = part["type"]
-        if kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Nmt", "Prepend", "Strip"):
-            continue
-        if kind == "Precompiled":  # works on graphemes: a space or newline after a letter always starts a new grapheme
-            kinds &= {_SPACE, _NEWLINE}
+        if kind == "Precompiled":  # works on graphemes: a space after a letter always starts a new grapheme
+            kinds = frozenset([_SPACE])
         elif kind == "Replace" and part["pattern"] in ({"String": " "}, {"Regex": " {2,}"}) and part["content"] == "\u2581":
             space = part["content"]
-        elif kind == "Replace" and set(part["pattern"].get("String", " ")) <= set("'`"):
-            continue
-        else:
-            return set(), space
-    # Blanks and ideographs behave as described only with BERT's own normalizer and pre-tokenizer.
-    plain_bert = len(parts) == 1 and parts[0]["type"] == "BertNormalizer" and parts[0].get("handle_chinese_chars")
-    return (kinds if plain_bert else kinds - {_ISOLATED, _BLANK}), space
+        elif kind not in _HARMLESS and not (kind == "Replace" and set(part["pattern"].get("String", " ")) <= set("'`")):
+            return _NONE, space
+    return kinds, space
 
 
-def _breaks(part: Spec, space: str) -> tuple[set[str], set[str]]:
+def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return (kinds where this pre-tokenizer always splits, kinds that it leaves to the others)."""
-    kind = part["type"]
+    kind, only_space = part["type"], frozenset([_SPACE])
     if kind == "Metaspace":
         split = part.get("split", True) and part.get("replacement", "\u2581") == "\u2581"
-        return ({_SPACE} if split else set()), {_SPACE, _NEWLINE}
+        return (only_space if split else _NONE), only_space
     if space != " ":
-        return set(), set()
-    if kind == "BertPreTokenizer":
-        return _BREAKING | {_ISOLATED, _BLANK}, set()
-    if kind == "Whitespace" or (kind == "ByteLevel" and part.get("use_regex", True)):
-        return set(_BREAKING), set()
+        return _NONE, _NONE
+    if kind in ("BertPreTokenizer", "Whitespace") or (kind == "ByteLevel" and part.get("use_regex", True)):
+        return _BOTH, _NONE
     if kind == "WhitespaceSplit":
-        return {_SPACE, _NEWLINE}, set()
-    if kind == "ByteLevel" or kind == "Digits":
-        return set(), set(_BREAKING)
+        return only_space, _NONE
+    if kind in ("ByteLevel", "Digits"):
+        return _NONE, _BOTH
     if kind == "Punctuation" and part.get("behavior", "Isolated") != "MergedWithNext":
-        return set(), {_SPACE, _NEWLINE}
-    if kind == "Split" and not part.get("invert", False) and part.get("behavior") == "Isolated":
-        return (set(_BREAKING) if part["pattern"].get("Regex") in _KNOWN_SPLITS else set()), set()
-    return set(), set()
+        return _NONE, only_space
+    known = kind == "Split" and part["pattern"].get("Regex") in _KNOWN_SPLITS
+    return (_BOTH if known and not part.get("invert", False) and part.get("behavior") == "Isolated" else _NONE), _NONE
 
 
-def _after_pre_tokenizer(spec: Spec, kinds: set[str], space: str) -> set[str]:
-    parts = _flatten(spec.get("pre_tokenizer"), "pretokenizers")
-    if any(part["type"] in ("BertPreTokenizer", "Metaspace") for part in parts) and len(parts) > 1:
-        kinds = kinds - {_ISOLATED, _BLANK}
-    broken: set[str] = set()
-    passed = set(kinds)
-    for part in parts:
+def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:
+    broken, passed = _NONE, kinds
+    for part in _pre_tokenizers(spec):
         breaks, leaves = _breaks(part, space)
         broken |= passed & breaks
         passed &= breaks | leaves | broken
         space = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}.get(part["type"], space)
-        if not passed:
-            return set()
-    unbroken = passed - broken
-    return broken | {kind for kind in unbroken if _vocabulary_breaks(spec["model"], kind, space)}
+    return broken | (passed & {_SPACE} if _vocabulary_breaks(spec["model"], space) else _NONE)
 
 
-def _vocabulary_breaks(model: Spec, kind: str, space: str) -> bool:
-    """Return whether no merge of a BPE model can cross a cut of this kind."""
+def _vocabulary_breaks(model: Spec, space: str) -> bool:
+    """Return whether no merge of a BPE model can cross a cut before a space."""
     if model.get("type") != "BPE" or model.get("ignore_merges"):
         return False
-    if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix") or kind not in (_SPACE, _NEWLINE):
+    if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
         return False
-    newline = "\u010a" if space == "\u0120" else "\n"
-    right = space if kind == _SPACE else newline
-    vocab = model["vocab"]
+    inner = re.compile(rf"[^\s\u2581\u0120\u010a]{space}")
     # A character outside the vocabulary could be fused with its neighbors into one unknown token.
-    known = right in vocab or (right == "\n" and model.get("byte_fallback") and "<0x0A>" in vocab)
-    inner = re.compile(rf"[^\s\u2581\u0120\u010a]{right}")
-    return bool(known) and not any(inner.search(token) for token in vocab)
+    return space in model["vocab"] and not any(inner.search(token) for token in model["vocab"])
 
 
-def _after_added_tokens(spec: Spec, kinds: set[str]) -> set[str]:
-    """Drop the kinds of cuts that could fall inside an added token that is matched in text."""
+def _outside_added_tokens(spec: Spec) -> frozenset[str]:
+    """Return the kinds of cuts that cannot fall inside an added token that is matched in text."""
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
-    strips = any(part["type"] == "Strip" for part in _flatten(spec.get("normalizer"), "normalizers"))
+    strips = any(part["type"] == "Strip" for part in _normalizers(spec))
     # Text after a matched token counts as the start of a text, which the one character kept before a cut cannot show.
     starts = (strips or adds_space(spec)) and any(not token["content"].isspace() for token in matched)
-    if starts or any(token.get("rstrip") for token in matched):
-        return set()
-    if any(token.get("single_word") for token in matched):
-        kinds = kinds - {_ISOLATED}
     letters = set("".join(token["content"] for token in matched))
     # A special token is not matched, but the search skips its text: this matters where another token could overlap it.
     contents = [token["content"] for token in added if not token.get("special") or letters & set(token["content"])]
     blank_inside = any(re.search(r"[^\s\u2581][\s\u2581]", content) for content in contents)
+    if starts or blank_inside or any(token.get("rstrip") for token in matched):
+        return _NONE
     other_inside = any(re.search(rf".[{_PUNCT}{_IDEOGRAPH}]|[{_PUNCT}{_IDEOGRAPH}].", content, re.DOTALL) for content in contents)
-    run_inside = any(re.search(r"\s\s", content) for content in contents)
-    dropped = {_SPACE, _NEWLINE} if blank_inside else set()
-    dropped |= {_PUNCTUATION, _ISOLATED} if other_inside else set()
-    dropped |= {_BLANK} if run_inside or blank_inside else set()
-    return kinds - dropped
+    return frozenset([_SPACE]) if other_inside else _BOTH

@@ -1,11 +1,9 @@
-"""Tokenizers of the tokenizers library (tokenizer.json, or converted from SentencePiece), in bounded memory.
+"""Tokenizers of the tokenizers library (tokenizer.json, or converted from SentencePiece).
 
-Exactness. `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library
-on the whole text. Long texts are cut only at places that the tokenizer's own definition proves safe
-(`cuts.py`): after a word or closing mark before a space, after a letter or digit before a newline or a punctuation mark, and
-so on. Text between two cuts is encoded in one piece, so a text without cuts (or a tokenizer whose pipeline is not
-recognized; `LibraryTokenizer.streams` is then False) needs memory in proportion to the longest stretch between two cuts.
-One case is bounded even then: with WordPiece a word over the length limit is one unknown token, so only its ends are kept.
+`encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library on the whole
+text. Long texts are cut only at places that the tokenizer's own definition proves safe (`cuts.py`): after a word or closing
+mark before a space, after a letter or digit before a newline or a punctuation mark. Memory is in proportion to the longest
+stretch between two cuts; a tokenizer whose pipeline is not recognized has none (`LibraryTokenizer.streams` is False).
 
 The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies have "</s>" as a
 piece) give the unknown token instead.
@@ -27,7 +25,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.files import write
 from runnel.records import expect_text, read_model_json
 from runnel.text import sentencepiece
-from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
+from runnel.text.cuts import Spec, adds_space, cut_pattern
 from runnel.text.tokenizer import (
     LIBRARY_FILE,
     MOST_IDS,
@@ -43,25 +41,13 @@ from runnel.text.tokenizer import (
 
 _PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
 _GROUP_CHARS = 1 << 18  # one parallel batch
-_WORD_CHARS = 1 << 16  # an unbroken word is examined again after every such length
-_KEPT_WORD_CHARS = 1 << 10
 
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the tokenizers library, with the attributes of every `Tokenizer`."""
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
-        """Build from the content of files; `load` reads them from a folder.
-
-        Args:
-            source: the content of a `tokenizer.json`.
-            begin, end: markers as tokens or ids.
-            config: the content of `tokenizer_config.json`, kept for `save`.
-
-        Raises:
-            CheckpointError: the source is not a tokenizer.
-            InputError: a marker is not in the vocabulary.
-        """
+        """Build from the content of a `tokenizer.json`. `config`: the content of `tokenizer_config.json`, kept for `save`."""
         try:
             spec = json.loads(source)
             self._library = tokenizers.Tokenizer.from_str(source)
@@ -87,12 +73,7 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> LibraryTokenizer:
-        """Read a tokenizer.json or a SentencePiece model and, if its folder has them, the files that name its markers.
-
-        Args:
-            path: the file.
-            begin, end: markers that replace those of the files (bos or cls token, eos or sep token).
-        """
+        """Read a tokenizer.json or a SentencePiece model and, if its folder has them, the files that name its markers."""
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
         config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
@@ -126,10 +107,6 @@ class LibraryTokenizer(Tokenizer):
     @cached_property
     def _cuts(self) -> re.Pattern[str] | None:
         return cut_pattern(json.loads(self._source))
-
-    @cached_property
-    def _word_limit(self) -> int | None:
-        return whole_word_limit(json.loads(self._source))
 
     @cached_property
     def adds_space(self) -> bool:  # type: ignore[override]
@@ -190,9 +167,7 @@ class LibraryTokenizer(Tokenizer):
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
         """Encode texts in one parallel call (the library releases Python's lock).
 
-        Args:
-            texts: each begins with `guards[i]` characters of context, whose tokens are dropped.
-            bases: offset of the first character after the context.
+        Text i begins with `guards[i]` characters of context, whose tokens are dropped; `bases[i]` is the offset after them.
         """
         if not texts:
             return []
@@ -232,9 +207,7 @@ class LibraryStream:
         self._tokenizer = tokenizer
         self._parts: list[str] = []
         self._chars = 0
-        self._checked = 0
         self._before = ""  # the character before `text`; empty at the start of the stream
-        self._word_start: int | None = None  # `text` continues an unknown word that started here
         self.position = position
 
     @property
@@ -243,15 +216,15 @@ class LibraryStream:
         return self._parts[0]
 
     def save(self) -> str:
-        return json.dumps([self.text, self._before, self.position, self._word_start])
+        return json.dumps([self.text, self._before, self.position])
 
     def restore(self, saved: str) -> None:
-        text, before, position, word_start = unpack_saved(saved, str, str, int, (int, type(None)))
+        text, before, position = unpack_saved(saved, str, str, int)
         cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None and before else None
         if before and (cut is None or cut.end() != len(before)):  # tokens could cross this cut
             raise damaged_stream()
-        self._before, self.position, self._word_start = before, position, word_start
-        self._parts, self._chars, self._checked = [text], len(text), 0
+        self._before, self.position = before, position
+        self._parts, self._chars = [text], len(text)
 
     def feed(self, text: str) -> Encoded:
         if not text:
@@ -260,12 +233,11 @@ class LibraryStream:
         self._parts.append(text)
         self._chars += len(text)
         if cut is None:
-            return self._shorten_word()
+            return Encoded.empty()
         whole = self.text
         cut = len(whole) - cut
         done = self._encode(whole[:cut])
-        self._before, self._parts, self._chars, self._checked = whole[cut - 1], [whole[cut:]], len(whole) - cut, 0
-        self._word_start = None
+        self._before, self._parts, self._chars = whole[cut - 1], [whole[cut:]], len(whole) - cut
         self.position += cut
         return done
 
@@ -275,7 +247,7 @@ class LibraryStream:
     def finish(self) -> Encoded:
         done = self.peek()
         self.position += self._chars
-        self._parts, self._chars, self._checked, self._before, self._word_start = [], 0, 0, "", None
+        self._parts, self._chars, self._before = [], 0, ""
         return done
 
     def _last_cut(self, text: str) -> int | None:
@@ -307,28 +279,7 @@ class LibraryStream:
             heads = [text[start - 1] if start else self._before for start in starts]
             parts = [head + text[start:stop] for head, start, stop in zip(heads, starts, stops, strict=True)]
             done += tokenizer._encode_parts(parts, [len(head) for head in heads], [self.position + start for start in starts])
-        joined = Encoded.join(done)
-        if self._word_start is not None and len(joined):
-            joined.starts[0] = self._word_start
-        return joined
-
-    def _shorten_word(self) -> Encoded:
-        """Drop the middle of an over-long word, which is one unknown token whatever follows (WordPiece only)."""
-        limit = self._tokenizer._word_limit
-        if limit is None or self._chars < self._checked + _WORD_CHARS:
-            return Encoded.empty()
-        self._checked = self._chars
-        whole = self.text
-        kept = whole[-max(_KEPT_WORD_CHARS, 8 * limit) :]
-        library = self._tokenizer._library
-        normal = library.normalizer.normalize_str(kept) if library.normalizer else kept
-        if [part for part, _ in library.pre_tokenizer.pre_tokenize_str(normal)] != [normal] or len(normal) <= limit:
-            return Encoded.empty()
-        done = self._encode(whole)
-        self._word_start = int(done.starts[-1])
-        self.position += len(whole) - len(kept)
-        self._parts, self._chars, self._checked, self._before = [kept], len(kept), 0, ""
-        return Encoded(done.ids[:-1], done.starts[:-1], done.ends[:-1])
+        return Encoded.join(done)
 
 
 def _read_text(path: Path) -> str:

@@ -58,53 +58,14 @@ def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: Trie) ->
 
 
 @njit(**_OPTIONS)
-def _blank(data: np.ndarray, at: int) -> int:
-    """Return the length in bytes of a whitespace character (as in `str.isspace`) that starts here, else 0."""
-    first = data[at]
-    if first < 0x80:
-        return 1 if 9 <= first <= 13 or 28 <= first <= 32 else 0
-    if first == 0xC2:  # U+0085, U+00A0
-        return 2 if data[at + 1] == 0x85 or data[at + 1] == 0xA0 else 0
-    if first < 0xE1 or first > 0xE3:
-        return 0
-    second, third = data[at + 1], data[at + 2]
-    if first == 0xE2:  # U+2000 to U+200A, U+2028, U+2029, U+202F; U+205F
-        general = second == 0x80 and (third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF)
-        return 3 if general or (second == 0x81 and third == 0x9F) else 0
-    ogham, ideographic = second == 0x9A and third == 0x80, second == 0x80 and third == 0x80  # U+1680, U+3000
-    return 3 if (ogham if first == 0xE1 else ideographic) else 0
-
-
-@njit(**_OPTIONS)
-def _leading_blanks(data: np.ndarray, position: int, stop: int) -> int:
-    """Return the number of leading whitespace characters of the token that is these bytes; 0 if it is all whitespace."""
-    while (data[position] & 0xC0) == 0x80:  # to the start of the character
-        position -= 1
-    count = 0
-    while position < stop:
-        size = _blank(data, position)
-        if size == 0:
-            return count
-        position += size
-        count += 1
-    return 0
-
-
-@njit(**_OPTIONS)
 def match(
     data: np.ndarray, first: int, final: bool, trie: Trie, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[int, int, int]:
     """Cut bytes into tokens from the left, each as long as possible. Every single byte must be a token.
 
-    Args:
-        data: (B,) uint8, UTF-8 from the start of a character.
-        first: tokens begin at this byte of the first character.
-        final: the text ends here. Otherwise matching stops before a token that more bytes could lengthen.
-        ids, starts, ends: (B,) receive the tokens: id, index of the first character (after leading whitespace, unless the token
-            is all whitespace), index after the last character.
-
-    Returns:
-        (number of tokens, bytes used, index of the character of the next byte).
+    `data` (B,) uint8 is UTF-8 from the start of a character, at whose byte `first` the tokens begin. Unless the text ends here
+    (`final`), matching stops before a token that more bytes could lengthen. `ids`, `starts` and `ends` (B,) receive the tokens
+    and their characters. Returns (number of tokens, bytes used, index of the character of the next byte).
     """
     count, position, character = 0, first, 0
     while position < len(data):
@@ -120,7 +81,7 @@ def match(
         else:
             if not final:
                 break
-        ids[count], starts[count] = token, character + _leading_blanks(data, position, stop)
+        ids[count], starts[count] = token, character
         for byte in data[position + 1 : stop]:
             character += (byte & 0xC0) != 0x80  # not a continuation byte: a character starts here
         ends[count] = character + 1

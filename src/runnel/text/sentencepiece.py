@@ -34,14 +34,7 @@ class Piece(NamedTuple):
 
 
 def convert(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read and convert a SentencePiece model.
-
-    Returns:
-        The content of the tokenizer.json, and the names of the begin and end markers as in tokenizer_config.json.
-
-    Raises:
-        CheckpointError: damaged, or of a kind that cannot be converted exactly.
-    """
+    """Return the content of the tokenizer.json, and the names of the begin and end markers as in tokenizer_config.json."""
     try:
         pieces, trainer, normalizer = _parse(path.read_bytes())
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -52,25 +45,20 @@ def convert(path: Path) -> tuple[str, dict[str, Any]]:
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if normalizer.get(3, 1):
         normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
-    special = [number for number, piece in enumerate(pieces) if piece.kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)]
+    special = [(number, piece.text) for number, piece in enumerate(pieces) if piece.kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    unknown = next(piece.text for piece in pieces if piece.kind == _UNKNOWN)
-    model = {
-        "type": "BPE",
-        "vocab": {piece.text: number for number, piece in enumerate(pieces)},
-        "merges": _merges(pieces),
-        "unk_token": unknown,
-        "fuse_unk": True,
-        "byte_fallback": bool(trainer.get(35)),
-    }
     spec = {
         "version": "1.0",
-        "added_tokens": [{"id": number, "content": pieces[number].text, **flags} for number in special],
+        "added_tokens": [{"id": number, "content": text, **flags} for number, text in special],
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
-        "model": model,
+        "model": {
+            "type": "BPE",
+            "vocab": {piece.text: number for number, piece in enumerate(pieces)},
+            "merges": _merges(pieces),
+            "unk_token": next(piece.text for piece in pieces if piece.kind == _UNKNOWN),
+            "fuse_unk": True,
+            "byte_fallback": bool(trainer.get(35)),
+        },
     }
     markers = {"bos_token": trainer.get(41, 1), "eos_token": trainer.get(42, 2)}
     names = {key: pieces[number].text for key, number in markers.items() if 0 <= number < len(pieces)}

@@ -288,7 +288,7 @@ def unencodable(texts: Iterable[str], error: Exception) -> InputError:
     return InputError(f"the text cannot be encoded: {error}")
 
 
-def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
+def unpack_saved(saved: str, *kinds: type) -> list[Any]:
     """Read the JSON list of a stream's `save`, checking types, surrogates in text and the range of offsets.
 
     Raises:

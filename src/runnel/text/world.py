@@ -22,7 +22,17 @@ import numpy as np
 from runnel.errors import CheckpointError
 from runnel.files import write
 from runnel.records import expect_text
-from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
+from runnel.text.tokenizer import (
+    MOST_IDS,
+    WORLD_FILE,
+    Encoded,
+    Marker,
+    Tokenizer,
+    damaged_stream,
+    skip_spaces,
+    unencodable,
+    unpack_saved,
+)
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
 _PIECE_CHARS = 1 << 16  # per call: bounds the memory, long enough to hide the overhead
@@ -35,12 +45,7 @@ class WorldTokenizer(Tokenizer):
     marker_rows = 65536
 
     def __init__(self, source: str, *, begin: Marker = 0, end: Marker = 0) -> None:
-        """Build from the content of a vocabulary file; `Tokenizer.load` reads it from a folder.
-
-        Args:
-            source: the content of `rwkv_vocab_v20230424.txt`.
-            begin, end: markers as tokens or ids.
-        """
+        """Build from the content of `rwkv_vocab_v20230424.txt`."""
         from runnel.text import longest_match  # imports numba, which takes half a second
 
         tokens = _read_vocabulary(source)
@@ -53,16 +58,7 @@ class WorldTokenizer(Tokenizer):
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> WorldTokenizer:
-        """Read a vocabulary file.
-
-        Args:
-            path: the file.
-            begin, end: markers; None: 0, the end of a document, which also comes before each document.
-
-        Raises:
-            CheckpointError: not such a vocabulary.
-            InputError: a marker is not in the vocabulary.
-        """
+        """Read a vocabulary file. The markers are 0 by default: the end of a document, which also comes before each document."""
         try:
             source = path.read_bytes().decode("utf-8")
             return cls(source, begin=0 if begin is None else begin, end=0 if end is None else end)
@@ -104,14 +100,8 @@ class WorldTokenizer(Tokenizer):
     def cut(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
         """Encode a text of whose first character `used` bytes belong to an earlier token.
 
-        Args:
-            final: the text ends here; otherwise tokens that more text could change are omitted.
-
-        Returns:
-            (tokens, characters consumed, bytes consumed of the next character).
-
-        Raises:
-            InputError: the text holds a lone surrogate.
+        Unless the text ends here (`final`), tokens that more text could change are omitted. Returns (tokens, characters consumed,
+        bytes consumed of the next character).
         """
         try:
             data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
@@ -119,7 +109,8 @@ class WorldTokenizer(Tokenizer):
             raise unencodable([text], error) from error
         ids, starts, ends = np.empty(len(data), np.int32), np.empty(len(data), np.int64), np.empty(len(data), np.int64)
         count, stop, characters = self._match(data, used, final, self._trie, ids, starts, ends)
-        done = Encoded(ids[:count].copy(), starts[:count].copy(), ends[:count].copy())  # the arrays are as long as the bytes
+        ends = ends[:count].copy()  # the arrays are as long as the bytes
+        done = Encoded(ids[:count].copy(), skip_spaces(text, starts[:count].copy(), ends), ends)
         lead = stop
         while lead < len(data) and data[lead] & 0xC0 == 0x80:
             lead -= 1
