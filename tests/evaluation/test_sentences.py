@@ -14,7 +14,6 @@ from runnel.evaluation.sentences import (
     by_embedder,
     by_retriever,
     calibration,
-    cut_into_pieces,
     judge,
     precision_recall,
     recall_by_position,
@@ -136,29 +135,6 @@ def test_a_retriever():
 
 
 # ---- pieces, positions, depths -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("context", "pieces"),
-    [
-        (1, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
-        (5, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
-        (6, ["One cat. Two dogs. ", "Three birds. Four fish. "]),
-        (11, ["One cat. Two dogs. Three birds. ", "Four fish. "]),
-        (12, [TEXT]),
-    ],
-)
-def test_pieces_are_whole_sentences(context, pieces):
-    """Each sentence has three tokens: two words and the full stop."""
-    starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])
-    assert [TEXT[start:end] for start, end in cut_into_pieces(TEXT, starts, context)] == pieces
-
-
-def test_white_space_is_no_piece():
-    text = "\n\n  One cat.\n\n\n   \n\nTwo dogs.\n\n"
-    pieces = cut_into_pieces(text, np.array([text.index("One"), text.index("Two")]), 1)
-    assert "".join(text[start:end] for start, end in pieces) == text and all(text[a:b].strip() for a, b in pieces[1:])
-    assert cut_into_pieces("", np.zeros(0, int), 1) == []
 
 
 def test_a_sentence_alone_is_scored_without_the_others():

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from runnel.commands import evaluate_retrieval
-from runnel.errors import CheckpointError, InputError, ReadError
-from runnel.evaluation.sentences import split_chunks
+from runnel.errors import CheckpointError, ReadError
 from runnel.integrations import embedders
 from runnel.integrations.embedders import ApiEmbedder, LibraryEmbedder
 
@@ -89,15 +88,6 @@ def test_refusals_and_other_answers_are_reported(server, status, body, message):
     with pytest.raises(ReadError, match=message):
         ApiEmbedder("toy").encode_query(["red"])
     assert len(server.requests) == 1
-
-
-def test_chunks_tile_a_document():
-    assert split_chunks("a b  c\nd e ", 2).tolist() == [[0, 5], [5, 9], [9, 11]]
-    assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [[0, 0]]
-    text = "word " * 601
-    assert [len(text[a:b].split()) for a, b in split_chunks(text, 300)] == [300, 300, 1]
-    with pytest.raises(InputError, match="a chunk has 0 words"):
-        split_chunks("a", 0)
 
 
 @pytest.fixture

@@ -67,36 +67,23 @@ _MSMARCO |= {
     "document-dl20": _Judged("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _DL, 45),
 }
 
-Row = tuple[object, Mapping[str, Any]]  # its place, and its values
+Row = tuple[str, dict[str, Any]]  # its place, and its values
 
 
 @dataclass(frozen=True)
 class Set:
-    """A retrieval task, of a benchmark or by itself.
+    """A retrieval task, of a benchmark or by itself."""
 
-    Attributes:
-        name: of its result files.
-        source: finds its files, or writes them into a folder.
-        metrics: what is reported unless the user says otherwise.
-        group: sets with one group count as one in means.
-    """
-
-    name: str
-    source: Callable[[Path], TaskFiles]
-    metrics: tuple[str, ...] = METRICS
-    group: str = ""
+    name: str  # of its result files
+    source: Callable[[Path], TaskFiles]  # finds its files, or writes them into a folder
+    metrics: tuple[str, ...] = METRICS  # what is reported unless the user says otherwise
+    group: str = ""  # sets with one group count as one in means
 
 
 def find_sets(task: str, corpus: str | None = None, queries: str | None = None) -> list[Set]:
     """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or generated:needle or generated:passkey.
 
-    Args:
-        task: a path; for one set of a folder that has several, the folder's path, / and the set's name.
-        corpus, queries: the texts of qrels.
-
-    Raises:
-        InputError: the task does not exist, or its folder has no known form; the message has the nearest names.
-        ReadError: a file is damaged.
+    For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
     if task.startswith("generated:"):
         return [Set(one.name, one.write, ("nDCG@1",), one.kind) for one in find_generated(task.removeprefix("generated:"))]
@@ -216,7 +203,6 @@ def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
 
 
 def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
-    """Yield rows."""
     for where, row in read_rows(files):
         if not row.keys() >= set(names) or not isinstance(row.get("answer_pids", []), list):
             raise InputError(f"{where}: expected {', '.join(names)}, as in LoCoV1, got {keys(row)}")

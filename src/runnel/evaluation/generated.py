@@ -88,11 +88,7 @@ class Generated:
 
 
 def find_generated(name: str) -> list[Generated]:
-    """Return the sets called "needle", "passkey", or one of them with its length: "needle-256".
-
-    Raises:
-        InputError: there is no such set; the message has the nearest names.
-    """
+    """Return the sets called "needle", "passkey", or one of them with its length: "needle-256"."""
     sets = [Generated(kind, length) for kind in ("needle", "passkey") for length in LENGTHS]
     chosen = [one for one in sets if name in (one.kind, one.name)]
     if not chosen:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,7 @@ Metrics = Mapping[str, Any]
 
 
 def parse_metrics(names: Iterable[str]) -> Metrics:
-    """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1.
-
-    Raises:
-        InputError: no names, or an unknown one; the message has the nearest.
-        MissingDependency: ir-measures is not installed.
-    """
+    """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1."""
     measures = _library()
     parsed = {}
     for name in (name.strip() for name in names):
@@ -58,14 +55,7 @@ def evaluate(
     """Return query id -> metric -> value, for each query of the qrels: 0 if the run does not have it.
 
     Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to A. The providers of
-    ir-measures break ties in different ways, so they are given ranks.
-
-    Args:
-        qrels: query id -> document id -> grade.
-        run: query id -> document id -> score. Queries without judgments are not measured.
-
-    Raises:
-        InputError: a metric needs a package that is not installed.
+    ir-measures break ties in different ways, so they are given ranks. Queries without judgments are not measured.
     """
     measures = _library()
     ranks = {query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))} for query in qrels}
@@ -74,9 +64,8 @@ def evaluate(
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
     try:
-        for one in (
-            () if not names else measures.iter_calc(list(names), qrels, {query: found for query, found in ranks.items() if found})
-        ):
+        run = {query: found for query, found in ranks.items() if found}
+        for one in measures.iter_calc(list(names), qrels, run) if names else ():
             for name in names[one.measure]:
                 values[one.query_id][name] = float(one.value)
     except (ValueError, RuntimeError) as error:
@@ -98,6 +87,15 @@ def mean(values: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
     return {metric: float(np.mean([one[metric] for one in values.values()])) for metric in first}
 
 
+def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
+    """Return name -> lengths: up to the first bound, from one to the next, and above the last."""
+    names = [f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)]
+    edges = [0, *(bound + 1 for bound in bounds), sys.maxsize]
+    return dict(
+        zip([f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"], starmap(range, pairwise(edges)), strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two systems on the same queries: means, b - a with its 95 % interval, and how likely it is by chance (p)."""
@@ -115,9 +113,6 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     """Compare two systems by their values for the same queries: a paired randomization test and a bootstrap interval.
 
     Source: Smucker, Allan and Carterette, 2007: two-sided, by the mean, 10,000 rounds.
-
-    Raises:
-        InputError: unequal numbers of values, or none.
     """
     if len(a) != len(b) or not len(a):
         raise InputError(
@@ -138,12 +133,7 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
 
 
 def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean over sets of paired differences, each set alike, and its 90 % bootstrap interval.
-
-    Args:
-        sets: the set of each query; queries are resampled within their set.
-        difference: float64 (N,), of each query.
-    """
+    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
     rng = np.random.default_rng(seed)
     names, of = sorted(set(sets)), np.array(sets)
     parts = [difference[of == name] for name in names]

@@ -65,21 +65,13 @@ class Target:
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """What search found for a question.
-
-    Attributes:
-        rank: of the first document that answers, from 1; None: it is not among the first `DEPTH`.
-        place: the same of the first document of which a shown sentence is at the expected place.
-        sentence: rank of the expected sentence among those of the document at `rank`; None: not known.
-        found: the first documents.
-        problem: what went wrong; None if nothing did.
-    """
+    """What search found for a question."""
 
     question: Question
-    rank: int | None
-    place: int | None
-    sentence: int | None
-    found: tuple[str, ...]
+    rank: int | None  # of the first document that answers, from 1; None: it is not among the first `DEPTH`
+    place: int | None  # the same of the first document of which a shown sentence is at the expected place
+    sentence: int | None  # rank of the expected sentence among those of the document at `rank`; None: not known
+    found: tuple[str, ...]  # the first documents
     problem: Problem | None = None
 
     def values(self) -> dict[str, float]:
@@ -99,9 +91,6 @@ def read_questions(path: str | Path) -> list[Question]:
 
     A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
     "text" that is in the answer, and an "id".
-
-    Raises:
-        InputError: a row is not so, two rows have one id, or there are none.
     """
     questions: dict[str, Question] = {}
     for number, (where, row) in enumerate(read_named(Path(path)), start=1):
@@ -136,9 +125,6 @@ def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
     """Return what answers each question in an index, by question id.
 
     A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
-
-    Raises:
-        InputError: a name could mean several files, or no file of any question is in the index.
     """
     names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
     targets = {question.id: _target(question, names, index) for question in questions}
@@ -221,11 +207,7 @@ def _nearest(wanted: str, texts: Iterable[str]) -> str:
 
 
 def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
-    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`.
-
-    Args:
-        options: of `Index.search`.
-    """
+    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
     if not target.documents:
         return AnsweredQuestion(question, None, None, None, (), target.problem)
     read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.evaluation.pieces import windows
 from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
 from runnel.training import recipes
@@ -27,24 +28,13 @@ from runnel.training.corpora import Texts
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of queries and documents; None: all.
+    """What is read of queries and documents; None: all."""
 
-    Attributes:
-        max_tokens: of a document, for a reranker of query and document, special ones included.
-        max_query_tokens: of a query, for an embedder.
-        segment_tokens: of a segment's text. Only with it the next two count.
-        stride: tokens from the start of a segment to the next; None: `segment_tokens`, so that segments do not overlap.
-        aggregate: how a document's score is made of its segments'.
-
-    Raises:
-        InputError: a stride that would leave out text, or a cut as well as segments.
-    """
-
-    max_tokens: int | None = None
-    max_query_tokens: int | None = None
-    segment_tokens: int | None = None
-    stride: int | None = None
-    aggregate: Literal["max", "sum"] = "max"
+    max_tokens: int | None = None  # of a document, for a reranker of query and document, special ones included
+    max_query_tokens: int | None = None  # of a query, for an embedder
+    segment_tokens: int | None = None  # of a segment's text; only with it the next two count
+    stride: int | None = None  # tokens from the start of a segment to the next; None: segments do not overlap
+    aggregate: Literal["max", "sum"] = "max"  # how a document's score is made of its segments'
 
     def __post_init__(self) -> None:
         if self.segment_tokens is not None and self.max_tokens is not None:
@@ -68,9 +58,8 @@ class Reading:
         count, stride = len(encoded.ids), self.stride or self.segment_tokens
         if count <= self.segment_tokens:
             return [text]
-        starts = range(0, count - self.segment_tokens + stride, stride)
-        ends = (min(start + self.segment_tokens, count) - 1 for start in starts)
-        pieces = [text[encoded.starts[start] : encoded.ends[end]] for start, end in zip(starts, ends, strict=True)]
+        cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
+        pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
 
     def cut_all(self, documents: Iterable[Document], tokenizer: Tokenizer) -> tuple[Texts, np.ndarray]:

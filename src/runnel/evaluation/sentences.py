@@ -7,21 +7,17 @@ A sentence is an answer if it shares a character other than white space with the
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from runnel.errors import InputError
-from runnel.evaluation.metrics import Metrics, evaluate, mean
+from runnel.evaluation.metrics import Metrics, evaluate, mean, ranges
+from runnel.evaluation.pieces import cut_sentences, split_chunks
 from runnel.records import Document, trim
 from runnel.text.sentences import split_sentences
 from runnel.training.candidates import Ranker, bm25_ranker
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
     from runnel.training.data import Evidence
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
-_LENGTHS = (0, 500, 2_000, 8_000, 32_000)  # words of a document
+_LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
 _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
 _DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
@@ -52,25 +48,16 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The sentences of one document for one query.
-
-    Attributes:
-        sentences, words: of the document.
-        answers: ranks, from 1, of the sentences that are answers.
-        spans: the best rank of each evidence span.
-        position: where in the document the first evidence is, from 0 to 1; None without evidence.
-        positions: where each of `spans` begins, from 0 to 1.
-        scores: score, rounded down -> [sentences, answers] with it; empty if scores are no logits.
-    """
+    """The sentences of one document for one query. Ranks are from 1, positions in the document from 0 to 1."""
 
     query: str
     sentences: int
     words: int
-    answers: list[int]
-    spans: list[int]
-    position: float | None
-    scores: dict[str, list[int]] = field(default_factory=dict)
-    positions: list[float] = field(default_factory=list)
+    answers: list[int]  # ranks of the sentences that are answers
+    spans: list[int]  # the best rank of each evidence span
+    position: float | None  # of the first evidence; None without evidence
+    scores: dict[str, list[int]] = field(default_factory=dict)  # floor -> [sentences, answers]; empty if scores are no logits
+    positions: list[float] = field(default_factory=list)  # where each of `spans` begins
 
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
@@ -113,10 +100,8 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 def by_retriever(retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None) -> Scorer:
     """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
 
-    Args:
-        context: tokens that are read together: a document is cut into pieces of whole sentences, each read by itself. 1: every
-            sentence alone. None: the whole document. Units are scored only in documents that are read whole.
-        window: tokens of a window and from one to the next, to read documents in windows; see `SentenceRetriever.score`.
+    With `context`, documents are cut into pieces of whole sentences of so many tokens, each read by itself, and units are not
+    scored. `window`: tokens of a window and from one to the next, as in `SentenceRetriever.score`.
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
@@ -125,7 +110,7 @@ def by_retriever(retriever: SentenceRetriever, context: int | None = None, windo
     def read(document: str) -> tuple[list[tuple[int, int]], Sequence[Any]]:
         pieces = [(0, len(document))]
         if context is not None:
-            pieces = cut_into_pieces(document, retriever.model.tokenizer.encode(document).starts, context)
+            pieces = cut_sentences(document, retriever.model.tokenizer.encode(document).starts, context, context)
         texts = [document[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
@@ -141,25 +126,6 @@ def by_retriever(retriever: SentenceRetriever, context: int | None = None, windo
         return np.concatenate(parts), np.concatenate([one.scores for one in scanned])
 
     return score
-
-
-def cut_into_pieces(document: str, starts: np.ndarray, context: int) -> list[tuple[int, int]]:
-    """Return pieces [start, end) of whole sentences that tile a document, each of at most `context` tokens or one sentence.
-
-    White space alone stays with the sentence before it.
-
-    Args:
-        starts: (T,) the character at which each token starts, ascending.
-    """
-    spans = split_sentences(document)
-    tokens = np.searchsorted(starts, spans)
-    pieces: list[list[int]] = []
-    for (start, end), (first, last) in zip(spans.tolist(), tokens.tolist(), strict=True):
-        if pieces and (last - pieces[-1][2] <= context or not document[start:end].strip()):
-            pieces[-1][1] = end
-        else:
-            pieces.append([start, end, first])
-    return [(start, end) for start, end, _ in pieces]
 
 
 def _parts(document: str, units: Units, chunk_words: int | None) -> np.ndarray:
@@ -211,20 +177,6 @@ def by_embedder(
     return score
 
 
-def split_chunks(document: str, words: int) -> np.ndarray:
-    """Return the spans (n, 2) of chunks that tile a document; all but the last have `words` words.
-
-    Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
-
-    Raises:
-        InputError: a chunk would have no word.
-    """
-    if words < 1:
-        raise InputError(f"a chunk has {words} words; expected 1 at least")
-    starts = [0, *(match.start() for match in itertools.islice(re.finditer(r"\S+", document), words, None, words))]
-    return np.array(list(pairwise([*starts, len(document)])), np.int64)
-
-
 # ---- summaries ---------------------------------------------------------------------------------------------------------
 
 
@@ -250,9 +202,7 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
     their own position; precision and recall at several depths; and what scores say.
     """
     asked = [one for one in judged if one.spans]
-    lengths = [(f"{a + 1:,} to {b:,} words" if a else f"up to {b:,} words", a, b) for a, b in pairwise(_LENGTHS)]
-    lengths.append((f"over {_LENGTHS[-1]:,} words", _LENGTHS[-1], sys.maxsize))
-    by_length = {name: [one for one in asked if a < one.words <= b] for name, a, b in lengths}
+    by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
     parts = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": i for i in range(_PARTS)}
     by_position = {
         name: [one for one in asked if min(int((one.position or 0.0) * _PARTS), _PARTS - 1) == i] for name, i in parts.items()
@@ -308,24 +258,15 @@ def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """What a score says.
-
-    Attributes:
-        score: the row is of sentences from this score, up to 1 above; the first and the last row have all beyond.
-        sentences, answers: how many sentences there are, and how many of them are answers.
-        share: answers / sentences.
-        sigmoid: of the middle of the row; what the share is if scores are calibrated logits.
-        share_above: the share among all sentences with this score or a higher one.
-        found_above: the share of all answers that have this score or a higher one.
-    """
+    """What a score says: of sentences from this score, up to 1 above; the first and the last row have all beyond."""
 
     score: int
     sentences: int
     answers: int
-    share: float
-    sigmoid: float
-    share_above: float
-    found_above: float
+    share: float  # answers / sentences
+    sigmoid: float  # of the middle of the row; what the share is if scores are calibrated logits
+    share_above: float  # the share among all sentences with this score or a higher one
+    found_above: float  # the share of all answers that have this score or a higher one
 
 
 def calibration(judged: Sequence[Judged]) -> list[ScoreRow]:

@@ -13,9 +13,6 @@ def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]
 
     `runnel index` gives a file the id /path/file and a row the id /path/file#id. Judgments may name them by any end of it that
     begins after "/" or "#".
-
-    Raises:
-        InputError: no relevant document is in the index, or several could be one judged document.
     """
     judged = {name for grades in task.qrels.values() for name in grades}
     matches: dict[str, list[str]] = {}  # judged id -> index ids

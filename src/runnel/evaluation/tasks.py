@@ -17,45 +17,29 @@ from runnel.training.released import is_released
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """The files of a task. `corpus` and `queries` may be missing if a finished run is measured.
-
-    Attributes:
-        expected: how many judged queries the set has in papers; None: unknown.
-        notes: what was left out of a published set.
-    """
+    """The files of a task. `corpus` and `queries` may be missing if a finished run is measured."""
 
     name: str
     qrels: Path
     corpus: Path | None
     queries: Path | None
-    expected: int | None = None
-    notes: tuple[str, ...] = ()
+    expected: int | None = None  # judged queries in papers
+    notes: tuple[str, ...] = ()  # what was left out of a published set
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Judged queries and the documents to search.
-
-    Attributes:
-        qrels: query id -> document id -> grade.
-        queries: query id -> text, of the judged queries that have one.
-        corpus: the documents; None if the task has none.
-        notes: what does not fit, for the user to know.
-    """
+    """Judged queries and the documents to search."""
 
     source: TaskFiles
-    qrels: Mapping[str, Mapping[str, int]]
-    queries: Mapping[str, str]
+    qrels: Mapping[str, Mapping[str, int]]  # query id -> document id -> grade
+    queries: Mapping[str, str]  # query id -> text, of the judged queries that have one
     corpus: Texts | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what does not fit, for the user to know
 
 
 def expect_task(path: str | Path) -> Path:
-    """Return the path of a task.
-
-    Raises:
-        InputError: it does not exist; the message has the nearest names.
-    """
+    """Return the path of a task that exists."""
     path = Path(path)
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -84,12 +68,7 @@ def is_evidence(path: Path) -> bool:
 
 
 def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
-    """Return the files of a task.
-
-    Args:
-        path: a BEIR folder, of which qrels/test.tsv counts, or its only qrels; a file of qrels in one; or a file of qrels.
-        corpus, queries: the texts, if they are not in the BEIR folder.
-    """
+    """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or those of a file of qrels."""
     folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
     qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path
     stem = qrels.name
@@ -100,13 +79,7 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
 
 
 def read_task(source: TaskFiles) -> Task:
-    """Read the judged queries and the corpus; a finished run needs neither.
-
-    Raises:
-        InputError: nothing is judged as relevant, the judgments match no query or no document, the corpus is empty, an id is
-            used twice, or a row is not what it should be.
-        ReadError: see `runnel.text.lines.Lines`.
-    """
+    """Read the judged queries and the corpus; a finished run needs neither."""
     qrels = read_qrels(source.qrels)
     relevant = {name for judged in qrels.values() for name, grade in judged.items() if grade > 0}
     if not relevant:
@@ -134,11 +107,7 @@ def read_task(source: TaskFiles) -> Task:
 
 
 def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
-    """Read a run of a task.
-
-    Raises:
-        InputError: as `read_scores`; the run is empty, or no query of it is judged; or it names documents that the corpus lacks.
-    """
+    """Read a run, which must be of the task: query id -> document id -> score."""
     run = read_scores(path)
     if not run:
         raise InputError(f"{path} is empty; expected a run: lines with query, Q0, document, rank, score and a name")

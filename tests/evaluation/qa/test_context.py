@@ -2,13 +2,12 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.context import fit, join, merge, windows
+from runnel.evaluation.qa.context import fit, join, merge
 from runnel.text.dialogue import GAP
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
@@ -58,28 +57,3 @@ def test_a_budget_for_nothing():
     with pytest.raises(InputError, match="the best excerpt has 3 tokens; the budget of 2 has room for none: raise it"):
         fit(TEXT, [ONE, TWO], 2, words)
     assert fit(TEXT, [], 2, words) == []
-
-
-def test_windows_of_the_paper():
-    sentences = np.arange(451)
-    assert windows(sentences, 200, 100) == [(0, 200), (100, 300), (200, 400), (300, 450)]
-    assert windows(sentences, 450, 100) == [(0, 450)] and windows(np.arange(1), 200, 100) == []
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 20), st.data())
-def test_windows_have_every_unit_and_fit(lengths, size, data):
-    stride = data.draw(st.integers(1, size))
-    bounds = np.cumsum([0, *lengths])
-    cuts = windows(bounds, size, stride)
-    assert cuts[0][0] == 0 and cuts[-1][1] == len(lengths)
-    for first, last in cuts:
-        assert last == first + 1 or bounds[last] - bounds[first] <= size
-    for (a, b), (c, d) in itertools.pairwise(cuts):
-        assert a < c <= b < d, "each window goes on where or before the last one ended, and adds something"
-        assert c == b or bounds[c] - bounds[a] >= stride
-
-
-@pytest.mark.parametrize("stride", [0, 11])
-def test_a_stride_that_leaves_something_out(stride):
-    with pytest.raises(InputError, match=f"the stride is {stride}; expected 1 to the window's size, 10"):
-        windows(np.arange(20), 10, stride)

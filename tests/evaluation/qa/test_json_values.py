@@ -37,11 +37,8 @@ def test_lists(tmp_path, count):
     [
         ('{"a": {"x": 1}', r"at character 14: expected , or }, got 'its end'"),
         ('{"a": {"x": 1}} {}', r"at character 16: expected the end of the file, got '{'"),
-        ('{"a": 1}', r"at character 6: expected { or \[, got '1'"),
         ('{1: {"x": 1}}', r"at character 2: expected a name, got 1"),
-        ('{"a": {"x": tru}}', r"at character 12: Expecting value"),
         ('{"a": {"x": "y', r"at character 12: Unterminated string starting at"),
-        ("", r"at character 0: expected { or \[, got 'its end'"),
         ('{"a": {"x": ' + "[" * 100_000, "nested too deeply"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.evaluation.qa.loading import find_files, read_qa_sets
+from runnel.evaluation.qa.loading import read_qa_sets
 from runnel.evaluation.qa.records import QaDocument
 from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
 
@@ -23,11 +23,10 @@ def test_a_folder_of_several_suites(tmp_path):
     write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
     write_rows(tmp_path / ".cache" / "qasper.jsonl", [ROW])
     write_rows(tmp_path / "LEval" / "tpo.jsonl", [{"damaged": 1}])
-    assert list(find_files(tmp_path)) == ["qasper", "loogle_MIR_mixup_64k", "tpo"]
     assert names(tmp_path, "qasper") == ["qasper"] == names(tmp_path / "LongBench")
     sets = read_qa_sets(str(tmp_path))
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
-    with pytest.raises(InputError, match=r"tpo.jsonl, line 1: expected a text as \"input\", got the keys 'damaged'"):
+    with pytest.raises(InputError, match=r"tpo.jsonl, line 1: .*'damaged'"):
         next(sets)
 
 
@@ -38,38 +37,23 @@ def test_links_of_the_hubs_cache(tmp_path):
     assert names(tmp_path / "snapshots" / "1") == ["qasper"]
 
 
-def test_a_set_in_two_places(tmp_path):
-    for folder in ("one", "two"):
-        write_rows(tmp_path / folder / "qasper.jsonl", [ROW])
-    with pytest.raises(
-        InputError, match=r"qasper is in .*one/qasper.jsonl and in .*two/qasper.jsonl; give the folder that has one"
-    ):
-        names(tmp_path)
-
-
-def test_what_is_missing(tmp_path):
-    with pytest.raises(
-        InputError, match=r"has no files of LongBench, InfiniteBench, .*; docs/qa-sets.md lists the files of each set"
-    ):
+def test_what_is_missing_or_ambiguous(tmp_path):
+    with pytest.raises(InputError, match="has no files of LongBench, InfiniteBench"):
         names(tmp_path)
     path = write_rows(tmp_path / "qasper.jsonl", [ROW])
     for place in (tmp_path, path):
-        with pytest.raises(InputError, match=r"has no set 'qaspr'; did you mean qasper\?"):
+        with pytest.raises(InputError, match="no set 'qaspr'; expected one of qasper"):
             names(place, "qaspr")
-    with pytest.raises(InputError, match="has no set 'tpo'; it has qasper"):
-        names(tmp_path, "tpo")
     for place in (tmp_path / "none.jsonl", "THUDM/LongBench"):
-        with pytest.raises(InputError, match=f"no file or folder {place}; docs/qa-sets.md says where the sets are"):
+        with pytest.raises(InputError, match=f"no file or folder {place}"):
             names(place)
-
-
-def test_unknown_files(tmp_path):
-    with pytest.raises(InputError, match=r"mine.txt: expected a folder, a file of a set in docs/qa-sets.md, .json of paper E"):
-        names(write_rows(tmp_path / "mine.txt", [ROW]))
-    with pytest.raises(InputError, match=r"mine.jsonl, line 1: unknown field 'context'; expected document, question, answers"):
+    with pytest.raises(InputError, match=r"mine.jsonl, line 1: unknown field 'context'"):
         names(write_rows(tmp_path / "mine.jsonl", [ROW]))
-    with pytest.raises(ReadError, match=r"mine.json is not valid JSON at character 0: expected { or \[, got 't'"):
+    with pytest.raises(ReadError, match=r"mine.json is not valid JSON at character 0"):
         names(write_rows(tmp_path / "mine.json", ["text"]))
+    write_rows(tmp_path / "two" / "qasper.jsonl", [ROW])
+    with pytest.raises(InputError, match=r"qasper is in .*/qasper.jsonl and in .*two/qasper.jsonl"):
+        names(tmp_path)
 
 
 # ---- plain rows: LongBench and LV-Eval, DocFinQA, a user's own, the released file ---------------------------------------
@@ -112,64 +96,40 @@ def test_longbench_parquet_of_the_hub(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"answers": None}, r'line 2: expected a text or a list of texts as "answers", got NoneType \'None\''),
-        ({"answers": []}, "line 2: question 'a1' has no answer; expected one at least"),
-        ({"context": 7}, r'line 2: expected a text as "context", got int \'7\''),
+        ({"answers": None}, 'line 2: .*"answers", got NoneType'),
+        ({"answers": []}, "line 2: question 'a1' has no answer"),
+        ({"context": 7}, 'line 2: .*"context", got int'),
         ({"_id": "b1"}, "qasper has two questions with the id 'b1'"),
     ],
 )
-def test_rows_of_another_form(tmp_path, change, message):
+def test_rows_of_another_form(tmp_path, change, named):
     path = write_rows(tmp_path / "qasper.jsonl", [ROWS[2], ROWS[0] | change])
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         list(read_qa_sets(path))
-
-
-def test_missing_fields_and_text_that_is_not_json(tmp_path):
-    path = write_rows(tmp_path / "qasper.jsonl", [{"question": "Why?"}])
-    with pytest.raises(InputError, match=r"line 1: expected a text or a list of texts as \"answers\", got the keys 'question'"):
-        list(read_qa_sets(path))
-    with pytest.raises(ReadError, match="line 2: not valid JSON"):
-        list(read_qa_sets(write_rows(path, [ROWS[0], "{"])))
-
-
-REPORT = "Revenue was 12 in 2007 and 15 in 2008."
-REPORTS = [
-    {"Context": REPORT, "Question": f"What was revenue in {y}?", "Answer": a, "Program": "x"}
-    for y, a in ((2007, "12"), (2008, "15"))
-]
-
-
-def write_reports(folder, rows):
-    path = folder / "DocFinQA" / "test.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(rows))
-    (folder / "other").mkdir(exist_ok=True)
-    (folder / "other" / "test.json").write_text("{}")  # of something else
-    return path
 
 
 def test_docfinqa(tmp_path):
-    path = write_reports(tmp_path, REPORTS)
+    report = "Revenue was 12 in 2007 and 15 in 2008."
+    rows = [{"Context": report, "Question": f"What was revenue in {y}?", "Answer": a} for y, a in ((2007, "12"), (2008, "15"))]
+    path = tmp_path / "DocFinQA" / "test.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(rows))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "test.json").write_text("{}")  # of something else
     one = read_one(tmp_path)
     assert (one.name, one.suite, len(one.documents)) == ("docfinQA", "DocFinQA", 1)
-    assert shown(one)[1] == ("2", REPORT, "What was revenue in 2008?", ("15",))
+    assert shown(one)[1] == ("2", report, "What was revenue in 2008?", ("15",))
     assert shown(read_one(path)) == shown(one) == shown(read_one(path.parent))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([REPORTS[0], "row"], "test.json, item 2: expected an object in braces, got str"),
-        ({"data": REPORTS}, "test.json, item data: expected an object in braces, got list"),
-        ([], "docfinQA has no questions"),
-    ],
-)
-def test_docfinqa_malformed(tmp_path, rows, message):
-    write_reports(tmp_path, rows)
-    with pytest.raises(InputError, match=message):
-        list(read_qa_sets(tmp_path))
+    for wrong, named in (
+        ([rows[0], "row"], "item 1: .*got str"),
+        ({"data": rows}, "item data: .*got list"),
+        ([], "no questions"),
+    ):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match=named):
+            read_one(path)
 
 
 OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
@@ -193,25 +153,20 @@ def test_own_choices(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "named"),
     [
-        (OWN | {"answer": "x"}, "line 2: unknown field 'answer'; expected document, question, answers, id, choices"),
-        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices; expected all or none, in two files"),
-        (OWN | {"category": "legal"}, "line 2: the category of question '2' is 'legal'; expected one of educational"),
-        (OWN | {"document": None}, 'line 2: expected a text as "document", got NoneType'),
+        (OWN | {"answer": "x"}, "line 2: unknown field 'answer'"),
+        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices"),
+        (OWN | {"category": "legal"}, "line 2: the category of question '2' is 'legal'"),
+        (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
+        (OWN | {"document": " \n"}, "line 2: document '.*' is empty"),
+        (OWN | {"question": "a \ud83d"}, r"line 2: .*\\ud83d"),
         (OWN | {"id": "1"}, "house has two questions with the id '1'"),
     ],
 )
-def test_own_malformed(tmp_path, row, message):
-    with pytest.raises(InputError, match=message):
+def test_own_malformed(tmp_path, row, named):
+    with pytest.raises((InputError, ReadError), match=named):
         read_one(write_rows(tmp_path / "house.jsonl", [OWN, row]))
-
-
-def test_own_an_answer_that_is_no_choice(tmp_path):
-    with pytest.raises(
-        InputError, match=r"line 1: the answers are \['in the attic'\]; expected some of the choices \['a', 'b'\]"
-    ):
-        read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["a", "b"]}]))
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
@@ -255,29 +210,18 @@ def test_released_categories_of_the_second_file(tmp_path):
     second = write_points(tmp_path, {"Official": {"a": points["a"]}}, "mambaretriever_test_per_category.json")
     (one,) = read_qa_sets(path, ["multifieldqa_en"])
     assert [question.category for question in one.questions] == ["official", None]
-    assert "1 questions are not in mambaretriever_test_per_category.json" in one.notes
-    with pytest.raises(InputError, match=r"has the questions by category; give mambaretriever_test.json, which names their sets"):
+    with pytest.raises(InputError, match=r"give mambaretriever_test\.json"):
         list(read_qa_sets(second))
     write_points(tmp_path, {"legal": {}, "books": {"a": points["a"]}}, second.name)
-    with pytest.raises(InputError, match="unknown category 'books'; expected educational, creative, official, conversational"):
+    with pytest.raises(InputError, match=r"multifieldqa_en, 'a': .*'books'"):
         list(read_qa_sets(path))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"answer_type": "word"}, "json, quality, 'c': the answer type of question 'c' is 'word'"),
-        (
-            {"full_text_sentences": None},
-            "json, quality, 'c': expected a text or a list of texts as \"full_text_sentences\", got NoneType",
-        ),
-    ],
-)
-def test_released_malformed(tmp_path, change, message):
-    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | change}})
+def test_released_malformed(tmp_path):
+    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
     sets = read_qa_sets(path)
     assert next(sets).name == "multifieldqa_en"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
         next(sets)
-    with pytest.raises(InputError, match="json, quality, 'c': expected an object in braces, got list"):
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
         list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))

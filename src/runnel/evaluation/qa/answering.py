@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from runnel.evaluation.qa import prompts
 from runnel.evaluation.qa.context import join, locate
@@ -20,25 +21,15 @@ COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, 
 
 @dataclass(frozen=True)
 class Exam:
-    """Questions that are answered and judged.
-
-    Args:
-        inquiry: asks the language model that answers.
-        judge: the language model that judges.
-        answer_tokens: the most tokens of a reply with an answer.
-    """
+    """Questions that are answered, by the language model that `inquiry` asks, and judged."""
 
     inquiry: Inquiry
     judge: LanguageModelClient
-    answer_tokens: int = 2000
+    answer_tokens: int = 2000  # the most of a reply with an answer
 
     def outcomes(self, data: QaSet, found: Iterable[Material]) -> Iterator[Outcome]:
         """Yield the outcome of each question, in order."""
-
-        def examine(one: Material, notes: list[str]) -> Outcome:
-            return self._outcome(data, one, notes)
-
-        for one, outcome in self.inquiry.run(examine, found):
+        for one, outcome in self.inquiry.run(partial(self._outcome, data), found):
             yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
 
     def _outcome(self, data: QaSet, found: Material, notes: list[str]) -> Outcome:

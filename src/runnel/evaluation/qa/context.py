@@ -1,14 +1,9 @@
-"""The text of a document that a language model reads to answer a question: excerpts that were retrieved, or windows of all of it.
-
-S  sentences of a document, or other units that tile it
-"""
+"""The text of a document that a language model reads to answer a question."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-
-import numpy as np
 
 from runnel.errors import InputError
 from runnel.text.dialogue import GAP
@@ -44,15 +39,7 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
 
 
 def fit(document: str, ranked: Sequence[Span], max_tokens: int, count: Callable[[str], int]) -> list[Span]:
-    """Return the best spans whose joined text has at most `max_tokens` tokens; one that does not fit is passed over.
-
-    Args:
-        ranked: best first.
-        count: returns the number of tokens of a text.
-
-    Raises:
-        InputError: none fits.
-    """
+    """Return those of the `ranked` spans whose joined text has at most `max_tokens` tokens; one that does not fit is left out."""
     chosen: list[Span] = []
     for span in ranked:
         if count(join(document, [*chosen, span])) <= max_tokens:
@@ -63,31 +50,3 @@ def fit(document: str, ranked: Sequence[Span], max_tokens: int, count: Callable[
             "raise it"
         )
     return chosen
-
-
-def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
-    """Return windows [first, last) of units, each of at most `size` tokens or one unit, that together have every unit.
-
-    A window begins `stride` tokens after the one before it, or where that ends, whichever is first; the last ends with the text.
-
-    Source: paper E, section 5.4: 120,000 and 60,000 tokens.
-
-    Args:
-        bounds: int64 (S + 1,), tokens before each unit, and of all; `np.arange(S + 1)` to count units.
-
-    Raises:
-        InputError: the stride is not from 1 to the size.
-    """
-    if not 1 <= stride <= size:
-        raise InputError(f"the stride is {stride:,}; expected 1 to the window's size, {size:,}")
-    found: list[tuple[int, int]] = []
-    first = end = 0
-    while end < len(bounds) - 1:
-        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
-        if last <= end:  # a long unit comes next, and the window would add nothing
-            first += 1
-            continue
-        found.append((first, last))
-        following = max(first + 1, int(np.searchsorted(bounds, bounds[first] + stride)))
-        first, end = min(last, following), last
-    return found

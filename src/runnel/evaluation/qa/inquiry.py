@@ -20,22 +20,13 @@ Result = TypeVar("Result")
 
 @dataclass
 class Inquiry:
-    """Work on items with the replies of language models. All replies are stored, so repeated work asks only for missing ones.
-
-    Attributes:
-        notes: what was unusual about replies, with its number.
-        stopped: why no more requests are sent, if that is so; stored replies are still used.
-        failure: the last error of an endpoint, if any.
-
-    Raises:
-        InputError: `threads` is below 1.
-    """
+    """Work on items with the replies of language models. All replies are stored, so repeated work asks only for missing ones."""
 
     replies: Replies
     threads: int = 8
-    notes: Counter[str] = field(default_factory=Counter)
-    stopped: Stopped | None = None
-    failure: EndpointError | None = None
+    notes: Counter[str] = field(default_factory=Counter)  # what was unusual about replies
+    stopped: Stopped | None = None  # why no more requests are sent; stored replies are still used
+    failure: EndpointError | None = None  # the last one
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -44,8 +35,7 @@ class Inquiry:
     def run(self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result | None]]:
         """Yield each item, in order, with its result; None: a reply is missing, and repeating the work asks for it.
 
-        Args:
-            work: called from several threads; adds notes to the list.
+        `work` is called from several threads, and adds notes to its list.
         """
 
         def attempt(item: Item) -> tuple[Result | None, list[str]]:

@@ -21,13 +21,6 @@ def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]
     """Yield (keys, value) for each value inside `depth` levels of objects and lists; a list's keys are "0", "1", ...
 
     For {"a": {"b": 1, "c": 2}} and depth 2: (("a", "b"), 1) and (("a", "c"), 2).
-
-    Args:
-        path: the file; plain, .gz or .zst.
-
-    Raises:
-        ReadError: the file is damaged, is not JSON in UTF-8, or has something other than objects and lists at these levels.
-        MissingDependency: as `unpacked`.
     """
     with open_bytes(path.absolute()) as file, io.TextIOWrapper(unpacked(file, str(path)), "utf-8-sig") as text:
         reader = _Reader(text, path)

@@ -17,20 +17,12 @@ JUDGE_TOKENS = 1000  # the most of a reply
 Verdict = bool | None
 """Whether an answer is right; None: the judgment cannot be read."""
 
-
 Answer = tuple[str, str, str]
 """The set, the question's id, and the text of an answer."""
 
 
 def read_labels(path: str | Path) -> dict[Answer, bool]:
-    """Return people's judgments: rows of SET.answers.jsonl, as `runnel qa` writes them, with "right": true or false.
-
-    Rows without "right" are passed over.
-
-    Raises:
-        InputError: a row has another form, or none has "right"; the message has the line.
-        ReadError: see `runnel.text.lines.Lines`.
-    """
+    """Return people's judgments: rows of SET.answers.jsonl, as `runnel qa` writes them, with "right": true or false."""
     labels: dict[Answer, bool] = {}
     for where, row in read_json(path):
         if "right" not in row:

@@ -22,7 +22,7 @@ from runnel.text.lines import text_of, texts_of
 from runnel.text.reading import decode, open_bytes
 from runnel.training.data import Dropped
 
-Row = tuple[object, dict[str, Any]]
+Row = tuple[str, dict[str, Any]]
 """Its place, for messages, and its values."""
 
 _MASKED = (
@@ -39,7 +39,7 @@ def _infinitebench(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folde
     """The right option may be followed by its letter; a question about a masked name may be missing."""
     for where, row in rows:
         if facts.multiple_choice:
-            row["options"], row["answer"] = texts_of(row, "options", where), texts_of(row, "answer", where)[:1]
+            row["answer"] = texts_of(row, "answer", where)[:1]
         elif facts.task == "longdialogue_qa_eng" and not text_of(row, "input", where).strip():
             row["input"] = _MASKED
         yield where, row
@@ -55,19 +55,16 @@ def _leval(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
         for position, (question, answer) in enumerate(zip(questions, answers, strict=True), start=1):
             point = (text, question.strip(), answer)
             if facts.task in _TWICE and point in seen:
-                dropped.add("repeated questions", str(where))
+                dropped.add("repeated questions", where)
                 continue
             seen.add(point)
-            choices = _choices(question) if facts.multiple_choice else {}
+            one: dict[str, Any] = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
             if facts.multiple_choice:
-                found = _LETTERS.match(answer)
-                letters = found[1] if found else answer
-                if not letters or any(letter not in choices for letter in letters):
-                    expected = f"expected one or more of {', '.join(choices)}"
-                    raise InputError(f"{where}, question {position}: the right choice is {letters!r}; {expected}")
-                answer = "\n".join(choices[letter] for letter in letters)
-            one = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
-            yield where, one | {"written": tuple(choices.values())}
+                choices, letters = _choices(question), _LETTERS.match(answer)
+                if letters is None or not set(letters[1]) <= choices.keys():
+                    raise InputError(f"{where}, question {position}: the right choice is {answer!r}, which the question lacks")
+                one |= {"answers": ["\n".join(choices[letter] for letter in letters[1])], "written": tuple(choices.values())}
+            yield where, one
 
 
 def _choices(question: str) -> dict[str, str]:
@@ -86,30 +83,29 @@ def _bamboo(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path
         content, answer = text_of(row, "content", where), text_of(row, "answer", where)
         one: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
         if facts.task.startswith("altqa"):
-            marks = list(_PARTS.finditer(content))
-            if sorted(mark[1] for mark in marks) != ["Document", "Question"]:
+            _, *parts = _PARTS.split(content)  # name, text, name, text
+            texts = dict(zip(parts[::2], parts[1::2], strict=True))
+            if len(parts) != 4 or len(texts) != 2:
                 raise InputError(f'{where}: expected one line "Document:" and one line "Question:" in "content"')
-            first, second = marks
-            parts = {first[1]: content[first.end() : second.start()].strip(), second[1]: content[second.end() :].strip()}
-            one |= {"document": parts["Document"], "question": f"{parts['Question']}\nThe answer is a number."}
+            one |= {"document": texts["Document"].strip(), "question": f"{texts['Question'].strip()}\nThe answer is a number."}
         elif facts.task.startswith("meetingpred"):
             said = content.rstrip().removesuffix("said by")
             if said == content.rstrip():
-                raise InputError(f'{where}: expected "content" to end in "said by", got {content.rstrip()[-40:]!r}')
+                raise InputError(f'{where}: expected "content" to end in "said by", got {said[-40:]!r}')
             words = said.rstrip().rpartition("\n")[2].strip()
             one["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
         else:
             choices = _usable(row, dropped, where)
             right = [choice for choice in choices if choice.startswith(answer[:1])]
             if len(answer) != 1 or not right:
-                dropped.add("questions without usable options", str(where))
+                dropped.add("questions without usable options", where)
                 continue
             question = "\n".join([text_of(row, "question", where).strip(), *choices])
             one |= {"question": question, "answers": right[:1], "written": choices}
         yield where, one
 
 
-def _usable(row: Mapping[str, Any], dropped: Dropped, where: object) -> tuple[str, ...]:
+def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
     """Return the options with the letters from A on, up to the first without."""
     options = [option.strip() for option in texts_of(row, "options", where)]
     pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), zip(options, ascii_uppercase, strict=False))
@@ -117,7 +113,7 @@ def _usable(row: Mapping[str, Any], dropped: Dropped, where: object) -> tuple[st
     if len(choices) < min(len(options), 4):
         return ()
     if len(choices) < len(options):
-        dropped.add("texts after the options", str(where))
+        dropped.add("texts after the options", where)
     return choices
 
 
@@ -125,13 +121,11 @@ def _muld(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) 
     """A text is the question, up to its question mark, and the script. The classes of all rows are the choices."""
     kept = [(where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows]
     classes = sorted({answer for _, _, answers in kept for answer in answers})
-    if len(classes) < 2:
-        raise InputError(f"{facts.name}: every output is {', '.join(map(repr, classes))}; expected several classes")
     for where, text, answers in kept:
-        found = _ASKED.match(text)
-        if found is None:
+        asked = _ASKED.match(text)
+        if asked is None:
             raise InputError(f'{where}: expected "input" to begin with a question that ends in "?", got {text[:60]!r}')
-        yield where, {"document": found[2], "question": found[1], "answers": answers, "choices": classes}
+        yield where, {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
 
 
 def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
@@ -151,9 +145,8 @@ def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
         with open_bytes(paths[0]) as file:
             transcript = decode(file.read(), str(paths[0])).text
         for one in questions:
-            key = text_of(one, "id", where)
-            answer = text_of(one, "groundtruth-answer", f"{where}, question {key}")
-            yield f"{where}, question {key}", one | {"id": f"{name}-{key}", "document": transcript, "answers": [answer]}
+            more = {"id": f"{name}-{one.get('id')}", "document": transcript, "answers": one.get("groundtruth-answer")}
+            yield f"{where}, question {one.get('id')}", one | more
 
 
 LAYOUTS: dict[str, Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]] = {

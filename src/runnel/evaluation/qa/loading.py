@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path, PurePosixPath
@@ -49,31 +48,26 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     if not path.exists():
         raise InputError(f"there is no file or folder {path}; docs/qa-sets.md says where the sets are, and how to download them")
     if path.is_dir() and not test:
-        sets = {name: partial(_read_set, SETS[name], files, path) for name, files in find_files(path).items()}
-        if not sets:
-            raise InputError(f"{path} has no files of {', '.join(SUITES)}; docs/qa-sets.md lists the files of each set")
+        sets = {name: partial(_read_set, SETS[name], files, path) for name, files in _find_files(path).items()}
     elif facts:
         sets = {facts.name: partial(_read_set, facts, [path], path.parent)}
-    elif name.endswith(".jsonl"):
-        sets = {name.removesuffix(".jsonl"): partial(_read_own, path, name.removesuffix(".jsonl"))}
     elif test or name.endswith(".json"):
         yield from _read_released(test or path, only)
         return
     else:
-        raise InputError(f"{path}: expected a folder, a file of a set in docs/qa-sets.md, .json of paper E's authors, or .jsonl")
-    _expect(path, only, sets)
+        name = name.removesuffix(".jsonl")
+        sets = {name: partial(_read_own, path, name)}
+    _expect(path, only, list(sets))
     yield from (read() for name, read in sets.items() if not only or name in only)
 
 
-def find_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are skipped.
-
-    Raises:
-        InputError: a set has files in two places.
-    """
+def _find_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are skipped."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     found = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
+    if not found:
+        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa-sets.md lists the files of each set")
     for name, files in found.items():
         if len({file.parent for file in files}) > 1 or (len(files) > 1 and {file.suffix for file in files} != {".parquet"}):
             raise InputError(f"{name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
@@ -91,13 +85,12 @@ def _plain_name(path: Path) -> str:
     return next((path.name.removesuffix(ending) for ending in ENDINGS[1:] if path.name.endswith(ending)), path.name)
 
 
-def _expect(path: Path, only: Collection[str], names: Iterable[str]) -> None:
+def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
     """Raise InputError if a set is missing."""
     for name in only:
-        if name not in (there := list(names)):
-            near = difflib.get_close_matches(name, there, 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(there) or 'none'}"
-            raise InputError(f"{path} has no set {name!r}; {hint}")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 3) or names
+            raise InputError(f"{path} has no set {name!r}; expected one of {', '.join(near)}")
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------------
@@ -111,7 +104,7 @@ def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
     return _build(facts, rows, suite.fields, suite.license, dropped)
 
 
-def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tuple[object, Any]]:
+def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tuple[str, Any]]:
     """Yield (place, value) for each row. BAMBOO's jsonl has control characters inside texts, and a line that is not JSON."""
     name = SUITES[facts.suite].rows
     if facts.suite == "BAMBOO":
@@ -125,13 +118,12 @@ def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tupl
     else:
         for (key,), value in read_values(files[0], 1):
             if name == "":
-                yield f"{files[0]}, item {int(key) + 1 if key.isdecimal() else key}", value
+                yield f"{files[0]}, item {key}", value
             elif name == key:
-                values = value if isinstance(value, list) else [value]
-                yield from ((f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(values, start=1))
+                yield from ((f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(value))
 
 
-def _object(row: object, where: object) -> Row:
+def _object(row: object, where: str) -> Row:
     if not isinstance(row, dict):
         raise InputError(f"{where}: expected an object in braces, got {type(row).__name__}")
     return where, row
@@ -159,8 +151,6 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
     log.warning("%s: released under %s, not for commercial use", path, LICENSE)
     by_category = find(path.parent, BY_CATEGORY)
     categories = {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
-    if unknown := set(categories.values()) - set(get_args(Category)):
-        raise InputError(f"{by_category}: unknown category {min(unknown)!r}; expected {', '.join(get_args(Category))}")
     names = []
     for name, points in groupby(read_values(path, 2), key=lambda one: one[0][0]):
         names.append(name)
@@ -169,9 +159,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
         if only and name not in only:
             continue
         rows = (_point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points)
-        one = _build(SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped())
-        missing = sum(question.id not in categories for question in one.questions) if categories else 0
-        yield replace(one, notes=(f"{missing:,} questions are not in {BY_CATEGORY}", *one.notes)) if missing else one
+        yield _build(SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped())
     _expect(path, only, names)
 
 

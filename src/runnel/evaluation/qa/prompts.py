@@ -54,9 +54,7 @@ def ask_judgment(question: str, truth: str, attempt: str, *, multiple_choice: bo
 
 
 def read_answer(reply: Reply) -> str | None:
-    """Return the first line of text after the last ANSWER: of a reply, or the whole reply if it has none; without marks of bold.
-
-    None: no text, or the reply was cut before the answer began.
+    """Return the first line after the last ANSWER: of a reply, or all of it if it has none; None: no text, or cut before it.
 
     Source: the code of paper E's authors, for the first line.
     """

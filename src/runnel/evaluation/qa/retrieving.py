@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from runnel.evaluation.qa.context import Span, fit, merge, windows
+from runnel.evaluation.pieces import cut_sentences
+from runnel.evaluation.qa.context import Span, fit, merge
 from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.evaluation.sentences import Scorer
-from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 
 Parts = list[list[Span]]
@@ -21,7 +21,6 @@ Parts = list[list[Span]]
 Choose = Callable[[str, QaDocument], Parts]
 """Of a question and a document: what to read."""
 
-
 Way = Literal["excerpts", "whole", "copied"]
 """How parts are used: excerpts that were retrieved are read; so are windows of the whole document; or a language model first
 copies the sentences that matter from each window, and reads these."""
@@ -29,14 +28,10 @@ copies the sentences that matter from each window, and reads these."""
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a language model is to read for a question.
-
-    Attributes:
-        tokens: of the whole document.
-    """
+    """What a language model is to read for a question."""
 
     question: QaQuestion
-    tokens: int
+    tokens: int  # of the whole document
     parts: Parts
     way: Way
 
@@ -74,9 +69,6 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
 
     @lru_cache(maxsize=1)
     def cut(document: str) -> Parts:
-        spans = split_sentences(document)
-        edges = np.append(spans[:, 0], len(document))
-        bounds = np.searchsorted(tokenizer.encode(document).starts, edges)
-        return [[(int(edges[first]), int(edges[end]))] for first, end in windows(bounds, size, stride)]
+        return [[span] for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)]
 
     return lambda question, document: cut(document.text)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from runnel.evaluation.metrics import ranges
 from runnel.evaluation.qa.judging import Verdict, any_yes
 from runnel.evaluation.qa.records import Category
 
-LENGTHS = (-1, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)  # tokens of a document
+LENGTHS = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)  # tokens of a document
 _RESAMPLED = 4000  # of an interval
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -24,29 +23,17 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a question.
-
-    Attributes:
-        question: its id.
-        category: of its document.
-        tokens: of its document.
-        answered: whether the language models replied; a question without replies has no score.
-        answer: None: none was found in the replies, which counts as wrong.
-        verdicts: one for each true answer; None: the judgment could not be read.
-        correct: whether any verdict is yes; None: none is, and one could not be read, or the question is not answered.
-        f1: token F1; None for multiple-choice questions and those not answered.
-        evidence: characters of the document that the language model copied before it answered; (): it was not asked to copy.
-    """
+    """What became of a question, which is named by its id."""
 
     question: str
-    category: Category | None
-    tokens: int
-    answered: bool = False
-    answer: str | None = None
-    verdicts: tuple[Verdict, ...] = ()
-    correct: Verdict = None
-    f1: float | None = None
-    evidence: tuple[tuple[int, int], ...] = ()
+    category: Category | None  # of its document
+    tokens: int  # of its document
+    answered: bool = False  # a question to which the language models did not reply has no score
+    answer: str | None = None  # None: none was found in the replies, which counts as wrong
+    verdicts: tuple[Verdict, ...] = ()  # one for each true answer
+    correct: Verdict = None  # any verdict is yes; None: none is, and one could not be read, or the question is not answered
+    f1: float | None = None  # None for multiple-choice questions and those not answered
+    evidence: tuple[tuple[int, int], ...] = ()  # characters that the language model copied before it answered
 
     def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
         """Return the outcome of an answer with its verdicts."""
@@ -126,11 +113,7 @@ def mean_of_sets(sets: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
 
 
 def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers.
-
-    Questions are resampled within their set. Right answers of a resampled set are binomially distributed, so they are drawn as
-    such.
-    """
+    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers; resampled sets are binomial."""
     rng = np.random.default_rng(seed)
     drawn = np.mean([rng.binomial(len(one), np.mean(one), _RESAMPLED) / len(one) for one in sets], axis=0)
     low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
@@ -145,7 +128,5 @@ def by_category(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 def by_length(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return the scores of questions about documents of several lengths in tokens."""
-    lengths = [(f"{a + 1:,} to {b:,} tokens" if a > 0 else f"up to {b:,} tokens", a, b) for a, b in pairwise(LENGTHS)]
-    lengths.append((f"over {LENGTHS[-1]:,} tokens", LENGTHS[-1], sys.maxsize))
-    groups = {name: [one for one in outcomes if a < one.tokens <= b] for name, a, b in lengths}
+    groups = {name: [one for one in outcomes if one.tokens in lengths] for name, lengths in ranges(LENGTHS, "tokens").items()}
     return [group(name, some) for name, some in groups.items() if some]

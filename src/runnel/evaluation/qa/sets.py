@@ -5,8 +5,7 @@ of its questions.
 
 Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the multiple-choice sets. The category of
 ELITR_Bench_QA is unreadable in our copy of table 8; it is conversational, as table 7's 707 questions of this category include its
-130. Only the released file says which category a question has in a set with several, which questions are in the random samples of
-200, and which answers are to be paragraphs.
+130.
 """
 
 from __future__ import annotations
@@ -29,20 +28,13 @@ class Fields(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """A benchmark that sets are from.
+    """A benchmark that sets are from."""
 
-    Attributes:
-        source: its data set on the hub, or its repository.
-        license: of its data, as its authors state it; "" if they state none.
-        files: patterns of the ends of its files' paths, in any case and without .gz and .zst.
-        rows: None: a file is jsonl or parquet; "": parquet or one list in JSON; else one object in JSON: the list of this name.
-    """
-
-    source: str
-    license: str
+    source: str  # its data set on the hub, or its repository
+    license: str  # of its data, as its authors state it; "" if they state none
     fields: Fields = Fields()
-    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
-    rows: str | None = None
+    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")  # ends of paths, in any case, without .gz and .zst
+    rows: str | None = None  # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an object
 
 
 class SetFacts(NamedTuple):
