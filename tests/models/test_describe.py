@@ -7,7 +7,6 @@ import torch
 from helpers.tiny import tiny_model, write_tokenizer
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint.tensors import MappedFile
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models import describe
@@ -32,10 +31,10 @@ KEYS = [
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading any tensor fails."""
 
-    def tensor(*_: object) -> None:
+    def read(*_: object) -> None:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr(MappedFile, "tensor", tensor)
+    monkeypatch.setattr("runnel.backbones.checkpoint.load.read_tensor", read)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Which files of a folder or a hub model are the checkpoint: names, parts, several kinds at once."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,24 +144,13 @@ def test_damaged_yaml(tmp_path: Path, text: str, message: str) -> None:
 # ---- damaged files ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F4"])
-def test_dtypes_of_quantized_weights(tmp_path: Path, dtype: str) -> None:
-    header = json.dumps({"w": {"dtype": dtype, "shape": [2, 2], "data_offsets": [0, 4 if dtype != "F4" else 2]}}).encode()
-    content = len(header).to_bytes(8, "little") + header + bytes(4 if dtype != "F4" else 2)
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"model.safetensors: tensor 'w' is stored as {dtype}; quantized weights"):
-        open_weights(tmp_path)
-
-
-def test_a_pickle_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> None:
         raise RuntimeError("unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)")
 
     write(tmp_path, "a.pth")
     monkeypatch.setattr("torch.load", load)
-    with pytest.raises(
-        CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a pickle map; convert it to safe"
-    ):
+    with pytest.raises(CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"):
         open_weights(tmp_path)
 
 

@@ -95,7 +95,7 @@ def load_checkpoint(
     if "runnel" not in (config or {}) and recognizes(config):
         return load_transformer(folder, wanted, target)
     found = recognize(config, open_weights(folder), str(folder))
-    heads = {name: read_tensor(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
+    heads = {name: read_tensor(name, stored, str(folder), torch.float32, target) for name, stored in found.heads.items()}
     backbone = build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
     return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
 
@@ -330,7 +330,7 @@ def build(
             tensors[name], tensors[name + "_scale"] = _read_int8(name, stored[name], where)
         else:
             target = whole if name.endswith(backbone.matrices) else small
-            tensors[name] = read_tensor(name, stored[name], where).to(device, target).contiguous()
+            tensors[name] = read_tensor(name, stored[name], where, target, device)
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
     return backbone

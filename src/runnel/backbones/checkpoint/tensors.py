@@ -1,22 +1,19 @@
 """The tensors of one weights file, read and checked where they are used.
 
-A page of the file comes into memory when it is first used and is given back when its tensor is gone. Pickles are only ever
-opened with `weights_only=True`, which builds tensors and plain containers and runs no code from the file.
+The file is mapped: a page comes into memory when it is first used, and `read_tensor` gives the pages of a tensor back that it
+converts, so that converting a file of any size keeps one of its tensors in memory at a time. Pickles are only ever opened with
+`weights_only=True`, which builds tensors and plain containers and runs no code from the file.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
 import mmap
 import re
-import struct
-import weakref
-import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,17 +21,10 @@ from torch import Tensor
 
 from runnel.errors import CheckpointError, NumericalError
 
-_DTYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool},
-}
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_SMALL = 1 << 16  # bytes
+_SMALL = 1 << 16  # bytes, not worth a call that drops pages of neighbors too
 _AROUND = 1 << 22  # bytes that a system may map around what is read: twice its largest pages
 _LFS_POINTER = b"version https://git-lfs"
-# Linux's value; Python has no name for it. Without it the system may refuse to map a file larger than its memory, although
-# pages that are only read take none that it cannot have back.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 @dataclass(frozen=True)
@@ -42,6 +32,7 @@ class Stored:
     """A tensor in a file, not read yet. `dtype` is the file's; None where `read` computes the tensor from others.
 
     `rows`: the two that it is computed from, if it is kept in 8 bits: numbers (N, K) int8 and one scale per row (N,).
+    `mapping`: where the file is mapped, as addresses; None: `read` returns memory of its own.
     """
 
     shape: tuple[int, ...]
@@ -49,47 +40,37 @@ class Stored:
     read: Callable[[], Tensor]
     dtype: torch.dtype | None = None
     rows: tuple[Stored, Stored] | None = None
+    mapping: tuple[int, int] | None = None
 
 
-def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored]:
-    """Return tensors in memory as `Stored`."""
+def from_tensors(tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tuple[int, int]] = ()) -> dict[str, Stored]:
+    """Return tensors in memory as `Stored`; `mapped` are the addresses where their file is mapped."""
 
     def stored(tensor: Tensor) -> Stored:
-        return Stored(tuple(tensor.shape), origin, lambda: tensor, tensor.dtype)
+        at = tensor.data_ptr() if mapped and tensor.layout == torch.strided else 0
+        mapping = next(((first, last) for first, last in mapped if first <= at < last), None)
+        # Kernels want whole elements at whole addresses.
+        read = tensor.clone if at % tensor.itemsize else lambda: tensor
+        return Stored(tuple(tensor.shape), origin, read, tensor.dtype, mapping=mapping)
 
     return {name: stored(tensor) for name, tensor in tensors.items()}
 
 
 def open_file(path: Path) -> dict[str, Stored]:
     """Return every tensor of a weights file by its name in the file, without reading any."""
-    return _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
+    tensors = _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
+    return from_tensors(tensors, path.name, _mapped(path))
 
 
-def _open_safetensors(path: Path) -> dict[str, Stored]:
+def _open_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="numpy"):  # checks that the header is whole and fits the file
-            mapped = MappedFile(path)
-        length = int.from_bytes(mapped.bytes(0, 8), "little")
-        header = json.loads(mapped.bytes(8, 8 + length))
-    except (SafetensorError, OSError, ValueError) as error:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise _damaged(path, error) from error
-    header.pop("__metadata__", None)
-    unknown = sorted(name for name, entry in header.items() if entry["dtype"] not in _DTYPES)
-    if unknown:
-        raise CheckpointError(
-            f"{path}: tensor {unknown[0]!r} is stored as {header[unknown[0]]['dtype']}; quantized weights cannot be loaded, "
-            "use the originals"
-        )
-
-    def stored(entry: dict[str, Any]) -> Stored:
-        shape, dtype = tuple(entry["shape"]), _DTYPES[entry["dtype"]]
-        start, stop = (8 + length + offset for offset in entry["data_offsets"])
-        return Stored(shape, path.name, lambda: mapped.tensor(start, stop, dtype).view(shape), dtype)
-
-    return {name: stored(entry) for name, entry in header.items()}
 
 
-def _open_pickle(path: Path) -> dict[str, Stored]:
+def _open_pickle(path: Path) -> dict[str, Tensor]:
     try:
         try:
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
@@ -111,55 +92,20 @@ def _open_pickle(path: Path) -> dict[str, Stored]:
     if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
         keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
-    shift = _shift(path, content.values())
-    if shift is None:
-        return from_tensors(content, path.name)
-    mapped = MappedFile(path)
-
-    def stored(tensor: Tensor) -> Stored:
-        shape, stride, offset, dtype = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
-        start = tensor.untyped_storage().data_ptr() + shift
-        stop = start + tensor.untyped_storage().nbytes()
-        return Stored(shape, path.name, lambda: mapped.tensor(start, stop, dtype).as_strided(shape, stride, offset), dtype)
-
-    return {name: stored(tensor) for name, tensor in content.items()}
+    return content
 
 
 def _is_numbers(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(one) is int and abs(one) < 1 << 31 for one in value)
 
 
-def _shift(path: Path, tensors: Collection[Tensor]) -> int | None:
-    """Return the offset from the address of a storage that torch mapped to its place in the file; None if unknown.
-
-    torch maps the file as a whole and gives no tensor back before the last one is gone. The places of the storages are in the
-    archive; the last of them is the one with the highest address.
-    """
-    if not zipfile.is_zipfile(path) or any(tensor.layout != torch.strided for tensor in tensors):
-        return None
-    addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.untyped_storage().nbytes()}
-    places = set()
-    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        for entry in archive.infolist():
-            if entry.filename.endswith("/byteorder") and archive.read(entry) != b"little":
-                return None  # torch has swapped the bytes of every number
-            if re.search(r"/data/\d+$", entry.filename) and entry.file_size:
-                file.seek(entry.header_offset + 26)
-                places.add(entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))))
-    if not addresses or not places:
-        return None
-    shift = max(places) - max(addresses)
-    return shift if {address + shift for address in addresses} == places else None
-
-
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     if _starts_with(path, _LFS_POINTER):
         return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
     size = path.stat().st_size if path.exists() else 0
-    if "allocate memory" in str(error):  # torch maps pickles so that the system wants to have room for a copy of all pages
+    if "allocate memory" in str(error):  # torch maps files so that the system wants to have room for a copy of all pages
         return CheckpointError(
-            f"{path} has {size:,} bytes, more than this machine lets a pickle map; convert it to safetensors, which needs "
-            "room for one tensor at a time, or use a machine with more memory"
+            f"{path} has {size:,} bytes, more than this machine lets a program map; use one with more memory, or several files"
         )
     return CheckpointError(f"{path} is damaged or was cut short ({size:,} bytes; {reason_of(error)}); copy or download it again")
 
@@ -201,8 +147,10 @@ def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int
         raise CheckpointError(f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config or model")
 
 
-def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
-    """Read a tensor and check every number in it."""
+def read_tensor(
+    name: str, stored: Stored, where: str, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Tensor:
+    """Read a tensor and check every number in it; a copy where dtype and device (default: the tensor's) are others."""
     place = f"tensor {name!r} in {stored.file}"
     try:
         tensor = stored.read().detach()
@@ -218,7 +166,11 @@ def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
             raise NumericalError(
                 f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its training failed: use another"
             )
-    return tensor
+    converted = tensor.to(device or tensor.device, dtype or tensor.dtype).contiguous()
+    if stored.rows or converted.data_ptr() != tensor.data_ptr():
+        for part in stored.rows or (stored,):
+            _give_back(part)
+    return converted
 
 
 def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
@@ -238,50 +190,25 @@ def count_layers(names: Mapping[str, Stored]) -> int:
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-class MappedFile:
-    """The bytes of a file, as tensors that share its pages.
+def _mapped(path: Path) -> list[tuple[int, int]]:
+    """Return the addresses where this process has mapped a file; nothing where the system does not tell."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    spans = [line.partition(" ")[0].split("-") for line in lines if line.endswith(f" {path.resolve()}")]
+    return [(int(first, 16), int(last, 16)) for first, last in spans]
 
-    Writing to such a tensor changes a private copy of the page, never the file. The pages of a tensor that nobody holds any
-    more are given back at once, so that converting a file of any size keeps one of its tensors in memory at a time.
+
+def _give_back(stored: Stored) -> None:
+    """Drop the pages of a mapped tensor, and those that the system mapped around them, from memory; the next use reads the file.
+
+    Pages that were written to would lose that: so this is for loading, before anybody has the tensors.
     """
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            if hasattr(mmap, "MAP_PRIVATE"):
-                access = mmap.PROT_READ | mmap.PROT_WRITE
-                self._map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=access)
-            else:  # Windows
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        # Spans that tensors hold. Each is shared: pages are only given back when no tensor is left on them.
-        self._spans: weakref.WeakValueDictionary[tuple[int, int], memoryview] = weakref.WeakValueDictionary()
-
-    def bytes(self, start: int, stop: int) -> bytes:
-        """Return a copy of the bytes [start, stop)."""
-        return self._map[start:stop]
-
-    def tensor(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
-        """Return the bytes [start, stop) as a tensor of one dimension; they are read when it is used."""
-        if start >= stop:
-            return torch.empty(0, dtype=dtype)
-        span = self._spans.get((start, stop))
-        if span is None:
-            span = memoryview(self._map)[start:stop]
-            weakref.finalize(span, _give_back, self._map, self._spans, start, stop).atexit = False
-            self._spans[start, stop] = span
-        tensor = torch.frombuffer(span, dtype=dtype)  # its storage holds the span
-        # Kernels want whole elements at whole addresses. And a small view would keep megabytes around it in memory.
-        return tensor.clone() if start % dtype.itemsize or stop - start < _SMALL else tensor
-
-
-def _give_back(mapped: mmap.mmap, spans: Iterable[tuple[int, int]], start: int, stop: int) -> None:
-    """Drop the whole pages within [start, stop) from memory; the next use reads them from the file again.
-
-    The system also maps pages around those that are read, so these are dropped too, up to the nearest of `spans`.
-    """
-    low = max((end for _, end in spans if end <= start), default=0)
-    high = min((begin for begin, _ in spans if begin >= stop), default=len(mapped))
-    start, stop = max(low, start - _AROUND), min(high, stop + _AROUND)
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    size = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if size > 0 and hasattr(mapped, "madvise"):
-        mapped.madvise(mmap.MADV_DONTNEED, first, size)
+    if stored.mapping is None:
+        return
+    storage = stored.read().untyped_storage()
+    first = max(stored.mapping[0], storage.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE - _AROUND)
+    last = min(stored.mapping[1], storage.data_ptr() + storage.nbytes() + _AROUND)
+    if storage.nbytes() >= _SMALL and first < last:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
@@ -174,4 +175,4 @@ def _even_parts(stored: Stored, parts: int, name: str, where: str) -> list[Store
 
 def _rows(stored: Stored, start: int, end: int) -> Stored:
     """Return rows [start, end) of a tensor, not read yet."""
-    return Stored((max(0, end - start), *stored.shape[1:]), stored.file, lambda: stored.read()[start:end])
+    return replace(stored, shape=(max(0, end - start), *stored.shape[1:]), read=lambda: stored.read()[start:end])
