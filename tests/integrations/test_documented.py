@@ -40,11 +40,6 @@ def test_blocks(section, tmp_path, monkeypatch, capsys):
     assert shown and printed == shown
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", PAGE))))
-def test_links(link):
-    assert (ROOT / "docs" / link).exists()
-
-
 def run(script, monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
