@@ -4,8 +4,6 @@ import zipfile
 
 import docx
 import pytest
-from docx.oxml import OxmlElement
-from docx.oxml.ns import qn
 from helpers.document_checks import check, paths, shown
 from helpers.document_files import replace_in_zip
 
@@ -19,7 +17,7 @@ _BODY = "word/document.xml"
 
 def read(path):
     with Archive(path, Limits()) as archive:
-        return check(read_docx(path, archive))
+        return check(read_docx(archive, Limits()))
 
 
 @pytest.fixture
@@ -98,26 +96,22 @@ def test_footnotes_come_last(path, tmp_path):
 
 
 def test_text_boxes_are_read_once(path, tmp_path):
-    document = docx.Document(path)
-    paragraph = document.add_paragraph("around ")
-    box, inner, run, text = (OxmlElement(tag) for tag in ("w:pict", "w:p", "w:r", "w:t"))
-    text.text = "in a box"
-    run.append(text)
-    inner.append(run)
-    box.append(inner)
-    paragraph._p.append(box)
-    fallback = box.makeelement("{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback", {}, None)
-    fallback.append(OxmlElement("w:p"))
-    fallback[0].append(OxmlElement("w:r"))
-    fallback[0][0].append(OxmlElement("w:t"))
-    fallback[0][0][0].text = "in a box"
-    paragraph._p.append(fallback)
-    document.save(tmp_path / "b.docx")
-    assert read(tmp_path / "b.docx").text.count("in a box") == 1
-    assert qn("w:p") == paragraph._p.tag
+    box = "<w:p><w:r><w:t>in a box</w:t></w:r></w:p>"
+    fallback = f'<x:Fallback xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">{box}</x:Fallback>'
+    more = f"<w:p><w:r><w:t>around </w:t></w:r><w:pict>{box}</w:pict>{fallback}</w:p>"
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
+    assert shown(read(tmp_path / "b.docx"))[-2:] == [("paragraph", "in a box"), ("paragraph", "around")]
 
 
-@pytest.mark.parametrize("part", [_BODY, "word/styles.xml", "[Content_Types].xml"])
+def test_a_table_in_a_cell_and_tab_stops(path, tmp_path):
+    table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p>{}</w:tc></w:tr></w:tbl>"
+    stop = "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>stop</w:t></w:r></w:p>"
+    more = table.format("outer", table.format("inner", "")) + stop
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
+    assert shown(read(tmp_path / "b.docx"))[-2:] == [("row", "outer inner"), ("paragraph", "stop")]
+
+
+@pytest.mark.parametrize("part", [_BODY, "word/styles.xml", "_rels/.rels"])
 def test_entities_are_refused(path, tmp_path, part):
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
     for encode in (lambda xml: xml.replace(b"?>", b"?>" + bomb, 1), lambda xml: (b"<x>" + bomb).decode().encode("utf-16")):
@@ -148,7 +142,7 @@ def test_entities_are_refused_whatever_the_part_is_called(path, tmp_path):
     assert shown(read(tmp_path / "b.docx")) == shown(read(path))
     with_entity = lambda xml: xml.replace(b"?>", b"?>" + ENTITY.encode(), 1).replace(b"Last.", b"before &a; after", 1)  # noqa: E731
     move(path, tmp_path / "c.docx", "word/body.dat", with_entity)
-    with pytest.raises(ReadError, match=r"its part '/word/body.dat' declares XML entities"):
+    with pytest.raises(ReadError, match=r"its part 'word/body.dat' declares XML entities"):
         read(tmp_path / "c.docx")
 
 
@@ -161,7 +155,7 @@ def test_entities_are_refused_whatever_the_encoding(path, tmp_path):
         )
 
     replace_in_zip(path, tmp_path / "b.docx", {_BODY: in_utf_7})
-    with pytest.raises(ReadError, match=r"declares XML entities|not a complete Word document"):  # libxml2 may not know UTF-7
+    with pytest.raises(ReadError, match=r"'word/document\.xml' is not valid"):
         read(tmp_path / "b.docx")
 
 
@@ -177,10 +171,9 @@ def test_outline_levels(path, tmp_path, value, kind):
 def test_damaged_documents(path, tmp_path):
     for part, change in (
         (_BODY, lambda xml: xml[:300]),
-        ("[Content_Types].xml", lambda xml: b"<Types/>"),
         ("_rels/.rels", lambda xml: b"nonsense"),
         (_BODY, lambda xml: b"<other/>"),
     ):
         replace_in_zip(path, tmp_path / "b.docx", {part: change})
-        with pytest.raises(ReadError, match=r"not a complete Word document|without its part"):
+        with pytest.raises(ReadError, match=r"not a complete Word document|is not valid XML"):
             read(tmp_path / "b.docx")

@@ -286,9 +286,7 @@ def test_the_process_ends_with_its_caller(tmp_path, folder):
     pytest.fail("the parsing process outlives its caller")
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2"), ("a.docx", "docx")]
-)
+@pytest.mark.parametrize(("name", "package"), [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2")])
 def test_a_missing_package_is_named_with_the_install_line(folder, tmp_path, monkeypatch, name, package):
     program = tmp_path / "worker.py"
     program.write_text(f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import worker\nworker.main()")

@@ -16,11 +16,6 @@ _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
 
 
-def declares_entities(name: str) -> str:
-    """Return why a part with XML entities is refused."""
-    return f"its part {name!r} declares XML entities, which files of this kind do not need; reading it is not safe"
-
-
 class Archive:
     """A zip file opened for reading. Use as a context manager.
 
@@ -63,7 +58,7 @@ class Archive:
         """Read an XML entry; refuse it if it declares entities, which can expand without bound or refer to other files."""
         data = self.read(name)
         if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
-            raise ReadError(declares_entities(name))
+            raise ReadError(f"its part {name!r} declares XML entities, which such a file does not need; reading it is not safe")
         return data
 
     def xml_parts(self) -> Iterator[bytes]:

@@ -3,81 +3,53 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element
 
-from runnel.errors import ReadError, needing
-from runnel.text.documents.archive import Archive, declares_entities
-from runnel.text.documents.document import Canonical, DocumentText
+from runnel.errors import ReadError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
 
-if TYPE_CHECKING:
-    from docx.document import Document
-
-_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"  # the same content, repeated for old programs
-_TEXT = (_W + "t", "{http://schemas.openxmlformats.org/officeDocument/2006/math}t")
-_WRITTEN = {_W + "tab": "\t", _W + "br": "\n", _W + "cr": "\n", _W + "noBreakHyphen": "-"}
+_WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _OUTLINE = tuple("012345678")  # 9 is body text
-_NOTES = ("/footnotes", "/endnotes")
+_NOTES = ("footnotes", "endnotes")
 
 
-def read_docx(path: str | Path, archive: Archive) -> DocumentText:
+def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the body in order, then the notes, with inserted text and without deleted text and page headers and footers.
 
     Page numbers are those of a word processor's last layout, if it stored page breaks.
     """
-    with needing("reading docx needs python-docx", "documents"):
-        import docx
-        from docx.opc.exceptions import OpcError
-        from docx.opc.part import XmlPart
-        from docx.oxml.parser import parse_xml
-        from lxml import etree  # type: ignore[import-untyped]
-    for _ in archive.xml_parts():
-        pass  # only checked
-    try:
-        document = docx.Document(str(path))
-        body, levels, title = document.element.body, _levels(document), document.core_properties.title
-    except (OpcError, KeyError, ValueError, AttributeError, SyntaxError) as error:
-        raise ReadError(
-            f"not a complete Word document ({type(error).__name__}: {error}); open and save it with a word processor"
-        ) from error
-    for part in document.part.package.iter_parts():
-        if isinstance(part, XmlPart):
-            _refuse_declarations(part.element, part.partname)
+    package = {kind: name for kind, name in related(archive, "").values()}
+    main = package.get("officeDocument", "word/document.xml")
+    body = parse(archive, main).find("{*}body")
+    if body is None:
+        raise ReadError("not a complete Word document; open and save it with a word processor")
+    parts = list(related(archive, main).values())
+    levels = {style: level for kind, name in parts if kind == "styles" for style, level in _levels(parse(archive, name)).items()}
     canonical = Canonical()
-    marks = next(body.iter(_W + "lastRenderedPageBreak"), None)
-    canonical.page = None if marks is None else 1
-    walk = _Body(canonical, levels)
-    walk.read(etree.iterwalk(body, events=("start", "end")))
+    canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
+    _Body(canonical, levels).read(body)
     pages, canonical.page = canonical.page, None
-    for relation in document.part.rels.values():
-        if relation.reltype.endswith(_NOTES) and not relation.is_external:
-            notes = parse_xml(relation.target_part.blob)
-            _refuse_declarations(notes, relation.target_part.partname)
-            _Body(canonical, {}, note=True).read(etree.iterwalk(notes, events=("start", "end")))
-    return canonical.finish("docx", title=title, pages=pages)
+    for kind, name in parts:
+        if kind in _NOTES:
+            _Body(canonical, {}, note=True).read(parse(archive, name))
+    limits.check_unpacked(canonical.length, "the text of the document")
+    return canonical.finish("docx", title=title_of(archive, package.get("core-properties", "")), pages=pages)
 
 
-def _refuse_declarations(element: Any, name: str) -> None:
-    """Raise ReadError if a part declares entities, whatever its encoding and name: the parser would lose text after one."""
-    if element.getroottree().docinfo.internalDTD is not None:
-        raise ReadError(declares_entities(name))
-
-
-def _levels(document: Document) -> dict[str, int]:
+def _levels(styles: Element) -> dict[str, int]:
     """Return style id -> heading level, including styles based on a heading style."""
     levels: dict[str, int] = {}
-    styles = list(document.styles.element.iter(_W + "style"))
     parents = {}
-    for style in styles:
-        key, name, based = style.get(_W + "styleId"), style.find(_W + "name"), style.find(_W + "basedOn")
-        words = "" if name is None else name.get(_W + "val", "")
+    for style in styles.findall("{*}style"):
+        key, words = attribute(style, "styleId"), _value(style, "name")
         heading = _HEADING.match(words)
         if heading or words.lower() == "title":
             levels[key] = int(heading[1]) if heading else 0
-        elif based is not None:
-            parents[key] = based.get(_W + "val")
+        else:
+            parents[key] = _value(style, "basedOn")
     for key in parents:
         above, seen = parents[key], {key}
         while above in parents and above not in seen and above not in levels:
@@ -88,61 +60,57 @@ def _levels(document: Document) -> dict[str, int]:
     return levels
 
 
+def _value(element: Element | None, name: str) -> str:
+    """Return the value of a child element that is a property; empty if it is missing."""
+    found = None if element is None else element.find(f"{{*}}{name}")
+    return "" if found is None else attribute(found, "val")
+
+
 class _Body:
     """A collector of paragraphs' text; the paragraphs of a table row form one block."""
 
     def __init__(self, canonical: Canonical, levels: dict[str, int], *, note: bool = False) -> None:
         self.canonical, self.levels, self.note = canonical, levels, note
         self.paragraphs: list[list[str]] = []  # open paragraphs: a text box nests paragraphs in a paragraph
-        self.rows: list[list[str]] = []  # the text of the cells of each open row
-        self.skipped = 0  # open elements that are skipped
+        self.runs = 0  # open elements: outside of a run, a tab is a tab stop
+        self.rows = Rows()
 
-    def read(self, events: Any) -> None:
-        """Process lxml's start and end events."""
-        for event, element in events:
-            if element.tag == _FALLBACK:
-                self.skipped += 1 if event == "start" else -1
-            elif not self.skipped and isinstance(element.tag, str):
-                (self._start if event == "start" else self._end)(element)
+    def read(self, root: Element) -> None:
+        # A Fallback repeats the content for old programs.
+        for event, element in walk(root, lambda one: tag(one) == "Fallback"):
+            if event != "skip":
+                (self._start if event == "start" else self._end)(element, tag(element))
 
-    def _start(self, element: Any) -> None:
-        tag = element.tag
-        if tag == _W + "p":
+    def _start(self, element: Element, name: str) -> None:
+        if name == "p":
             self.paragraphs.append([])
-        elif tag == _W + "tr":
-            self.rows.append([])
-        elif tag == _W + "tc" and self.rows:
-            self.rows[-1].append("")
-        elif tag == _W + "lastRenderedPageBreak" and self.canonical.page is not None:
+        elif name == "r":
+            self.runs += 1
+        elif name == "tr":
+            self.rows.open()
+        elif name == "tc":
+            self.rows.open_cell()
+        elif name == "lastRenderedPageBreak" and self.canonical.page is not None:
             self.canonical.page += 1
-        elif self.paragraphs and tag in _TEXT:
-            self.paragraphs[-1].append(element.text or "")
-        elif self.paragraphs and tag in _WRITTEN and element.getparent().tag == _W + "r":
-            self.paragraphs[-1].append(_WRITTEN[tag])
+        elif self.paragraphs and self.runs and (name == "t" or name in _WRITTEN):
+            self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
 
-    def _end(self, element: Any) -> None:
-        if element.tag == _W + "p":
+    def _end(self, element: Element, name: str) -> None:
+        if name == "p":
             text = "".join(self.paragraphs.pop())
-            if self.rows and self.rows[-1]:
-                self.rows[-1][-1] += f" {text}"
-            else:
-                self._add(text, element)
-        elif element.tag == _W + "tr":
-            cells = [" ".join(cell.split()) for cell in self.rows.pop()]
-            row = " | ".join(cells) if any(cells) else ""
-            if self.rows and self.rows[-1]:
-                self.rows[-1][-1] += f" {row}"
-            else:
-                self.canonical.add(row, "row")
+            if not self.rows.write(text):
+                self._add(text, element.find("{*}pPr"))
+        elif name == "r":
+            self.runs -= 1
+        elif name == "tr":
+            self.canonical.add(self.rows.close(), "row")
 
-    def _add(self, text: str, paragraph: Any) -> None:
-        properties = paragraph.find(_W + "pPr")
-        style = None if properties is None else properties.find(_W + "pStyle")
-        level = None if style is None else self.levels.get(style.get(_W + "val"))
-        outline = None if properties is None else properties.find(_W + "outlineLvl")
-        if level is None and outline is not None and outline.get(_W + "val") in _OUTLINE:
-            level = _OUTLINE.index(outline.get(_W + "val")) + 1
-        listed = properties is not None and properties.find(_W + "numPr") is not None
+    def _add(self, text: str, properties: Element | None) -> None:
+        level = self.levels.get(_value(properties, "pStyle"))
+        outline = _value(properties, "outlineLvl")
+        if level is None and outline in _OUTLINE:
+            level = _OUTLINE.index(outline) + 1
+        listed = properties is not None and properties.find("{*}numPr") is not None
         if level is not None:
             self.canonical.add(" ".join(text.split()), level=level)
         else:

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import attribute, parse, tag, title_of, walk
+from runnel.text.documents.parts import Rows, attribute, parse, tag, title_of, walk
 
 CONTENT = "content.xml"
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
@@ -46,7 +46,7 @@ class _Content:
         self.canonical, self.kind, self.limits = canonical, kind, limits
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         self.paragraphs: list[list[str]] = []  # open paragraphs: notes and text boxes nest paragraphs in a paragraph
-        self.rows: list[list[str]] = []  # the text of the cells of each open row
+        self.rows = Rows()
         self.lists = self.in_notes = 0  # open elements
         self.notes: list[str] = []
         self.pages = 0
@@ -70,9 +70,9 @@ class _Content:
         if name in _PARAGRAPHS:
             self.paragraphs.append([])
         elif name == "table-row":
-            self.rows.append([])
-        elif name in ("table-cell", "covered-table-cell") and self.rows:
-            self.rows[-1].append("")
+            self.rows.open()
+        elif name in ("table-cell", "covered-table-cell"):
+            self.rows.open_cell()
         elif name == "list-item":
             self.lists += 1
         elif name in ("note-body", "notes"):
@@ -99,13 +99,8 @@ class _Content:
         if name in _PARAGRAPHS:
             self._end_paragraph(element, name)
         elif name == "table-row":
-            cells = [" ".join(cell.split()) for cell in self.rows.pop()]
-            text = " | ".join(filter(None, cells) if self.kind == "ods" else cells) if any(cells) else ""
-            if self.rows and self.rows[-1]:
-                self.rows[-1][-1] += f" {text}"
-            else:
-                self.canonical.add(text, "row")
-                self.limits.check_unpacked(self.canonical.length, "the text of the document")
+            self.canonical.add(self.rows.close(empty=self.kind != "ods"), "row")
+            self.limits.check_unpacked(self.canonical.length, "the text of the document")
         elif name == "list-item":
             self.lists -= 1
         elif name in ("note-body", "notes"):
@@ -118,8 +113,8 @@ class _Content:
         text = "\n".join(" ".join(line.split()) for line in lines)
         if self.in_notes:
             self.notes.append(text)
-        elif self.rows and self.rows[-1]:
-            self.rows[-1][-1] += f" {text}"
+        elif self.rows.write(text):
+            return
         elif name == "h":
             level = attribute(element, "outline-level")
             self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)

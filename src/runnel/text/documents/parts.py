@@ -57,10 +57,37 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
             yield "start", child
 
 
+class Rows:
+    """The open rows of tables: the paragraphs of a row form one block, and a table in a cell is a part of the cell."""
+
+    def __init__(self) -> None:
+        self._cells: list[list[str]] = []  # of each open row
+
+    def open(self) -> None:
+        self._cells.append([])
+
+    def open_cell(self) -> None:
+        if self._cells:
+            self._cells[-1].append("")
+
+    def write(self, text: str) -> bool:
+        """Add a text to the open cell, if there is one."""
+        if not (self._cells and self._cells[-1]):
+            return False
+        self._cells[-1][-1] += f" {text}"
+        return True
+
+    def close(self, *, empty: bool = True) -> str:
+        """End a row. Return its text, with or without empty cells; "" if it has none, or is written to the cell it is in."""
+        cells = [" ".join(cell.split()) for cell in self._cells.pop()]
+        text = " | ".join(cells if empty else filter(None, cells)) if any(cells) else ""
+        return "" if self.write(text) else text
+
+
 def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
-    """Return the parts that a part of an Office file refers to: {id: (the last word of the type, name)}."""
+    """Return the parts that a part of an Office file refers to, or with "" the file: {id: (the last word of the type, name)}."""
     folder, base = posixpath.split(name)
-    relations = f"{folder}/_rels/{base}.rels"
+    relations = posixpath.join(folder, "_rels", f"{base}.rels")
     if relations not in archive.names:
         return {}
     found = {}

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
 
 PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -57,7 +57,7 @@ def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], k
     """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders, otherwise paragraphs)."""
     skipped = {id(element) for element in read_before}
     paragraph: list[str] | None = None
-    cells: list[str] | None = None
+    rows = Rows()
     shape_kind = "paragraph"
 
     def left_out(element: Element) -> bool:
@@ -72,19 +72,16 @@ def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], k
             elif name == "p":
                 paragraph = []
             elif name == "tr":
-                cells = []
-            elif name == "tc" and cells is not None:
-                cells.append("")
+                rows.open()
+            elif name == "tc":
+                rows.open_cell()
             elif paragraph is not None and name in ("t", "br"):
                 paragraph.append("\n" if name == "br" else element.text or "")
         elif event == "skip":
             continue
         elif name == "p" and paragraph is not None:
             text, paragraph = "".join(paragraph), None
-            if cells:
-                cells[-1] = " ".join([*cells[-1].split(), *text.split()])
-            else:
+            if not rows.write(text):
                 canonical.add(text, kind or shape_kind)
-        elif name == "tr" and cells is not None:
-            canonical.add(" | ".join(cells) if any(cells) else "", kind or "row")
-            cells = None
+        elif name == "tr":
+            canonical.add(rows.close(), kind or "row")

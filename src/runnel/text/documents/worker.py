@@ -17,6 +17,7 @@ from typing import Any
 from runnel.errors import MissingDependency, ReadError, RunnelError, ScannedPdf, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.docx import read_docx
 from runnel.text.documents.odf import CONTENT, read_odf
 from runnel.text.documents.pptx import PRESENTATION, read_pptx
 from runnel.text.documents.xlsx import WORKBOOK, read_xlsx
@@ -41,10 +42,8 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
             from runnel.text.documents.epub import read_epub
 
             return read_epub(archive, limits)
-        if "word/document.xml" in archive.names or any(name.startswith("word/") for name in archive.names):
-            from runnel.text.documents.docx import read_docx
-
-            return read_docx(path, archive)
+        if any(name.startswith("word/") for name in archive.names):
+            return read_docx(archive, limits)
         if PRESENTATION in archive.names:
             return read_pptx(archive, limits)
         if WORKBOOK in archive.names:
