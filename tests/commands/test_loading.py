@@ -14,7 +14,7 @@ from runnel.models import base
 
 @pytest.fixture
 def keeping(monkeypatch):
-    for module, name in ((base, "kept"), (loading, "_stores"), (loading, "_indexes")):
+    for module, name in ((base, "kept"), (loading, "_indexes")):
         monkeypatch.setattr(module, name, None)  # also what is restored after the test
     loading.keep_loaded()
 

@@ -1,14 +1,14 @@
 """The background process as other processes see it: hand a command over to it, start it, ask for its status, stop it.
 
-A command is handed over in four messages, each a line of JSON on a Unix socket:
+A command line that holds the lock of the file "turn" hands its command over in four messages, lines of JSON on a Unix socket:
 
     command line  {"do": "run", "source": ..., "settings": ...}     what a process cannot change after its start
-    background    {"answer": "ready"}, or "busy" or "different", after which the command runs in the process of the command line
-    command line  {"arguments": ..., ...} with file descriptors     its standard streams and its folder
+    background    {"answer": "ready"}, or "different", after which the command runs in the process of the command line
+    command line  {"arguments": ..., ...} with file descriptors     its standard streams, its folder and the locked file
     background    {"exit": 0}
 
-The background process (`runnel.daemon`) reads and writes these streams itself. The command line shuts its half of the connection
-down to interrupt the command. It imports nothing heavy, and this module neither.
+The background process (`runnel.daemon`) reads and writes these streams itself, and one connection after the other. The command
+line shuts its half of the connection down to interrupt the command. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,74 +32,81 @@ COMMANDS = {"find": 2, "search": 2, "rerank": 1, "embed": 1}  # with their exit 
 PROGRAM = [sys.executable, "-P", "-m", "runnel.daemon"]  # -P: modules are not looked for in the current folder
 _ANSWER_S = 3.0  # a process that does not answer in this time hangs: the command runs without it
 _START_S = 60.0
-_STREAMS = 3
 # Environment variables that libraries read once, when they are imported, by the beginnings of their names.
 _READ_ONCE = (
     *("CUDA_", "DYLD_", "GOMP_", "HF_", "HOME", "HUGGINGFACE_", "KMP_", "LANCE", "LD_", "MKL_"),
     *("NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RAYON_", "RUST_", "TOKENIZERS_"),
     *("TORCH", "TRANSFORMERS_", "TRITON_", "XDG_CACHE_HOME"),
 )
-_RIGHTS = ("Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")  # the beginnings of lines of /proc/PID/status
-
-
-# ---- running a command in it -----------------------------------------------------------------------------------------
+_RIGHTS = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")  # the beginnings of lines of /proc/PID/status
 
 
 def run(arguments: Sequence[str]) -> int | None:
-    """Run a command of the command line in the background process; return its exit code.
+    """Run a command of the command line in the background process; return its exit code, or None if it must run in this process.
 
-    Returns:
-        None if the command is to be run in this process: it is not one of `COMMANDS`, or there is no background process that
-        can run it. A note says why, unless there is none; that it is busy is said only with --verbose.
+    A note says why, unless there is no background process; that it is busy is said only with --verbose.
     """
     words = list(itertools.dropwhile(lambda word: word in ("-v", "--verbose"), arguments))
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    if not words or words[0] not in COMMANDS or None in streams:
+    if not words or words[0] not in COMMANDS or None in (sys.stdin, sys.stdout, sys.stderr):
         return None
-    try:
-        return _run(arguments, words, streams)
-    except KeyboardInterrupt:  # before the command began
-        _say("interrupted")
-        return 130
-
-
-def _run(arguments: Sequence[str], words: Sequence[str], streams: Sequence[Any]) -> int | None:
-    connection = _connect()
-    if connection is None:
-        return None
-    with connection:
+    with ExitStack() as opened:
         try:
+            if (connection := _connect()) is None:
+                return None
+            opened.enter_context(connection)
+            if (turn := _take_turn()) is None:
+                if not {"-v", "--verbose"}.isdisjoint(arguments):
+                    _say("note: the background process is busy; this command runs without it")
+                return None
+            opened.callback(os.close, turn)
             answer: object = "different"
             if has_same_rights(connection):
                 send(connection, {"do": "run", "source": source(), "settings": settings()})
                 answer = receive(connection).get("answer")
             if answer == "different":
-                _note("the background process has another version, other settings or other rights; this command runs without it. "
-                      "To use it, restart it: `runnel serve --stop`, then `runnel serve --background`")  # fmt: skip
-            elif answer == "busy" and not {"-v", "--verbose"}.isdisjoint(arguments):
-                _note("the background process is busy; this command runs without it")
+                _say(
+                    "note: the background process has another version, other settings or other rights; this command runs without "
+                    "it. To use it, restart it: `runnel serve --stop`, then `runnel serve --background`"
+                )
             if answer != "ready":
                 return None
-            _hand_over(connection, arguments, streams)
+            _hand_over(connection, arguments, turn)
         except (OSError, ValueError):
             return None  # it has ended or hangs; it starts no command before it has the whole last message
+        except KeyboardInterrupt:  # before the command began
+            _say("interrupted")
+            return 130
         return _wait(connection, failed=COMMANDS[words[0]])
 
 
-def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[Any]) -> None:
+def _take_turn() -> int | None:
+    """Return the descriptor of a file that is locked until all its copies are closed; None while another command has it."""
+    import fcntl  # missing on Windows
+
+    turn = os.open(folder() / "turn", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(turn)
+        return None
+    return turn
+
+
+def _hand_over(connection: socket.socket, arguments: Sequence[str], turn: int) -> None:
     umask = os.umask(0o077)
     os.umask(umask)
+    streams: Sequence[Any] = (sys.stdin, sys.stdout, sys.stderr)
     message = {
         "arguments": list(arguments),
         "environment": dict(os.environ),
         "streams": [[stream.encoding, stream.errors, stream.write_through] for stream in streams],
         "umask": umask,
     }
-    folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    place = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
     try:
-        socket.send_fds(connection, [b" "], [*range(_STREAMS), folder])
+        socket.send_fds(connection, [b" "], [0, 1, 2, place, turn])
     finally:
-        os.close(folder)
+        os.close(place)
     send(connection, message)
 
 
@@ -122,25 +130,14 @@ def _wait(connection: socket.socket, failed: int) -> int:
     return int(code)
 
 
-def _note(message: str) -> None:
-    _say(f"note: {message}")
-
-
 def _say(message: str) -> None:
     from runnel.commands.display import say  # its imports would take half of the time until a command is handed over
 
     say(message)
 
 
-# ---- starting and stopping it ----------------------------------------------------------------------------------------
-
-
 def start(idle_minutes: float) -> dict[str, Any]:
-    """Start the background process unless there is one; return its status.
-
-    Raises:
-        BackendUnavailable: this system has no Unix sockets, or the process could not start; the message names its log.
-    """
+    """Start the background process unless there is one; return its status."""
     if not hasattr(socket, "send_fds"):
         raise BackendUnavailable("the background process needs Unix sockets, which Python does not have here; omit --background")
     if (found := status()) is not None:
@@ -160,38 +157,26 @@ def start(idle_minutes: float) -> dict[str, Any]:
 
 
 def status() -> dict[str, Any] | None:
-    """Return the facts of the background process; None if there is none, or it does not answer."""
-    return _ask("status")
+    """Return the facts of the background process; None if there is none, or it is just starting."""
+    if (connection := _connect()) is None:
+        return None
+    connection.close()
+    try:
+        facts: dict[str, Any] = json.loads((folder() / "status").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if (turn := _take_turn()) is not None:
+        os.close(turn)
+    return facts | {"busy": turn is None}
 
 
-def stop() -> bool:
-    """Stop the background process after its current command, and wait for its end; return whether there was one."""
-    connection = _connect()
-    if connection is None:
-        return False
-    with connection:
-        try:
+def stop() -> None:
+    """Stop the background process after its current command, and wait for its end."""
+    if (connection := _connect()) is not None:
+        with connection, suppress(ConnectionError):
             send(connection, {"do": "stop"})
             connection.settimeout(None)
             connection.recv(1)  # nothing: it has ended
-        except ConnectionError:
-            pass
-    return True
-
-
-def _ask(what: str) -> dict[str, Any] | None:
-    connection = _connect()
-    if connection is None:
-        return None
-    with connection:
-        try:
-            send(connection, {"do": what})
-            return receive(connection)
-        except (OSError, ValueError):
-            return None
-
-
-# ---- the socket ------------------------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
@@ -219,28 +204,22 @@ def _is_private(path: Path) -> bool:
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
 
 
-def is_own(connection: socket.socket) -> bool:
-    """Return whether the other end is a process of this user, as far as the system says: elsewhere the folder is private."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    return _peer(connection)[1] == os.geteuid()
-
-
 def has_same_rights(connection: socket.socket) -> bool:
-    """Return whether the other end sees the same files and networks as this process, and is limited in the same way.
+    """Return whether the other end has the user, files, networks and limits of this process.
 
     The system says so, where it can: a process in a sandbox must not leave it, whatever it sends.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # process, user and group
     try:
-        return _rights(str(_peer(connection)[0])) == _rights("self")
+        return _rights(str(int.from_bytes(peer[:4], sys.byteorder))) == _rights("self")
     except OSError:  # a process of another namespace, which this one may not look into; or it has ended
         return False
 
 
 def _rights(process: str) -> list[object]:
-    """Return the root folder, namespaces, rights and limits of a process."""
+    """Return the root folder, namespaces, user, rights and limits of a process."""
     place = Path("/proc", process)
     root = (place / "root").stat()
     spaces = [os.readlink(place / "ns" / name) for name in ("mnt", "net", "user")]
@@ -249,12 +228,6 @@ def _rights(process: str) -> list[object]:
     # Editors raise the soft limit of open files for their terminals.
     limits = [line.split()[-2] if line.startswith("Max open files") else line for line in limits]
     return [root.st_dev, root.st_ino, *spaces, *rights, *limits]
-
-
-def _peer(connection: socket.socket) -> tuple[int, ...]:
-    """Return the process, the user and the group of the other end."""
-    facts = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return tuple(int.from_bytes(facts[at : at + 4], sys.byteorder) for at in (0, 4, 8))
 
 
 def _connect() -> socket.socket | None:
@@ -266,8 +239,7 @@ def _connect() -> socket.socket | None:
         connection.settimeout(_ANSWER_S)
         if _is_private(folder()):
             connection.connect(str(folder() / "socket"))
-            if is_own(connection):
-                return connection
+            return connection
     except OSError:  # no folder, no socket, or one that a killed process left
         pass
     connection.close()
@@ -280,23 +252,10 @@ def send(connection: socket.socket, message: Mapping[str, object]) -> None:
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """Receive one message; the other end sends the next one only after an answer.
-
-    Raises:
-        ValueError: the connection ended before the message did.
-        OSError: the connection failed, or its timeout passed.
-    """
-    data = bytearray()
-    while not data.endswith(b"\n"):
-        more = connection.recv(1 << 16)
-        if not more:
-            raise ValueError("the connection ended")
-        data += more
-    message: dict[str, Any] = json.loads(data)
+    """Receive one message: the other end sends the next one only after an answer. Raises ValueError if it is not whole."""
+    with connection.makefile("rb") as lines:
+        message: dict[str, Any] = json.loads(lines.readline())
     return message
-
-
-# ---- what must be the same in both processes -------------------------------------------------------------------------
 
 
 def source() -> list[object]:
@@ -304,20 +263,10 @@ def source() -> list[object]:
     import site
 
     package = os.path.dirname(os.path.dirname(__file__))
+    files = [os.path.join(at, name) for at, _, names in os.walk(package) for name in names if name.endswith(".py")]
+    newest = max(os.stat(file).st_mtime_ns for file in files)
     installed = [os.stat(path).st_mtime_ns for path in site.getsitepackages() if os.path.isdir(path)]
-    return [package, sys.prefix, sys.version, *_newest(package), *installed]
-
-
-def _newest(package: str) -> tuple[int, int]:
-    """Return the newest time of the Python files of a folder, and their number."""
-    newest = count = 0
-    for entry in os.scandir(package):
-        if entry.is_dir():
-            inner, more = _newest(entry.path)
-            newest, count = max(newest, inner), count + more
-        elif entry.name.endswith(".py"):
-            newest, count = max(newest, entry.stat().st_mtime_ns), count + 1
-    return newest, count
+    return [package, sys.prefix, sys.version, len(files), newest, *installed]
 
 
 def settings() -> dict[str, str]:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runnel.models.kept import Kept
     from runnel.search.index import Index
-    from runnel.search.store import Store
 
 _MOST = 8  # of each kind
-_stores: Kept | None = None  # None: nothing is kept
-_indexes: Kept | None = None
+_indexes: Kept | None = None  # None: nothing is kept
 
 
 def keep_loaded() -> None:
@@ -21,15 +19,14 @@ def keep_loaded() -> None:
     from runnel.models import base
     from runnel.models.kept import Kept
 
-    global _stores, _indexes
-    base.kept, _stores, _indexes = Kept(_MOST), Kept(_MOST), Kept(_MOST)
+    global _indexes
+    base.kept, _indexes = Kept(_MOST), Kept(_MOST)
 
 
 def release() -> None:
     """Release the locks of kept indexes, so that other processes can write."""
-    if _stores is not None:
-        for store in _stores.values():
-            store.close()
+    for index in _indexes.values() if _indexes is not None else ():
+        index.close()
 
 
 def open_index(place: str, model: str | None = None) -> Index:
@@ -40,13 +37,10 @@ def open_index(place: str, model: str | None = None) -> Index:
     from runnel.models.embedder import Embedder
     from runnel.models.kept import file_states
     from runnel.search.index import Index
-    from runnel.search.stores import open_store
 
-    if _stores is None or _indexes is None or "://" in place:
+    if _indexes is None or "://" in place:
         return Index.open(place, model)
-    key, folder = (place, os.path.abspath(place)), Path(place)
-    # Every change of an index adds files to these.
-    state = file_states(folder.glob("*.lance/_versions/*"))
-    store: Store = _stores.get(key, state, lambda: open_store(place))
-    embedder = Embedder.load(model or store.settings.model)
-    return _indexes.get(key, (store, embedder.model), lambda: Index(store, embedder))
+    state = file_states(Path(place).glob("*.lance/_versions/*"))  # every change of an index adds files to these
+    index = _indexes.get((place, os.path.abspath(place)), state, lambda: Index.open(place, model))
+    embedder = Embedder.load(model or index.store.settings.model)
+    return index if embedder.model is index.embedder.model else Index(index.store, embedder)

@@ -1,8 +1,4 @@
-"""Keep loaded objects for later use: the same object while its files are unchanged, else a new one.
-
-Messages that were logged when an object was made are logged again whenever it is used, so that a command prints the same whether
-it loads a model or uses a kept one.
-"""
+"""Keep loaded objects while their files are unchanged; messages logged when one was made are logged again at each use."""
 
 from __future__ import annotations
 
@@ -26,18 +22,13 @@ class _Entry:
 
 
 class Kept:
-    """The objects that were used last.
-
-    Args:
-        most: how many to keep.
-    """
+    """The `most` objects that were used last."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()  # the least recently used first
 
     def values(self) -> Iterator[Any]:
-        """Yield the kept objects."""
         return (entry.value for entry in self._entries.values())
 
     def get(self, key: Hashable, state: object, make: Callable[[], T]) -> T:
