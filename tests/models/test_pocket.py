@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.errors import BackendUnavailable, StateError
 from runnel.models.base import BUILT_IN, Model, load_model
-from runnel.models.memory import Memory
 
 TEXT = """The harbor was built in 1821. It has two piers and a lighthouse. Ships from the north unload timber there.
 
@@ -53,25 +51,6 @@ def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model
         right, wrong = (float(scored.scores.max()) for scored in retriever.scan(question, [TEXT, other]))
         assert right > wrong
         assert np.diff(reranker.score(question, [other, TEXT]))[0] > 0
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_what_the_former_pocket_wrote_names_the_model_that_opens_it(dtype: str, model: Model, tmp_path: Path) -> None:
-    try:
-        former = load_model("pocket-mamba2", dtype=dtype)
-    except BackendUnavailable as error:
-        pytest.skip(str(error))
-    Embedder(former).stream().feed("A cat.").save(tmp_path / "stream")
-    Reranker(former).remember(["A cat."], tmp_path / "memory")
-    told = f"by the former 'pocket', which is now called 'pocket-mamba2', with dtype {dtype} "
-    with pytest.raises(StateError, match=f"stream was saved {told}"):
-        Embedder(model).load_stream(tmp_path / "stream")
-    for call in (
-        lambda: Reranker(model).remember(["A cat."], tmp_path / "memory"),
-        lambda: Memory.open(tmp_path / "memory", fingerprint=model.backbone.fingerprint()),
-    ):
-        with pytest.raises(StateError, match=f"memory was written {told}"):
-            call()
 
 
 def test_it_is_small() -> None:

@@ -185,8 +185,8 @@ def test_long_documents_are_tokenized_in_pieces_without_a_difference(
 ) -> None:
     documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3]
     expected = list(retriever.score_many(QUERY, documents))
-    monkeypatch.setattr("runnel.models.sentence_retriever._PIECES_CHARS", 20)
-    monkeypatch.setattr("runnel.models.sentence_retriever._TOGETHER_CHARS", 40)
+    monkeypatch.setattr("runnel.models.sentence_vectors._PIECES_CHARS", 20)
+    monkeypatch.setattr("runnel.models.sentence_vectors._TOGETHER_CHARS", 40)
     assert list(retriever.score_many(QUERY, documents)) == expected
 
 

@@ -20,15 +20,6 @@ from runnel.errors import StateError
 from runnel.files import replacing
 
 _FORMAT = "runnel-state-1"
-# Fingerprints of a model that had another name when it wrote states.
-WRITERS: Mapping[str, str] = {
-    fingerprint: f"the former 'pocket', which is now called 'pocket-mamba2', with dtype {dtype}"
-    for fingerprint, dtype in {
-        "4f07cdc74fae056c9f65c395a95fb4b6d1fbd30c": "bfloat16",
-        "d3317eea25f096597b53882f06d563426d71a734": "float32",
-        "e3ebabe2b6b399c384e02b1e77185307ce718f1c": "int8",
-    }.items()
-}
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -149,8 +140,8 @@ class State:
                 saved_by = metadata.get("fingerprint", "")
                 if saved_by != fingerprint:
                     raise StateError(
-                        f"{path} was saved by {WRITERS.get(saved_by, 'another model')} (fingerprint {saved_by[:12]}, "
-                        f"this model is {fingerprint[:12]}); load it with the model that wrote it, or read the text again"
+                        f"{path} was saved by another model (fingerprint {saved_by[:12]}, this model is {fingerprint[:12]}); "
+                        "load it with the model that wrote it, or read the text again"
                     )
                 tensors = {key: file.get_tensor(key) for key in file.keys()}
         except (SafetensorError, OSError) as error:

@@ -2,12 +2,7 @@
 
     D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
 
-The papers' heads use one hidden vector of a text (`EndVector` and its variants, `EndScore`), selected by
-`pooling`: "eos" the last token's, "cls" the first token's, "mean" the mean over all tokens, special tokens included. The
-built-in models' heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
-document (`TokenFeatures`). All heads but `LmHead` run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never
-the whole text.
-Each head declares what it needs of a text (`Head`), and the code that reads texts asks it.
+All heads but `LmHead` run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
 """
 
 from __future__ import annotations
@@ -37,42 +32,35 @@ OneToken = Literal["cls", "eos"]
 
 
 class TokenFeatures(nn.Module):
-    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone.
+    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
 
-    `weight()` (V,) > 0 weights tokens in means; `idf` (V,) in [0, 1] is a static table; `mark_vectors` (K, D) are added
-    to the token embeddings in proportion to a token's marks.
-    """
+    jobs: ClassVar[tuple[str, ...]] = ("features",)
+    options: ClassVar[dict[str, object]] = {}
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
         self.log_weight = nn.Parameter(torch.zeros(vocab_size))
-        self.mark_vectors = nn.Parameter(torch.zeros(MARKS, hidden_size))
-        self.idf: Tensor
+        self.mark_vectors = nn.Parameter(torch.zeros(MARKS, hidden_size))  # added to embeddings in proportion to a token's marks
+        self.idf: Tensor  # (V,) in [0, 1], static
         self.register_buffer("idf", torch.ones(vocab_size))
 
     def weight(self) -> Tensor:
+        """Return the positive weights (V,) of tokens in means."""
         return self.log_weight.exp()
 
 
 class Head(nn.Module):
-    """A head, which declares what it needs of a text.
+    """A head, which declares what it needs of a text."""
 
-    Attributes:
-        pooling: the hidden vector, or the mean, that represents a text.
-        matches: the head also needs the means of two parts and their matching tokens; see `models/match.py`.
-        stored: the head uses stored vectors: query and document are read separately.
-        state: the tensor of the state that the head reads after the last token, in place of hidden vectors; None: it does not.
-        options: the head's settings in config.json, without the model's widths.
-    """
-
-    pooling: Pooling = "eos"
-    matches: ClassVar[bool] = False
-    stored: ClassVar[bool] = False
-    state: ClassVar[str | None] = None
+    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
+    pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
+    matches: ClassVar[bool] = False  # it also needs the means of two parts and their matching tokens; see `models/match.py`
+    stored: ClassVar[bool] = False  # it uses stored vectors: query and document are read separately
+    state: ClassVar[str | None] = None  # the tensor of the state that it reads after the last token instead of hidden vectors
 
     def __init__(self, **options: object) -> None:
         super().__init__()
-        self.options = options
+        self.options = options  # its settings in config.json, without the model's widths
 
     def request(self, ids: np.ndarray, **others: Any) -> Request:
         """Return the request that `pooling` or `state` needs for a text; `others` are fields of a `Request`."""
@@ -128,10 +116,9 @@ class MeanVector(Head):
 
 
 class EndScore(Head):
-    """A linear layer on one hidden vector.
+    """A linear layer on one hidden vector: at the end marker (papers B, C) or at each sentence's last token (paper E).
 
-    A reranker uses the vector at the end marker (papers B, C; with encoders at the first token), a sentence retriever the vector
-    at each sentence's last token (paper E). With two outputs (no, yes) the score is their difference.
+    With two outputs (no, yes) the score is their difference.
     """
 
     def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos") -> None:
@@ -172,10 +159,10 @@ class MatchScore(Head):
 class LmHead(Head):
     """The LM head of a recurrent model: logits of the next token from the hidden vector of each token, in the weights' dtype.
 
-    Args:
-        tied: the backbone's embedding table is the matrix, and the head has no weights of its own.
-        soft_cap: c of logits c * tanh(x / c), as in xLSTM; None: logits are not limited.
+    `tied`: the backbone's embedding table is the matrix; `soft_cap`: c of logits c * tanh(x / c), as in xLSTM.
     """
+
+    jobs = ("generate",)
 
     def __init__(self, vocab_size: int, hidden_size: int, tied: bool = False, soft_cap: float | None = None) -> None:
         super().__init__(tied=tied, soft_cap=soft_cap)
@@ -192,10 +179,8 @@ class LmHead(Head):
 class VectorScore(Head):
     """Scores of a document's sentences from stored vectors and lexical features, without reading the text again.
 
-    The first layer gets the product of the projected query and sentence, and numbers about the sentence: its cosine; z-scores in
-    the document of the cosine, of BM25 and of the sentences around; and the features. It gets a sentence's vector only in
-    that product, because otherwise it would learn which sentences the training questions preferred. The score is calibrated: its
-    sigmoid is the probability that the sentence answers.
+    The first layer gets a sentence's vector only in its product with the query, because otherwise it would learn which sentences
+    the training questions preferred. The score is calibrated: its sigmoid is the probability that the sentence answers.
     """
 
     stored = True
@@ -232,11 +217,8 @@ class VectorScore(Head):
         return 3 * self.out(F.gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
     def parts(self, query: Tensor, vectors: Tensor, features: Tensor, row: int) -> dict[str, float]:
-        """Return summands of the score of sentence `row`: the score of an average sentence of the document, and what each of
-        `PARTS` adds to that. Other arguments as of `forward`; at least one sentence.
-
-        The average sentence has the mean of all inputs. A part's summand is its Shapley value: how much the score changes when
-        the part's inputs become those of the sentence, averaged over all orders in which the parts can do so.
+        """Return summands of the score of sentence `row`: the score of an average sentence, with the mean of all inputs, and the
+        Shapley value of each of `PARTS`: how much the score changes when its inputs become the sentence's, over all orders.
         """
         query, vectors, features = wide(query), wide(vectors), wide(features)
         columns, names = known(query, vectors, features), list(PARTS)
@@ -256,11 +238,7 @@ class VectorScore(Head):
 
 
 class VectorRelevance(Head):
-    """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents.
-
-    Features: the cosine of the query with the nearest passage, its cosine with the mean of the document, and BM25 with a
-    static idf (`lexical.static_bm25`).
-    """
+    """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents."""
 
     FEATURES = 3
     stored = True
@@ -288,13 +266,10 @@ PARTS: dict[str, tuple[int, ...]] = {
 
 
 def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """Return the input columns of `VectorScore` for the sentences of a document: (S, 7 + F).
+    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features (S, F) -> (S, 7 + F).
 
     Columns: cosine; z-scores of cosine and BM25; distance to the best cosine; z-scores of the cosine of the sentence before, of
     the sentence after, and of the mean of the vectors around; and the features.
-
-    Args:
-        query: (D,); vectors (S, D), at least one; features (S, F).
     """
     cosine = vectors @ query
     z = _standard(cosine)

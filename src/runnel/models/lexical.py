@@ -4,7 +4,6 @@ A word is a WordPiece and the pieces that continue it ("##..."). A plural s is d
 scripts without spaces (`runnel.text.words`) each piece is a word.
 
 V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
-F  features of a sentence
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 from runnel.text.words import UNSPACED_RUN
 
 K1, B = 0.9, 0.4  # parameters of BM25
+AVERAGE = 100.0  # words, without stop words, of a document of average length
 WINDOW = 2  # sentences on each side whose words count as near
 LEADING = (1, 3)  # numbers of best sentences whose words are added to the query
 FEATURES = 16  # F
@@ -31,37 +31,24 @@ _PLACE = np.uint64(1 << 32)  # separates equal pieces at different places of a w
 
 @dataclass(frozen=True, eq=False)
 class WordTable:
-    """Properties of each id of a WordPiece vocabulary; `word_table` makes it once per model.
+    """Properties of each id of a WordPiece vocabulary; `word_table` makes it once per model."""
 
-    Attributes:
-        continues: (V,) bool: the piece continues the word before it.
-        stop: (V,) bool: a stop word.
-        word: (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words.
-        code: (V,) uint64: equal for a singular and its plural; 0 for "##s".
-        idf: (V,) float32 in [0, 1], static.
-    """
-
-    continues: np.ndarray
-    stop: np.ndarray
-    word: np.ndarray
-    code: np.ndarray
-    idf: np.ndarray
+    continues: np.ndarray  # (V,) bool: the piece continues the word before it
+    stop: np.ndarray  # (V,) bool: a stop word
+    word: np.ndarray  # (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words
+    code: np.ndarray  # (V,) uint64: equal for a singular and its plural; 0 for "##s"
+    idf: np.ndarray  # (V,) float32 in [0, 1], static
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Words of a run of tokens.
+    """Words of a run of tokens."""
 
-    Attributes:
-        keys: (W,) uint64; `first`: (W,) codes of their first pieces; `starts`: (W,) their first tokens.
-        idf: (W,) static; `content`: (W,) bool, False for stop words.
-    """
-
-    keys: np.ndarray
-    first: np.ndarray
-    starts: np.ndarray
-    idf: np.ndarray
-    content: np.ndarray
+    keys: np.ndarray  # (W,) uint64
+    first: np.ndarray  # (W,) codes of their first pieces
+    starts: np.ndarray  # (W,) their first tokens
+    idf: np.ndarray  # (W,) static
+    content: np.ndarray  # (W,) bool, False for stop words
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +70,7 @@ class Hits:
 
 
 def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
-    """Make the table of a vocabulary.
-
-    Args:
-        vocabulary: piece to id; continuations start with "##", special pieces are in brackets.
-        idf: (V,) static inverse document frequency of each id, in [0, 1].
-    """
+    """Make the table of a vocabulary (piece to id; continuations start with "##") with the static idf (V,) of each id."""
     size = len(idf)
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
@@ -111,21 +93,14 @@ def words(ids: np.ndarray, table: WordTable) -> Words:
 
 
 def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
-    """Compute features of each sentence of a document from the words of a query.
+    """Compute features (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) from the words of a query (Q,).
 
-    Args:
-        ids: (T,) token ids of the document.
-        bounds: (S+1,) token bounds of its sentences.
-        query_ids: (Q,) token ids of the query, without special tokens.
-        table: the table of the model's vocabulary.
-
-    Returns:
-        (S, F) float32. Columns: 0 BM25 over words as a share of its maximum for a sentence; 1 BM25 relative to the best
-        sentence; 2, 3 column 1 of the sentences before and after; 4 share of the query's static idf in the sentence; 5 the same
-        share with the idf in this document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces relative to the
-        best; 8 length; 9 as 4, in the whole document; 10 words of the query; 11 sentences of the document; 12 share of the
-        query's pairs of neighboring words; 13 mean static idf of the query; 14, 15 BM25, relative to the best, for the words
-        that the best sentence and the three best add to the query. 9, 10, 11, 13 are the same for all sentences.
+    Columns: 0 BM25 over words as a share of its maximum for a sentence; 1 BM25 relative to the best sentence; 2, 3 column 1 of
+    the sentences before and after; 4 share of the query's static idf in the sentence; 5 the same share with the idf in this
+    document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces relative to the best; 8 length; 9 as 4, in the
+    whole document; 10 words of the query; 11 sentences of the document; 12 share of the query's pairs of neighboring words;
+    13 mean static idf of the query; 14, 15 BM25, relative to the best, for the words that the best sentence and the three best
+    add to the query. 9, 10, 11, 13 are the same for all sentences.
     """
     ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
     ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -161,16 +136,8 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
     return out
 
 
-def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable, average: float = 100.0) -> float:
-    """Compute BM25 of a whole document with static idf, so that it does not depend on any other document.
-
-    Args:
-        ids: (T,) token ids of the document; query_ids: (Q,) of the query, without special tokens.
-        average: words, without stop words, of a document of average length.
-
-    Returns:
-        The share of the maximum for a document: at least 0 and below 1.
-    """
+def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> float:
+    """Compute BM25 of a document (T,) for a query (Q,) with static idf, which no other document changes, in [0, 1)."""
     ids = np.asarray(ids, dtype=np.int64)
     query = words(query_ids, table)
     terms = _terms(query.keys[query.content], query.idf[query.content])
@@ -180,7 +147,7 @@ def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable, averag
     tf = np.bincount(found, minlength=len(terms.keys)).astype(np.float64)
     length = float(_content_words(ids, table)[-1])
     weight = terms.idf * terms.count
-    return float((weight * tf / (tf + K1 * (1 - B + B * length / average))).sum() / max(float(weight.sum()), 1e-9))
+    return float((weight * tf / (tf + K1 * (1 - B + B * length / AVERAGE))).sum() / max(float(weight.sum()), 1e-9))
 
 
 def _words_between(ids: np.ndarray, start: int, stop: int, table: WordTable) -> Words:
@@ -264,9 +231,7 @@ def _count(sentence: np.ndarray, term: np.ndarray, terms: int) -> Hits:
 def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (S,) BM25 with the document's sentences as the collection, and (n,) idf: 0 for a term that does not occur.
 
-    Args:
-        weight: (n,) count of each term in the query.
-        lengths: (S,) all terms in each sentence.
+    weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
     """
     sentences, n = len(lengths), len(weight)
     df = np.bincount(hits.term, minlength=n)

@@ -1,9 +1,7 @@
 """Remembered documents: the state after each document, stored so that a query costs only its own tokens.
 
-On disk a memory is a folder of blocks (safetensors, a few hundred documents each) and `memory.json`; blocks are written
-atomically, so interrupted work resumes. In RAM it is a list of the same blocks (`models/memory_block.py`).
-
-    n  documents   D  width of hidden vectors
+On disk a memory is a folder of blocks (safetensors) and `memory.json`; blocks are written atomically, so interrupted work
+resumes. In RAM it is a list of the same blocks (`models/memory_block.py`).
 """
 
 from __future__ import annotations
@@ -16,22 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import torch
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
-from runnel.backbones.state import WRITERS, State
+from runnel.backbones.state import State
 from runnel.errors import InputError, StateError, StoreBusy
 from runnel.files import replacing, sweep, write
 from runnel.lock import WriterLock
-from runnel.models.memory_block import Precision, Remembered, pack, read_block, row_of, seal, unique_ids_of, unpack
+from runnel.models.memory_block import Precision, Remembered, pack, read_sealed, row_of, seal, unique_ids_of, unpack
 
 log = logging.getLogger("runnel")
 Piece = bytes  # a single remembered document
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _FORMAT = "runnel-memory-1"
 
 
@@ -68,33 +66,26 @@ class Memory:
         )
 
     def batches(self, rows: int, room: State, width: int) -> Iterator[Batch]:
-        """Yield the documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
-
-        Args:
-            room: a state of this model with `rows` rows, which every batch overwrites.
-            width: width of the model's hidden vectors.
-
-        Raises:
-            StateError: a block is damaged, or its shapes do not fit the model.
-        """
-        source = self._rows({name: tensor.shape[1:] for name, tensor in room.tensors.items()}, width)
+        """Yield the documents in order, up to `rows` at a time; every batch overwrites `room`, a state of so many rows."""
+        source = self._rows()
         while chosen := list(itertools.islice(source, rows)):
             count = len(chosen)
             state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
-            for place, (tensors, row) in enumerate(chosen):
-                unpack(tensors, row, state, place)
-            means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float()
-            yield Batch(state, means, [unique_ids_of(tensors, row).numpy() for tensors, row in chosen])
-
-    def _rows(self, shapes: Mapping[str, tuple[int, ...]], width: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-        """Yield (block, row in it) of every document, after checking each block's shapes."""
-        for number, names in enumerate(self._names):
-            tensors = self._block(number)
-            stored = {key.removeprefix("state."): value.shape[1:] for key, value in tensors.items() if key.startswith("state.")}
-            if stored != shapes or tensors["mean"].shape[1] != width:
+            try:
+                for place, (tensors, row) in enumerate(chosen):
+                    unpack(tensors, row, state, place)
+                means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float().view(count, width)
+                unique_ids = [unique_ids_of(tensors, row).int().flatten().numpy() for tensors, row in chosen]
+            except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
                 raise StateError(
                     "the states of the remembered documents do not fit this model's shapes; remember or index them again"
-                )
+                ) from error
+            yield Batch(state, means, unique_ids)
+
+    def _rows(self) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+        """Yield (block, row in it) of every document."""
+        for number, names in enumerate(self._names):
+            tensors = self._block(number)
             yield from ((tensors, row) for row in range(len(names)))
 
     def _block(self, number: int) -> dict[str, Tensor]:
@@ -102,8 +93,8 @@ class Memory:
         block = self._blocks[number]
         if not isinstance(block, Path):
             return block
-        one, count = (number, self._digests[number]), len(self._names[number])
-        tensors = read_block(lambda: load_file(block), count, str(block), None if one in self._checked else self._owner(one[1]))
+        one = (number, self._digests[number])
+        tensors = read_sealed(lambda: load_file(block), str(block), None if one in self._checked else self._owner(one[1]))
         self._checked.add(one)
         return tensors
 
@@ -143,24 +134,14 @@ class Memory:
 
     @classmethod
     def of_pieces(cls, precision: Precision, fingerprint: str, pieces: Mapping[str, Piece]) -> Memory:
-        """Make a memory of documents, without their texts, from the states returned by `pieces`, by id.
-
-        Raises:
-            StateError: a state is damaged.
-        """
+        """Make a memory of documents, without their texts, from the states returned by `pieces`, by id."""
         memory = cls(precision, fingerprint)
-        memory._blocks = [read_block(partial(load, piece), 1, f"the index, document {name!r}") for name, piece in pieces.items()]
+        memory._blocks = [read_sealed(partial(load, piece), f"the index, document {name!r}") for name, piece in pieces.items()]
         memory._names, memory._texts = [[name] for name in pieces], [[""] for _ in pieces]
         return memory
 
     def lacks(self, block: int, digest: str) -> bool:
-        """Return whether this block must be written because it is missing or damaged, or holds other documents.
-
-        If so, this memory holds the folder's lock until `release`.
-
-        Raises:
-            StoreBusy: another process is writing to the folder, or has changed earlier blocks.
-        """
+        """Return whether this block must be written: missing, damaged, or of other documents. If so, lock the folder."""
         if self._has(block, digest):
             return False
         self._lock_folder(block)
@@ -194,10 +175,7 @@ class Memory:
         self._names, self._texts, self._digests, self._blocks = now._names, now._texts, now._digests, now._blocks
 
     def put(self, block: int, documents: Sequence[Remembered], digest: str) -> None:
-        """Write a block that this memory lacks: in place of a damaged one, or of other documents and all blocks after them.
-
-        With a folder, the whole block is on disk when this returns.
-        """
+        """Write a block that this memory lacks: in place of a damaged one, or of other documents and all blocks after them."""
         if self._digests[block : block + 1] == [digest]:
             log.warning("%s was damaged; its documents were read again", self._blocks[block])
         else:
@@ -216,11 +194,7 @@ class Memory:
             self._write_index()
 
     def truncate(self, blocks: int) -> None:
-        """Delete all blocks from number `blocks` on.
-
-        Raises:
-            StoreBusy: as for `lacks`.
-        """
+        """Delete all blocks from number `blocks` on."""
         if blocks >= len(self._blocks):
             return
         self._lock_folder(blocks)
@@ -240,12 +214,7 @@ class Memory:
 
     @classmethod
     def at(cls, folder: Path, precision: Precision, fingerprint: str) -> Memory:
-        """Open the memory in `folder`, or make an empty one.
-
-        Raises:
-            InputError: it has another precision.
-            StateError: as for `open`.
-        """
+        """Open the memory in `folder`, or make an empty one."""
         if not (folder / "memory.json").exists():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold texts
             return cls(precision, fingerprint, folder)
@@ -267,21 +236,22 @@ class Memory:
         folder = Path(folder)
         try:
             index = json.loads((folder / "memory.json").read_text())
-        except (OSError, ValueError, RecursionError) as error:
-            raise StateError(f"{folder} is not a memory of documents: {error}") from error
-        version = index.get("format") if isinstance(index, dict) else None
-        if version != _FORMAT:
-            raise StateError(f"{folder} has memory format {version!r}, expected {_FORMAT!r}")
-        _check_index(index, folder)
-        if index["fingerprint"] != fingerprint:
-            writer = index["fingerprint"]
+            names, texts, digests = index["names"], index["texts"], index["digests"]
+            blocks = zip(names, texts, strict=True)
+            sound = digests == [block_digest([*zip(*block, strict=True)]) for block in blocks] and index["format"] == _FORMAT
+            precision, writer = check_precision(index["precision"]), index["fingerprint"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+            raise StateError(f"{folder} is not a memory of documents ({error}); remember them in an empty folder") from error
+        if not sound:
+            raise StateError(f"{folder / 'memory.json'} is damaged; remember the documents again in an empty folder")
+        if writer != fingerprint:
             raise StateError(
-                f"{folder} was written by {WRITERS.get(writer, 'another model')} (fingerprint {writer[:12]}, this model has "
-                f"{fingerprint[:12]}); use the model that wrote it, or remember the documents again"
+                f"{folder} was written by another model (fingerprint {writer!s:.12}, this model has {fingerprint[:12]}); use the "
+                "model that wrote it, or remember the documents again"
             )
-        memory = cls(index["precision"], fingerprint, folder)
-        memory._names, memory._texts, memory._digests = index["names"], index["texts"], index["digests"]
-        memory._blocks = [folder / f"block-{i:06d}.safetensors" for i in range(len(memory._names))]
+        memory = cls(precision, fingerprint, folder)
+        memory._names, memory._texts, memory._digests = names, texts, digests
+        memory._blocks = [folder / f"block-{i:06d}.safetensors" for i in range(len(names))]
         return memory
 
 
@@ -301,23 +271,3 @@ def check_precision(value: str) -> Precision:
         if value == precision:
             return precision
     raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
-
-
-def _check_index(index: Mapping[str, Any], folder: Path) -> None:
-    """Raise StateError unless the values of memory.json have their types and lengths."""
-    lists: list[Any] = [index.get(key) for key in ("names", "texts", "digests")]
-    names, texts, digests = lists
-    blocks = _is_list_of(names, list) and _is_list_of(texts, list) and _is_list_of(digests, str)
-    if (
-        not blocks
-        or not all(_is_list_of(values, str) for values in (*names, *texts))
-        or not isinstance(index.get("fingerprint"), str)
-        or index.get("precision") not in PRECISIONS
-        or [len(block) for block in names] != [len(block) for block in texts]
-        or [block_digest([*zip(*block, strict=True)]) for block in zip(names, texts, strict=True)] != digests
-    ):
-        raise StateError(f"{folder / 'memory.json'} is damaged; remember the documents again in an empty folder")
-
-
-def _is_list_of(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)

@@ -1,7 +1,4 @@
-"""One block of remembered documents: its tensors, their digest, and what is checked before a kernel sees them.
-
-n  documents of a block   L  layers   D  width of hidden vectors
-"""
+"""One block of remembered documents: its tensors and their digest."""
 
 from __future__ import annotations
 
@@ -33,58 +30,24 @@ class Remembered:
 
 
 def seal(tensors: dict[str, Tensor], owner: str = "") -> dict[str, Tensor]:
-    """Return the tensors of a block with their digest, which also covers `owner`."""
-    return tensors | {"digest": _digest(tensors, owner)}
-
-
-def _digest(tensors: Mapping[str, Tensor], owner: str) -> Tensor:
+    """Return the tensors with a digest of their names, dtypes, shapes and numbers, and of `owner`."""
     digest = hashlib.blake2b(owner.encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return torch.tensor(list(digest.digest()), dtype=torch.uint8)
+    return tensors | {"digest": torch.tensor(list(digest.digest()), dtype=torch.uint8)}
 
 
-def read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str, owner: str | None = "") -> dict[str, Tensor]:
-    """Read the tensors of a block and check that they hold `rows` documents and match their digest (owner None: known to)."""
+def read_sealed(read: Callable[[], dict[str, Tensor]], source: str, owner: str | None = "") -> dict[str, Tensor]:
+    """Read what `seal` returned and check its digest (owner None: checked before)."""
     try:
         tensors = read()
-        digest = tensors.pop("digest")
+        digest = tensors.pop("digest").tolist()
     except (SafetensorError, OSError, KeyError) as error:
         raise StateError(f"cannot read remembered documents from {source}: {error}; remember or index them again") from error
-    if not _is_block(tensors, rows) or not (owner is None or torch.equal(digest, _digest(tensors, owner))):
+    if owner is not None and digest != seal(tensors, owner)["digest"].tolist():
         raise StateError(f"the remembered documents from {source} are damaged; remember or index them again")
     return tensors
-
-
-def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
-    """Return whether tensors are as `pack` makes them for `rows` documents: names, dtypes, lengths and positions in range."""
-    tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
-    if tokens is None or mean is None or ids is None or stops is None:
-        return False
-    counted = all(tensor.dtype == torch.int64 and tensor.shape == (rows,) for tensor in (tokens, stops))
-    averaged = mean.ndim == 2 and mean.dtype in (torch.float32, torch.float64)
-    if not (counted and averaged and ids.ndim == 1 and ids.dtype == torch.int32):
-        return False
-    ends = [0, *stops.tolist()]
-    if ends != sorted(ends) or ends[-1] != len(ids) or bool((tokens < 0).any()):
-        return False
-    for key, tensor in tensors.items():
-        group, _, name = key.partition(".")
-        scale = tensors.get(f"scale.{name}")
-        if (group == "scale" and f"state.{name}" not in tensors) or group not in ("state", "scale", "tokens", "mean", "unique"):
-            return False
-        if group == "state" and not _is_packed(tensor, scale):
-            return False
-    return all(len(tensor) == rows for key, tensor in tensors.items() if key != "unique.ids")
-
-
-def _is_packed(tensor: Tensor, scale: Tensor | None) -> bool:
-    if scale is None:
-        return tensor.ndim > 1 and tensor.dtype in (torch.float32, torch.bfloat16)
-    return (
-        tensor.ndim > 1 and tensor.dtype == torch.int8 and scale.dtype == torch.float32 and scale.shape == (*tensor.shape[:-1], 1)
-    )
 
 
 def pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Tensor]:

@@ -1,12 +1,8 @@
 """Vectors for documents and for their passages, each conditioned on the text before it, from one pass.
 
-For long documents the pass also returns the state before the last passage. If text is appended later, reading resumes there, so
-the old text only has to be tokenized; the vectors equal those of reading the whole.
+For long documents the pass also returns the state before the last passage: if text is appended later, reading resumes there.
 
-If the reranker of the same model reads a document as the embedder does (`Reranker.shares`), the pass also returns the document
-as the reranker remembers it.
-
-T  tokens of a document   P  passages   d  width of the vectors   D  width of hidden vectors
+P  passages   d  width of the vectors   D  width of hidden vectors
 """
 
 from __future__ import annotations
@@ -14,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -28,7 +24,7 @@ from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import EMPTY, Embedder
 from runnel.models.memory import Piece, piece
-from runnel.models.memory_block import Remembered
+from runnel.models.memory_block import Remembered, read_sealed, seal
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences
@@ -91,22 +87,11 @@ def read_documents(
     remember: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[ReadDocument]:
-    """Read documents together.
+    """Read documents together; recurrent models resume from `saved` of an earlier reading of a text's unchanged beginning.
 
-    Args:
-        saved: for each text, `saved` from an earlier reading of its beginning. If that part of the text or the model has
-            changed, the text is read from the start.
-        passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own. A model that
-            reads passages has its own limit.
-        save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state; for
-            recurrent models.
-        remember: also return `memory`; for a recurrent model whose reranker shares the pass (`Reranker.shares`), or a model that
-            reads passages.
-        progress: called after each step with the number of tokens just read.
-
-    Raises:
-        InputError: a text is empty (`Embedder.is_empty`), or longer than a transformer can read; if that pools the first token,
-            a sentence of it is.
+    A passage of several sentences has at most `passage_tokens` tokens, or as many as the model reads; documents of `save_from`
+    tokens or more get `saved`. `remember` needs a model that reads passages, or one whose reranker shares the pass
+    (`Reranker.shares`).
     """
     if (empty := next(filter(embedder.is_empty, texts), None)) is not None:
         raise InputError(f"cannot read an empty document; remove it (it is {empty[:20]!a}: {EMPTY})")
@@ -218,54 +203,36 @@ def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: in
 def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
     """Continue from an earlier reading if this document begins like that one, or from the start if the saved data is damaged."""
     try:
-        values = load(saved)
+        values = read_sealed(partial(load, saved), "an earlier reading")
         at, count = int(values["at"]), len(values["known"])
         state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
-        _check_saved(embedder, values, state)
-    except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:  # torch raises the last two on odd shapes
-        log.warning("the saved state of an earlier reading is damaged (%s); reading the document from the start", error)
+        state.check(embedder.model.backbone.state_shapes())
+    except StateError:
+        log.warning("the saved state of an earlier reading is damaged; reading the document from the start")
         return
     if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
         return
-    if bytes(values["digest"].flatten().tolist()) != _digest(embedder, reading, at, count):
+    if values["depends"].tolist() != _dependencies(embedder, reading, at, count):
         return
     reading.state, reading.begin = state, at
     reading.known, reading.sum, reading.total = values["known"], values["sum"], float(values["total"])
 
 
-def _check_saved(embedder: Embedder, values: Mapping[str, Tensor], state: State) -> None:
-    """Raise StateError unless `values` are as `_dump` writes them: the kernels do not check shapes."""
-    backbone = embedder.model.backbone
-    width, known = backbone.hidden_size, values["known"]
-    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]]
-    wanted = {"at": (torch.int64, (1,)), "sum": (torch.float64, (width,)), "total": (torch.float64, (1,))}
-    wanted |= {"tokens": (torch.int64, (1,)), "digest": (torch.uint8, (20,)), "known": (torch.float32, (len(known), width))}
-    state.check(backbone.state_shapes())
-    for name, (dtype, shape) in wanted.items():
-        if values[name].dtype != dtype or tuple(values[name].shape) != shape:
-            raise StateError(f"{name!r} is {values[name].dtype} {tuple(values[name].shape)}, expected {dtype} {shape}")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in values.values()):
-        raise StateError("it holds NaN or infinity")
-
-
 def _dump(embedder: Embedder, reading: _Reading) -> bytes:
     assert reading.state is not None and reading.known is not None and reading.sum is not None
-    digest = _digest(embedder, reading, reading.split, len(reading.known))
     values = {f"state.{name}": tensor.contiguous() for name, tensor in reading.state.tensors.items()}
     values |= {"tokens": reading.state.tokens, "at": torch.tensor([reading.split]), "known": reading.known, "sum": reading.sum}
-    values |= {
-        "total": torch.tensor([reading.total], dtype=torch.float64),
-        "digest": torch.tensor(list(digest), dtype=torch.uint8),
-    }
-    return save(values)
+    values["total"] = torch.tensor([reading.total], dtype=torch.float64)
+    values["depends"] = torch.tensor(_dependencies(embedder, reading, reading.split, len(reading.known)))
+    return save(seal(values))
 
 
-def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes:
+def _dependencies(embedder: Embedder, reading: _Reading, at: int, count: int) -> list[int]:
     """Return a digest of everything that the state and the first `count` passages, up to token `at`, depend on."""
     digest = hashlib.blake2b(embedder.model.backbone.fingerprint().encode(), digest_size=20)
     digest.update(reading.ids[:at].astype("<i4").tobytes())
     digest.update(reading.starts[:count].astype("<i8").tobytes())
-    return digest.digest()
+    return list(digest.digest())
 
 
 def _request(embedder: Embedder, reading: _Reading, stop: int, *, keep_state: bool) -> Request:

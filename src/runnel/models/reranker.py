@@ -1,7 +1,6 @@
-"""Reranker: a score of how well each document answers a query; both are read as one text.
+"""Reranker: a score of how well each document answers a query; both are read as one text (papers B and C).
 
-With a template that puts the document first (papers B and C), the state after a document can be remembered, and each new
-query costs only its own tokens; the scores equal those of reading the whole pair. With the query first, its state is
+With a template that puts the document first, the state after a document can be remembered. With the query first, its state is
 computed once and forked over the documents.
 """
 
@@ -177,8 +176,7 @@ class Reranker:
             path: a folder, for recurrent models; default: RAM. Documents already remembered there, in the same order, are not
                 read again, so an interrupted call can be repeated.
             dtype: "int8" (one scale per row of the state), "bf16" or "fp32". With "fp32", scores differ from the scores of whole
-                pairs no more than those do when read in other steps: on `pocket-mamba2`, whose scores span 3, up to 2e-6 in
-                fp32, 0.012 in bf16 and 0.034 in 8 bits, which round every activation.
+                pairs no more than those do when read in other steps.
 
         Raises:
             InputError: the model's template puts the query first, so nothing can be remembered; two documents have one id; or
@@ -187,7 +185,9 @@ class Reranker:
             StoreBusy: another process is writing to the folder, and it does not hold all the documents yet.
         """
         if self._vectors is not None:
-            return self._vectors.remember([*_distinct(_named_stream(documents))], progress, path)
+            if path is not None:
+                raise InputError(f"{self.model.source} remembers documents only in RAM or in an index; do not give a folder")
+            return self._vectors.remember([*_distinct(_named_stream(documents))], progress)
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
         if not self.document_first:

@@ -3,7 +3,7 @@
 Recurrent models read the query first and then the document (`models/scanner.py`). A model with a `VectorScore` head reads the
 document alone, in passages, and only once for all queries (`models/sentence_vectors.py`).
 
-    T  tokens of a document   S  sentences
+    S  sentences
 """
 
 from __future__ import annotations
@@ -21,30 +21,19 @@ import torch
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
-from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series, expect_text
-from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
-
-_TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
-_TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
-_PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
+from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made.
-
-    Attributes:
-        text: the document.
-        spans: (S, 2) int64 characters.
-        scores: (S,) float32; -inf for a sentence without a token.
-        vectors: the document from `remember`, if it was scored.
-    """
+    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
 
     text: str
-    spans: np.ndarray
-    scores: np.ndarray
-    vectors: SentenceVectors | None = None
+    spans: np.ndarray  # (S, 2) int64 characters
+    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token
+    vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -81,10 +70,7 @@ class SentenceRetriever:
         """Whether documents can be remembered; see `remember`."""
         return isinstance(self.scorer, VectorScorer)
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether a score's sigmoid is the probability that the sentence answers, on text like the calibration data."""
-        return isinstance(self.scorer, VectorScorer)
+    calibrated = remembers  # whether a score's sigmoid is the probability that the sentence answers, as in the calibration data
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> SentenceRetriever:
@@ -140,7 +126,7 @@ class SentenceRetriever:
             raise InputError("a remembered document is already split into sentences; give its text to score windows or spans")
         wanted: Any = slice(None)
         if spans is None:
-            tokens = next(self._tokens([document], unit, language))
+            tokens = next(sentence_tokens(self.model, self.scorer.template, [document], unit, language))
         else:
             tokens, wanted = self._spans(document, spans)
         read: Any = self.scorer.read_query(query)
@@ -202,7 +188,7 @@ class SentenceRetriever:
                 for document in cast("Iterator[SentenceVectors]", group):
                     yield self._score_remembered(read, document, unit)
             else:
-                tokens = self._tokens(cast("Iterator[str]", group), unit, language)
+                tokens = sentence_tokens(self.model, self.scorer.template, cast("Iterator[str]", group), unit, language)
                 for one, scores in self.scorer.scores(read, tokens, progress):
                     yield Scored(one.text, one.spans, scores)
 
@@ -230,7 +216,8 @@ class SentenceRetriever:
                 "scores sentence vectors, as pocket does"
             )
         _check_several(documents)
-        yield from self.scorer.read(self._tokens(documents, unit, language), progress)
+        tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
+        yield from self.scorer.read(tokens, progress)
 
     def explain(self, query: str, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score by name; their sum is the score.
@@ -254,15 +241,6 @@ class SentenceRetriever:
         return self.scorer.parts(self.scorer.read_query(query), document, index)
 
     # ---- one document ------------------------------------------------------------------------------------------------
-
-    def _tokens(self, documents: Iterable[str], unit: Unit | None, language: str) -> Iterator[SentenceTokens]:
-        tokenizer, template, unit = self.model.tokenizer, self.scorer.template, unit or self.model.unit
-        for texts in _together(documents):
-            short = iter(template.encode_batch(tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
-            for text in texts:
-                whole = len(text) <= _PIECES_CHARS
-                pieces = [next(short)] if whole else template.encode_pieces(tokenizer, "document", text)
-                yield read_sentences(text, pieces, unit=unit, language=language)
 
     def _spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""
@@ -293,15 +271,3 @@ def _check_several(documents: object) -> None:
     if isinstance(documents, SentenceVectors):
         raise InputError("documents are one remembered document; expected a list of them")
     expect_series(documents, "documents", "a list of texts")
-
-
-def _together(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of documents to tokenize in one call."""
-    texts: list[str] = []
-    for text in documents:
-        expect_text(text, "a document")
-        texts.append(text)
-        if len(texts) == _TOGETHER or sum(map(len, texts)) >= _TOGETHER_CHARS:
-            yield texts
-            texts = []
-    yield texts

@@ -1,12 +1,7 @@
 """Vectors for the sentences of a document, from one reading, which answer every later question, and their scores.
 
-Sentences are read in passages, and a sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in
-8 bits, and scores are computed from the stored sums, so a remembered document scores as one that has just been read.
-
-If the encoder has layers of its own for sentences, the vectors of passages come from the other layers, and are stored too where
-documents are ranked.
-
-The scores depend on the query's vector, the sentences' vectors and the words they share (`models/lexical.py`).
+A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and scores are computed from the
+stored sums, so a remembered document scores as one that has just been read.
 
     T  tokens of a document   S  sentences   P  passages   D  width of the vectors
 """
@@ -16,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +27,37 @@ from runnel.models.lexical import FEATURES, WordTable, sentence_features, static
 from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
-from runnel.text.sentences import SentenceTokens, read_sentences
+from runnel.text.sentences import SentenceTokens, Unit, read_sentences
+from runnel.text.templates import Template
 
 _WIDEST = 127  # the largest 8-bit number
+_TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
+_TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
+_PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
+
+
+def sentence_tokens(
+    model: Model, template: Template, documents: Iterable[str], unit: Unit | None = None, language: str = "en"
+) -> Iterator[SentenceTokens]:
+    """Yield the tokens of each document, in units (default: the model's)."""
+    for texts in _together(documents):
+        short = iter(template.encode_batch(model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
+        for text in texts:
+            whole = len(text) <= _PIECES_CHARS
+            pieces = [next(short)] if whole else template.encode_pieces(model.tokenizer, "document", text)
+            yield read_sentences(text, pieces, unit=unit or model.unit, language=language)
+
+
+def _together(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lists of documents to tokenize in one call."""
+    texts: list[str] = []
+    for text in documents:
+        expect_text(text, "a document")
+        texts.append(text)
+        if len(texts) == _TOGETHER or sum(map(len, texts)) >= _TOGETHER_CHARS:
+            yield texts
+            texts = []
+    yield texts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +90,7 @@ class SentenceVectors:
         return _wide(self.vectors, self.scales)
 
     def passage_sums(self, backbone: Backbone) -> Tensor:
-        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32.
-
-        Raises:
-            InputError: they come from layers that did not read the document.
-        """
+        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32."""
         if self.passages is not None:
             return _wide(*self.passages)
         if backbone.own_sentences:
@@ -94,21 +112,18 @@ class SentenceVectors:
 
     @classmethod
     def from_bytes(cls, data: bytes, text: str, width: int) -> SentenceVectors:
-        """Read what `to_bytes` wrote.
-
-        Args:
-            text: the document.
-            width: D of the model.
+        """Read what `to_bytes` wrote of a document, with a model of this width.
 
         Raises:
             StateError: the data is damaged, of another text, or of a model of another width.
         """
         try:
             values = load(data)
+            sound = np.array_equal(values.pop("digest"), _digest_of(values))
         except (SafetensorError, ValueError, KeyError) as error:
             raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
-        if not _fits(values, len(text), width) or not np.array_equal(values.pop("digest"), _digest_of(values)):
-            raise StateError("the remembered sentences are damaged; read the document again")
+        if not sound or values["vectors"].shape[1] != width:
+            raise StateError("the remembered sentences are damaged, or of another model; read the document again")
         if not np.array_equal(values["text"], _digest(text.encode("utf-8", "surrogatepass"))):
             raise StateError("the remembered sentences are of another text; read the document again")
         passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
@@ -137,11 +152,7 @@ class SentenceMemory:
         return [(name, one.text) for name, one in self.documents.items()]
 
     def select(self, ids: Sequence[str]) -> SentenceMemory:
-        """Return the documents with these ids, in this order.
-
-        Raises:
-            InputError: an id is not remembered.
-        """
+        """Return the documents with these ids, in this order."""
         if missing := next((name for name in ids if name not in self.documents), None):
             raise InputError(f"document {missing!r} is not in this memory; remember it first")
         return SentenceMemory({name: self.documents[name] for name in ids})
@@ -150,11 +161,7 @@ class SentenceMemory:
 class SentenceSums:
     """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
 
-    Args:
-        tokens: the document; `layout` is its layout, None if it has no token.
-        markers: ids that are not part of the text.
-        width: D.
-        passages: the hidden vectors are (n, 2 D): the first half is for passages, the second for sentences.
+    With `passages`, hidden vectors are (n, 2 D): the first half is for passages, the second for sentences.
     """
 
     def __init__(
@@ -218,29 +225,9 @@ def _digest(data: bytes) -> np.ndarray:
 
 
 def _digest_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the digest of all numbers: a flipped bit in a vector would change scores unnoticed."""
-    return _digest(b"".join(np.ascontiguousarray(values[name]).tobytes() for name in sorted(values)))
-
-
-def _fits(values: Mapping[str, Any], characters: int, width: int) -> bool:
-    """Return whether arrays have the names, dtypes and shapes of `to_bytes`, and values possible for a document."""
-    names = {"spans", "ids", "bounds", "vectors", "scales", "text", "digest"}
-    passages = {"passages", "passage_scales"}
-    if set(values) not in (names, names | passages):
-        return False
-    for vectors, scales in (("vectors", "scales"), ("passages", "passage_scales"))[: 2 if "passages" in values else 1]:
-        if values[vectors].dtype != np.int8 or values[scales].dtype != np.float32 or not np.isfinite(values[scales]).all():
-            return False
-        if values[scales].ndim != 1 or values[vectors].shape != (len(values[scales]), width):
-            return False
-    if any(values[name].dtype.kind not in "iu" for name in ("spans", "ids", "bounds")):
-        return False
-    count, bounds = len(values["scales"]), values["bounds"].astype(np.int64)
-    if values["spans"].shape != (count, 2) or bounds.shape != (count + 1,) or values["ids"].ndim != 1:
-        return False
-    if values["spans"].max(initial=0) > characters:
-        return False
-    return bounds[0] == 0 and bounds[-1] == len(values["ids"]) and bool((np.diff(bounds) >= 0).all())
+    """Return the digest of all names, dtypes, shapes and numbers: a flipped bit would change scores unnoticed."""
+    parts = (f"{name} {value.dtype} {value.shape}".encode() + value.tobytes() for name, value in sorted(values.items()))
+    return _digest(b"".join(parts))
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
@@ -256,11 +243,7 @@ class VectorQuery:
 
 
 class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores.
-
-    Args:
-        passages: also read what `relevance_features` needs.
-    """
+    """A reader of documents into `SentenceVectors`, which it scores; with `passages`, they have vectors of passages too."""
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
         head = model.head("sentences")
@@ -270,11 +253,11 @@ class VectorScorer:
         self.template = model.templates["document"]
 
     def read_query(self, query: str) -> VectorQuery:
-        """Read a query; read a long one in passages, like a document."""
+        """Read a query, a long one in passages, like a document."""
         return next(self.read_queries([query]))
 
     def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
-        """Read queries, in order; raises as `read_query`."""
+        """Read queries, in order."""
         for result in self.model.sentence_engine(texts=self._passages).map(map(self._query_request, queries)):
             done, width = result.get(), self.model.backbone.hidden_size
             vectors = torch.nn.functional.normalize(done.means[0].unflatten(0, (-1, width)), dim=-1)
@@ -334,10 +317,6 @@ class VectorScorer:
         features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
         vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
         return full, vectors, torch.from_numpy(features)
-
-    def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """Return the inputs of a `VectorRelevance` head for a document; see the function of this name."""
-        return relevance_features(query, document, self.model.words, self.model.backbone)
 
 
 def relevance_features(query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone) -> np.ndarray:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +11,7 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.memory import Memory
-from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceMemory, VectorScorer
+from runnel.models.sentence_vectors import SentenceMemory, VectorScorer, relevance_features, sentence_tokens
 from runnel.ops.backend import inference
 from runnel.request import total_progress
 
@@ -23,24 +20,12 @@ class VectorRanker:
     """The part of `Reranker` for `VectorRelevance` heads."""
 
     def __init__(self, model: Model) -> None:
-        self._source, self._head, self._retriever = model.source, model.head("rerank"), SentenceRetriever(model)
-        self._retriever.scorer = self._scorer = VectorScorer(model, passages=True)
-        self._fingerprint = model.backbone.fingerprint
+        self._model, self._head, self._scorer = model, model.head("rerank"), VectorScorer(model, passages=True)
 
-    def remember(
-        self, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None, folder: str | Path | None = None
-    ) -> SentenceMemory:
-        """Read (id, text) pairs.
-
-        Raises:
-            InputError: `folder` is given.
-            StateError: `folder` holds the states of a recurrent model.
-        """
-        if folder is not None:
-            if (Path(folder) / "memory.json").exists():
-                Memory.open(folder, fingerprint=self._fingerprint())
-            raise InputError(f"{self._source} remembers documents only in RAM or in an index; do not give a folder")
-        read = self._retriever.remember((text for _, text in documents), progress=total_progress(progress))
+    def remember(self, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> SentenceMemory:
+        """Read (id, text) pairs."""
+        tokens = sentence_tokens(self._model, self._scorer.template, (text for _, text in documents))
+        read = self._scorer.read(tokens, total_progress(progress))
         return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
 
     @inference()
@@ -53,7 +38,8 @@ class VectorRanker:
     ) -> np.ndarray:
         """See `Reranker.score`. Equal texts are read once."""
         if max_tokens is not None:
-            raise InputError(f"{self._source} reads documents of any length, in passages; do not give max_tokens (--max-tokens)")
+            source = self._model.source
+            raise InputError(f"{source} reads documents of any length, in passages; do not give max_tokens (--max-tokens)")
         if isinstance(documents, Memory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
         if isinstance(documents, SentenceMemory):
@@ -63,8 +49,8 @@ class VectorRanker:
             memory = self.remember([(text, text) for text in dict.fromkeys(names)], progress)
         if not names:
             return np.zeros(0, dtype=np.float32)
-        features = partial(self._scorer.relevance_features, self._scorer.read_query(query))
-        table = {name: features(one) for name, one in memory.documents.items()}
+        read, words, backbone = self._scorer.read_query(query), self._model.words, self._model.backbone
+        table = {name: relevance_features(read, one, words, backbone) for name, one in memory.documents.items()}
         scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
         empty = [not len(memory.documents[name].ids) for name in names]
         return np.where(empty, np.float32(WITHOUT_TOKENS), scores)

@@ -28,10 +28,7 @@ class Damage:
 def check(store: Store) -> list[Damage]:
     """Read everything that an index stores; return all damage, one entry per document.
 
-    Checked are: the counts of the last commit; that each document has all its passages, and each passage its document; that texts
-    match their hashes; that passages equal the text at their offsets; that vectors are finite and of length 1; that
-    what is remembered matches its digest, and sentences the text. A change of a passage's vector that leaves
-    its length within 0.1 % of 1 is not detected.
+    A change of a passage's vector that leaves its length within 0.1 % of 1 is not detected.
     """
     try:
         store.refresh()
@@ -50,18 +47,16 @@ class _Checked:
     def __init__(self, store: Store, known: Mapping[str, ContentHashes]) -> None:
         self._store, self._known = store, known
         self._damaged: dict[str, str] = {}
-        self._passages: dict[
-            str, tuple[int, int, int]
-        ] = {}  # by document: number of passages, highest number, rows of the whole document
+        self._numbers: dict[str, list[int]] = {}  # of the passages, by document
         self._word = ""
 
     def add(self, rows: Sequence[PassageRow]) -> None:
         """Check passages and, before a document's first passage, the document."""
         ids = list(dict.fromkeys(row.document for row in rows))
         documents = self._store.documents(ids, saved=True)
-        fresh = [name for name in ids if name not in self._passages]
+        fresh = [name for name in ids if name not in self._numbers]
         for name in fresh:
-            self._passages[name] = (0, -1, 0)
+            self._numbers[name] = []
             if name not in documents or name not in self._known:
                 self._found(name, "there are passages of it, but no text")
             elif reason := _wrong_document(documents[name], self._known[name]):
@@ -73,9 +68,7 @@ class _Checked:
                 if name in documents and (reason := _wrong_memory(piece, documents[name].text)):
                     self._found(name, reason)
         for row in rows:
-            count, highest, whole = self._passages[row.document]
-            is_whole = row.number == WHOLE
-            self._passages[row.document] = (count + (not is_whole), max(highest, row.number), whole + is_whole)
+            self._numbers[row.document].append(row.number)
             if row.document in documents and not _in_place(row, documents[row.document].text):
                 self._found(row.document, f"passage {row.number} is not the text at its place")
             self._word = self._word or next((word for word in row.text.split() if word.isalpha()), "")
@@ -85,11 +78,13 @@ class _Checked:
     def finish(self, commit: Commit) -> list[Damage]:
         """Return all damage, after all passages were added."""
         for name in self._known:
-            count, highest, whole = self._passages.get(name, (0, -1, 0))
-            if highest != count - 1 or whole != 1:
-                self._found(name, f"it has {count:,} passages up to number {highest}, and {whole} vectors of the whole document")
+            numbers = sorted(self._numbers.get(name, []))
+            if numbers != [WHOLE, *range(len(numbers) - 1)]:
+                whole, highest = numbers.count(WHOLE), max(numbers, default=WHOLE)
+                count = f"{len(numbers) - whole:,} passages up to number {highest}"
+                self._found(name, f"it has {count}, and {whole} vectors of the whole document")
         whole_index = []
-        counts = (len(self._known), sum(count for count, _, _ in self._passages.values()))
+        counts = (len(self._known), sum(number != WHOLE for numbers in self._numbers.values() for number in numbers))
         if counts != (commit.documents, commit.passages):
             wanted = f"{commit.documents:,} documents and {commit.passages:,} passages"
             whole_index.append(
@@ -121,13 +116,13 @@ def _wrong_memory(piece: bytes, text: str) -> str:
     """Return the problem of a document's memory, or ""."""
     from safetensors.torch import load  # imported here: nothing else needs torch
 
-    from runnel.models.memory_block import read_block
+    from runnel.models.memory_block import read_sealed
     from runnel.models.sentence_vectors import SentenceVectors
 
     try:
         shapes = {name: tensor.shape for name, tensor in load(piece).items()}
         if "mean" in shapes:  # a state for the reranker
-            read_block(lambda: load(piece), 1, "the index")
+            read_sealed(lambda: load(piece), "the index")
         else:
             SentenceVectors.from_bytes(piece, text, shapes.get("vectors", (0,))[-1])
     except (SafetensorError, ValueError, KeyError, StateError) as error:
