@@ -37,18 +37,15 @@ def has_names(first: str) -> bool:
 def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: int = _LONGEST) -> Table:
     """Read a csv or tsv file. Without column names the columns are "id", "text" and, for MS MARCO, "title".
 
-    Args:
-        kind: "csv" or "tsv".
-        names: for tsv: whether `lines` begins with column names (default: `has_names` of its first line).
-        longest: the most characters of a value.
+    `names`: for tsv, whether `lines` begins with column names (default: `has_names` of its first line). `longest`: the most
+    characters of a value.
     """
     rest = iter(lines)
     first = next(rest, "")
     every = chain([first], rest)
     if kind == "tsv" and not (has_names(first) if names is None else names):
-        if _is_msmarco(_cells(first)):
-            return Table(["id", "title", "text"], _msmarco(lines, every))
-        return Table(["id", "text"], _pairs(lines, every))
+        columns = ["id", "url", "title", "text"] if _is_msmarco(_cells(first)) else ["id", "text"]
+        return Table([name for name in columns if name != "url"], _unnamed(lines, every, columns))
     csv.field_size_limit(longest)
     delimiter = "\t" if kind == "tsv" else delimiter_of(first)
     reader = csv.reader(every, delimiter=delimiter, strict=True)
@@ -58,12 +55,7 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, values) for each row of a parquet file.
-
-    Raises:
-        ReadError: the file is damaged.
-        MissingDependency: pyarrow is not installed.
-    """
+    """Yield (place, values) for each row of a parquet file."""
     with needing(f"{path}: parquet needs pyarrow", "eval"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -94,22 +86,13 @@ def _is_msmarco(cells: list[str]) -> bool:
     return len(cells) == 4 and cells[1].startswith(("http://", "https://"))
 
 
-def _pairs(lines: Lines, every: Iterator[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _unnamed(lines: Lines, every: Iterator[str], columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     for number, line in enumerate(every, start=1):
-        key, tab, text = line.rstrip("\r\n").partition("\t")
-        if tab and line.strip():
-            yield number, {"id": key, "text": text}
+        cells = line.rstrip("\r\n").split("\t", len(columns) - 1)
+        if len(cells) == len(columns) and line.strip():
+            yield number, {name: cell for name, cell in zip(columns, cells, strict=True) if name != "url"}
         elif line.strip():
-            raise ReadError(f"{lines.place(number)}: expected an id, a tab and a text, got no tab in {key[:40]!r}")
-
-
-def _msmarco(lines: Lines, every: Iterator[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(every, start=1):
-        cells = _cells(line)
-        if len(cells) == 4:
-            yield number, {"id": cells[0], "title": cells[2], "text": cells[3]}
-        elif line.strip():
-            raise ReadError(f"{lines.place(number)}: expected id, url, title and body, got {len(cells)} values")
+            raise ReadError(f"{lines.place(number)}: expected {', '.join(columns)} between tabs, got {line[:40]!r}")
 
 
 def _parsed(lines: Lines, reader: Any) -> Iterator[list[str]]:

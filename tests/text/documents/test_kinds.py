@@ -39,14 +39,9 @@ def test_kinds(head, name, kind):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (
-            b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-            "Office file from before 2007, or encrypted; save it as docx, pptx or xlsx without a password",
-        ),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"),
         (b"{\\rtf1", "RTF"),
-        (b"BZh9", "compressed by bzip2; unpack it first"),
-        (b"\x89PNG", "an image; read its text by OCR"),
-        (b"%!PS-Adobe", "PostScript"),
+        (b"\x89PNG", "image"),
     ],
 )
 def test_what_cannot_be_read_is_named(head, message):

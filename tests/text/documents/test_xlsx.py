@@ -20,7 +20,7 @@ _SHEET = "xl/worksheets/sheet1.xml"
 def read(path, limits=None):
     limits = limits or Limits()
     with Archive(path, limits) as archive:
-        return check(read_xlsx(path, archive, limits))
+        return check(read_xlsx(archive, limits))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_what_cannot_be_read(path, tmp_path, monkeypatch):
             read(tmp_path / "b.xlsx")
     with pytest.raises(ReadError, match=r"the text of the workbook is larger than 40 bytes"):
         with Archive(path, Limits()) as archive:
-            read_xlsx(path, archive, Limits(unpacked_bytes=40))
+            read_xlsx(archive, Limits(unpacked_bytes=40))
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
     with pytest.raises(MissingDependency, match=r'reading xlsx needs openpyxl .*pip install "runnel\[documents\]"'):
         read(path)

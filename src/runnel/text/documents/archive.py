@@ -24,6 +24,7 @@ class Archive:
     """
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
+        self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:

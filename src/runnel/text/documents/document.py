@@ -29,20 +29,15 @@ LINES = ("txt", "md", "code")  # shown by lines: the text is that of the file
 HEAD_BYTES = 4096
 
 _SUFFIXES = {
-    ".md": "md",
-    ".markdown": "md",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
+    "md": ".md .markdown",
+    "html": ".html .htm .xhtml",
+    "jsonl": ".jsonl .ndjson",
+    "csv": ".csv",
+    "tsv": ".tsv",
+    "code": ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py "
+    ".pyi .pyx .rb .rs .scala .sh .swift .ts .tsx .zig",
 }
-CODE_SUFFIXES = frozenset(
-    ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi "
-    ".pyx .rb .rs .scala .sh .swift .ts .tsx .zig".split()
-)
+_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # an empty archive
@@ -85,7 +80,7 @@ def recognize(head: bytes, name: str) -> str:
         if head.startswith(magic):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
     suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    by_name = _SUFFIXES.get(suffix, "code" if suffix in CODE_SUFFIXES else "txt")
+    by_name = _BY_SUFFIX.get(suffix, "txt")
     if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name not in ("md", "code"):
         return "html"
     return by_name

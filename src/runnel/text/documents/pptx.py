@@ -10,7 +10,7 @@ from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
 
-PRESENTATION = "ppt/presentation.xml"
+_PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
 _TITLES = ("title", "ctrTitle")
 _REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")  # placeholders with the same content on every slide
@@ -20,8 +20,8 @@ _PLACEHOLDERS = "./{*}nvSpPr/{*}nvPr/{*}ph"
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the text of all slides. A slide is a page; one without a title is under the heading "Slide 3"."""
     canonical = Canonical()
-    parts = related(archive, PRESENTATION)
-    names = [parts.get(attribute(one, "id"), ("", "")) for one in parse(archive, PRESENTATION).iter() if tag(one) == "sldId"]
+    parts = related(archive, _PRESENTATION)
+    names = [parts.get(attribute(one, "id"), ("", "")) for one in parse(archive, _PRESENTATION).iter() if tag(one) == "sldId"]
     for number, (kind, name) in enumerate(names, start=1):
         if kind != "slide":
             raise ReadError(f"slide {number} is missing from the file; open and save it with a presentation program")

@@ -18,68 +18,58 @@ from runnel.errors import MissingDependency, ReadError, RunnelError, ScannedPdf,
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.docx import read_docx
-from runnel.text.documents.odf import CONTENT, read_odf
-from runnel.text.documents.pptx import PRESENTATION, read_pptx
-from runnel.text.documents.xlsx import WORKBOOK, read_xlsx
+from runnel.text.documents.epub import read_epub
+from runnel.text.documents.html import read_html
+from runnel.text.documents.odf import read_odf
+from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_picture import PagePart, draw_page
+from runnel.text.documents.pptx import read_pptx
+from runnel.text.documents.xlsx import read_xlsx
 from runnel.text.reading import decode
 
-Parser = Callable[[str, Limits, str | None], DocumentText]
+Request = dict[str, Any]
 _GRACE_S = 5
-_ZIPPED = {".docx", ".epub", ".odp", ".ods", ".odt", ".pptx", ".xlsx"}
+# Kinds of zip files by the parts that they have (or parts in a folder), and their suffixes.
+_ZIPPED: tuple[tuple[tuple[str, ...], Callable[[Archive, Limits], DocumentText], str], ...] = (
+    (("META-INF/container.xml",), read_epub, ".epub"),
+    (("word/",), read_docx, ".docx"),
+    (("ppt/presentation.xml",), read_pptx, ".pptx"),
+    (("xl/workbook.xml",), read_xlsx, ".xlsx"),
+    (("content.xml", "mimetype"), read_odf, ".odt .ods .odp"),
+)
 
 
-def _parse_html(path: str, limits: Limits, encoding: str | None) -> DocumentText:
-    from runnel.text.documents.html import read_html
-
+def _parse_html(path: str, limits: Limits, request: Request) -> DocumentText:
     data = Path(path).read_bytes()
     limits.check_unpacked(len(data), "the file")
-    return read_html(decode(data, "it", encoding, markup=True))
+    return read_html(decode(data, "it", request["encoding"], markup=True))
 
 
-def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
+def _parse_pdf(path: str, limits: Limits, request: Request) -> DocumentText:
+    recognized = request.get("recognized")
+    return read_pdf(path, limits, recognized and {int(number): text for number, text in recognized.items()})
+
+
+def _parse_zip(path: str, limits: Limits, request: Request) -> DocumentText:
     with Archive(path, limits) as archive:
-        if "META-INF/container.xml" in archive.names:
-            from runnel.text.documents.epub import read_epub
-
-            return read_epub(archive, limits)
-        if any(name.startswith("word/") for name in archive.names):
-            return read_docx(archive, limits)
-        if PRESENTATION in archive.names:
-            return read_pptx(archive, limits)
-        if WORKBOOK in archive.names:
-            return read_xlsx(path, archive, limits)
-        if archive.names >= {CONTENT, "mimetype"}:
-            return read_odf(archive, limits)
-        held = ", ".join(sorted(archive.names)[:3])
-    held = f"it holds {held or 'nothing'}"
-    if (suffix := Path(path).suffix.lower()) in _ZIPPED:
+        for parts, read, _ in _ZIPPED:
+            if all(any(name.startswith(part) for name in archive.names) for part in parts):
+                return read(archive, limits)
+        held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
+    if (suffix := Path(path).suffix.lower()) in " ".join(suffixes for _, _, suffixes in _ZIPPED).split():
         raise ReadError(f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from")
     raise UnsupportedKind(f"a zip archive that is no document of a known kind ({held}); unpack or convert it first")
 
 
-PARSERS: dict[str, Parser] = {"html": _parse_html, "zip": _parse_zip}
+PARSERS: dict[str, Callable[[str, Limits, Request], DocumentText]] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
 
 
-def _parse_pdf(path: str, limits: Limits, recognized: dict[str, str] | None) -> DocumentText:
-    from runnel.text.documents.pdf import read_pdf
-
-    return read_pdf(path, limits, None if recognized is None else {int(number): text for number, text in recognized.items()})
-
-
-def _draw(path: str, part: dict[str, Any], pixels: int) -> dict[str, Any]:
-    from runnel.text.documents.pdf_picture import PagePart, draw_page
-
-    return draw_page(path, PagePart(**part), pixels)
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    limits = Limits(**request["limits"])
+def _answer(request: Request) -> dict[str, Any]:
+    path, limits = request["path"], Limits(**request["limits"])
     try:
         if "part" in request:
-            return {"picture": _draw(request["path"], request["part"], request["pixels"])}
-        if request["kind"] == "pdf":
-            return {"document": _parse_pdf(request["path"], limits, request.get("recognized")).to_wire()}
-        return {"document": PARSERS[request["kind"]](request["path"], limits, request["encoding"]).to_wire()}
+            return {"picture": draw_page(path, PagePart(**request["part"]), request["pixels"])}
+        return {"document": PARSERS[request["kind"]](path, limits, request).to_wire()}
     except MissingDependency as error:
         return {"missing": str(error)}
     except UnsupportedKind as error:

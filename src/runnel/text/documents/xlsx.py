@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError, needing
@@ -15,19 +14,18 @@ from runnel.text.documents.document import Canonical, DocumentText, Limits
 if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
 
-WORKBOOK = "xl/workbook.xml"
 _NO_RESULT = re.compile(rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>")
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
 
-def read_xlsx(path: str | Path, archive: Archive, limits: Limits) -> DocumentText:
+def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the stored results are read."""
     with needing("reading xlsx needs openpyxl", "documents"):
         import openpyxl
     not_computed = sum(_TEXT not in found for data in archive.xml_parts() for found in _NO_RESULT.findall(data))
     canonical = Canonical()
     try:
-        with warnings.catch_warnings(), open(path, "rb") as file:
+        with warnings.catch_warnings(), open(archive.path, "rb") as file:
             warnings.simplefilter("ignore")  # about parts that have no text: styles, validations, extensions
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
             title = workbook.properties.title
