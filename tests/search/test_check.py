@@ -85,7 +85,7 @@ def test_vectors_that_are_not_finite_are_damage(store, monkeypatch):
     monkeypatch.setattr(store, "scan", lambda: iter([[lost, *RIGHT[1][1:]]]))
     assert check(store) == [Damage("right", "the vector of passage 0 has the length nan instead of 1")]
     with pytest.raises(StoreError, match=r"is damaged: a vector of document 'right' has the length nan instead of 1; run "):
-        PassageMatrix(["right"], np.array([0]), lost.vector[None], {"right": {}}, "index")
+        PassageMatrix(["right"], np.array([0]), lost.vector[None], ["right"], "index")
 
 
 def test_lost_rows_are_found_by_the_counts_of_the_commit(store, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypat
             with pytest.raises(
                 StoreError, match=r"is damaged: a vector of document 'cat' has the cosine .*; run `runnel index --che"
             ):
-                Pipeline(index.store, embedder, None, None).search("cat", 3, {}, Stages(), {})
+                Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {})
 
 
 def test_unreadable_files_are_damage_of_the_index(place_of, tmp_path):

@@ -241,7 +241,7 @@ def test_reading_ends_when_the_client_disconnects(server):
     while work.running and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not work.running and not work.left
-    assert server.app.state.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
+    assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
 
 
 def test_a_file_that_is_no_longer_kept_is_reported(server):

@@ -28,21 +28,13 @@ _LEAST_CHARACTERS = 1000
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """What agents may read, and how much of it they get at once.
+    """What agents may read, and how much of it they get at once."""
 
-    Attributes:
-        roots: folders; only files below them are read. Paths of agents are relative to the first one.
-        index: folder or URI of the index to search; None: no index.
-        project: whose index it is; brought up to date before each search. None: the index is never updated.
-        model: built-in name, folder or hub id of the model that finds sentences in files.
-        max_characters: the most characters of documents in one answer.
-    """
-
-    roots: tuple[Path, ...]
-    index: str | None = None
-    model: str = "pocket"
-    max_characters: int = 20_000
-    project: Project | None = None
+    roots: tuple[Path, ...]  # only files below these folders are read; paths of agents are relative to the first one
+    index: str | None = None  # folder or URI of the index to search
+    model: str = "pocket"  # that finds sentences in files
+    max_characters: int = 20_000  # of documents in one answer
+    project: Project | None = None  # whose index it is, brought up to date before each search; None: it is never updated
 
     def __post_init__(self) -> None:
         if self.max_characters < _LEAST_CHARACTERS:
@@ -53,11 +45,7 @@ class AgentSettings:
 
 
 class AgentDocuments:
-    """Documents by name. Safe to use from several threads.
-
-    Args:
-        store: opens the content of the index as a context; called when a name needs it.
-    """
+    """Documents by name. Safe to use from several threads; `store` opens the content of the index when a name needs it."""
 
     def __init__(self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]) -> None:
         self._store = store
@@ -67,11 +55,7 @@ class AgentDocuments:
         self._keeping = threading.Lock()
 
     def read(self, name: str, notes: list[str]) -> list[FileDocument]:
-        """Return the documents of a name: one for most files, one for each row of jsonl, csv and tsv.
-
-        Args:
-            notes: receives the warnings of documents.
-        """
+        """Return the documents of a name (one for each row of jsonl, csv and tsv); add their warnings to `notes`."""
         if name.startswith(INDEXED):
             one = self._indexed(name)
             return [self._keep((name, one.document.sha256), one)]

@@ -22,11 +22,7 @@ _NAMED = 5  # the most files to name that an update could not read
 
 
 class Models:
-    """The sentence retriever and the index. Safe to use from several threads.
-
-    Args:
-        load: returns the retriever (default: the settings' model).
-    """
+    """The sentence retriever (default: of the settings' model) and the index. Safe to use from several threads."""
 
     def __init__(self, settings: AgentSettings, load: Callable[[], SentenceRetriever] | None = None) -> None:
         self._settings = settings
@@ -58,9 +54,7 @@ class Models:
     def index(self, notes: list[str], progress: Callable[[int], None]) -> Iterator[Index]:
         """Yield the index at its last commit, to one thread at a time; a project's index is first brought up to date.
 
-        Args:
-            notes: receives why the index could not be brought up to date, and the files that could not be read.
-            progress: called with the number of tokens just read for the update.
+        `notes` receives why it could not be, and the files that could not be read.
         """
         with self._searching:
             store = self._newest()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-Next = Annotated[
-    str | None, Field(description="If not null, the answer continues: call again with the same arguments and this cursor.")
-]
+from runnel.text.nearest import Change
+
+
+class Answer(BaseModel):
+    """What a tool returns."""
+
+    notes: list[str] = Field([], description="Warnings about the file; why the index is not up to date, or not shown whole.")
+    next_cursor: str | None = Field(
+        None, description="If not null, the answer continues: call again with the same arguments and this cursor."
+    )
 
 
 class Anchor(BaseModel):
@@ -41,13 +48,11 @@ class AnsweringSentence(Passage):
     other_places: int = Field(0, description="How many more places have the same sentence.")
 
 
-class Found(BaseModel):
+class Found(Answer):
     """Sentences of a file, best first. `total` counts all that were asked for."""
 
     sentences: list[AnsweringSentence]
     total: int
-    notes: list[str] = Field([], description="Warnings about the file.")
-    next_cursor: Next = None
 
 
 class FoundDocument(BaseModel):
@@ -60,32 +65,19 @@ class FoundDocument(BaseModel):
     sentences: list[Passage]
 
 
-class Searched(BaseModel):
+class Searched(Answer):
     """Documents of the index, best first."""
 
     documents: list[FoundDocument]
     total: int
-    notes: list[str] = Field([], description="Why the index is not up to date, or has documents that are not shown.")
-    next_cursor: Next = None
 
 
-class Read(Passage):
+class Read(Answer, Passage):
     """A stretch of a document."""
 
     characters: int = Field(description="Characters of the whole document.")
     lines: int = Field(description="Lines of the whole document.")
     pages: int | None = Field(None, description="Pages of the whole document.")
-    notes: list[str] = Field([], description="Warnings about the file.")
-    next_cursor: Next = None
-
-
-class WordChange(BaseModel):
-    """Words in which the quote differs from the document's characters [start, end); "" where words are missing."""
-
-    quote: str
-    text: str
-    start: int
-    end: int
 
 
 class QuotedPassage(Passage):
@@ -93,11 +85,11 @@ class QuotedPassage(Passage):
 
     match: Literal["exact", "normalized", "changed"]
     case_differs: bool
-    changes: list[WordChange] = []
+    changes: list[Change] = []
     changes_omitted: int = 0
 
 
-class VerifiedQuote(BaseModel):
+class VerifiedQuote(Answer):
     """Whether the file has the quote. exact: the same characters; normalized: the same words in another typography;
     changed: the nearest stretch, with the words that differ; absent: nothing near.
     """
@@ -107,8 +99,6 @@ class VerifiedQuote(BaseModel):
     similarity: float = Field(description="Share of the quote's words in the nearest stretch.")
     places: list[QuotedPassage]
     total: int
-    notes: list[str] = Field([], description="Warnings about the file.")
-    next_cursor: Next = None
 
 
 class IndexStatus(BaseModel):

@@ -19,12 +19,12 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 from runnel.agents import results
-from runnel.agents.shown import Answer, shown
+from runnel.agents.shown import shown
 from runnel.agents.tools import Progress, Tools
 from runnel.errors import Cancelled, InputError, RunnelError, describe
 from runnel.text.documents.ranges import By
 
-T = TypeVar("T", bound=Answer)
+T = TypeVar("T", bound=results.Answer | results.ServerStatus)
 
 INSTRUCTIONS = """\
 Retrieval from documents, with exact places. Usual course: search (which documents of the index?), find (which sentences of one
@@ -120,14 +120,7 @@ class ToolServer:
     async def _call(
         self, ctx: Context, work: Callable[[Progress], T], limiter: anyio.CapacityLimiter | None = None
     ) -> CallToolResult:
-        """Run blocking work in a thread.
-
-        Args:
-            limiter: bounds the threads (default: the 40 of anyio).
-
-        Raises:
-            ToolError: the error that the work raised, for the agent to read.
-        """
+        """Run blocking work in a thread (default: of the 40 of anyio); an error of the package is for the agent to read."""
         stop, done = threading.Event(), _Done()
 
         def progress(tokens: int, total: int | None) -> None:
@@ -190,13 +183,7 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     """Serve clients of this machine at http://127.0.0.1:PORT/mcp until SIGTERM or Ctrl-C.
 
     Requests are answered without sessions. Requests with the Host or Origin of another machine are refused, so that no web page
-    can reach the server by rebinding its name.
-
-    Args:
-        on_ready: receives the address once the port is bound.
-
-    Raises:
-        InputError: the port is in use.
+    can reach the server by rebinding its name. `on_ready` receives the address once the port is bound.
     """
     try:
         bound = socket.create_server(("127.0.0.1", port))

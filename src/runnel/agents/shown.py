@@ -13,13 +13,11 @@ from runnel.agents import results
 from runnel.errors import counted
 from runnel.records import percent
 
-Answer = results.Searched | results.Found | results.Read | results.VerifiedQuote | results.ServerStatus
-
 _MARK_BYTES = 4
 _DIGITS = 16  # of a SHA-256: enough for `read`, which takes its beginning
 
 
-def shown(answer: Answer) -> str:
+def shown(answer: results.Answer | results.ServerStatus) -> str:
     """Return an answer as text."""
     mark = secrets.token_hex(_MARK_BYTES)
     if isinstance(answer, results.ServerStatus):
@@ -31,7 +29,7 @@ def shown(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _lines(answer: results.Searched | results.Found | results.Read | results.VerifiedQuote, mark: str) -> Iterator[str]:
+def _lines(answer: results.Answer, mark: str) -> Iterator[str]:
     if isinstance(answer, results.Read):
         yield f"{_place(answer)}; the document has {answer.characters} characters and {answer.lines} lines"
         yield from _quotation(answer.text, mark)
@@ -48,7 +46,7 @@ def _lines(answer: results.Searched | results.Found | results.Read | results.Ver
             chance = "" if one.probability is None else f", probability {percent(one.probability)}"
             yield f"{one.rank}. {_place(one)}{_cut(one)}{chance}{also}"
             yield from _quotation(f"{one.before}[answer {mark}]{one.text}[/answer {mark}]{one.after}", mark)
-    else:
+    elif isinstance(answer, results.VerifiedQuote):
         yield f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity {answer.similarity}"
         for place in answer.places:
             yield f"{place.match}{' except for case' if place.case_differs else ''}"

@@ -83,14 +83,9 @@ class Tools:
     def read(
         self, file: str, row: str | None, by: By, start: int | None, end: int | None, sha256: str | None, cursor: str | None
     ) -> results.Read:
-        """Return a stretch of a document, cut where the answer is full.
+        """Return a stretch of a document (`span_of`), cut where the answer is full.
 
-        Args:
-            start, end: characters [start, end) from 0, or lines or pages from 1 with both ends; None: from or to the end.
-            sha256: what the document's text must have, or its first digits, 12 or more.
-
-        Raises:
-            RunnelError: the file cannot be read or has changed, the stretch is outside, or the cursor is not of this document.
+        `sha256`: what the document's text must have, or its first digits, 12 or more.
         """
         notes: list[str] = []
         documents = self._documents.read(file, notes)
@@ -114,11 +109,7 @@ class Tools:
         )
 
     def verify(self, quote: str, file: str, cursor: str | None) -> results.VerifiedQuote:
-        """Return the places of a quote in a file.
-
-        Raises:
-            RunnelError: the file cannot be read, the quote cannot be verified, or the cursor is not of these results.
-        """
+        """Return the places of a quote in a file."""
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
@@ -219,7 +210,7 @@ def _quoted(one: Quoted, most: int) -> results.QuotedPassage:
         left -= len(change.quote) + len(change.text)
         if left < 0:
             break
-        changes.append(results.WordChange(quote=change.quote, text=change.text, start=change.start, end=change.end))
+        changes.append(change)
     return results.QuotedPassage(
         **_anchor(one.place, one.sha256),
         **_text(one.text, most),

@@ -30,12 +30,7 @@ _S = TypeVar("_S", bound=_HasUri)
 
 
 def connect(uri: str, *, create: bool) -> Any:
-    """Open a LanceDB connection.
-
-    Raises:
-        MissingDependency: lancedb is not installed.
-        StoreError: the place cannot be reached, or the folder does not exist and `create` is false.
-    """
+    """Open a LanceDB connection; without `create` the folder must exist."""
     os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's other allocators grow with each of LanceDB's threads
     with needing("an index needs lancedb", "search"):
@@ -75,8 +70,8 @@ def plainly(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
 
 def _explained(uri: str, error: Exception) -> StoreError:
     text = _SOURCES.sub("", " ".join(str(error).split()))
-    for words, message in _CAUSES:
-        if any(word in text.lower() for word in words):
+    for pattern, message in _CAUSES:
+        if re.search(pattern, text, re.IGNORECASE):
             return StoreError(message.format(uri=uri) + f" [{text[:300]}]")
     return StoreError(
         f"cannot read or write the index at {uri}: {text[:600]}; committed documents are safe. "
@@ -86,31 +81,23 @@ def _explained(uri: str, error: Exception) -> StoreError:
 
 _CAUSES = (
     (
-        ("incompatible transaction", "commit conflict", "preempted by concurrent", "too many concurrent writers"),
+        "incompatible transaction|commit conflict|preempted by concurrent|too many concurrent writers",
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
     ),
-    (("nosuchbucket", "containernotfound"), "the bucket of {uri} does not exist; create it first, or check the name"),
+    ("nosuchbucket|containernotfound", "the bucket of {uri} does not exist; create it first, or check the name"),
     (
-        ("credentials", "tokenrequest", "accessdenied", "access denied", "invalidaccesskey", "signaturedoesnotmatch"),
+        "credentials|tokenrequest|access ?denied|invalidaccesskey|signaturedoesnotmatch",
         "no access to {uri}; check the credentials (for s3://: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION)",
     ),
-    (("403 forbidden", "401 unauthorized", "status: 403", "status: 401"), "no access to {uri}; check the credentials"),
+    ("40[13] (forbidden|unauthorized)|status: 40[13]", "no access to {uri}; check the credentials"),
     (
-        ("error sending request", "connection refused", "connecterror", "timed out", "timeout", "dns error", "kind: connect"),
+        "error sending request|connection refused|connecterror|timed out|timeout|dns error|kind: connect",
         "{uri} cannot be reached; committed documents are safe. Check the network and the address, and repeat the call",
     ),
     (
-        (
-            "not found:",
-            "no longer exists",
-            "invalid range",
-            "invalid magic",
-            "file size is too small",
-            "no field named",
-            "panicked",
-        ),
+        "not found:|no longer exists|invalid range|invalid magic|file size is too small|no field named|panicked",
         "{uri} has lost files: they are damaged, or were removed after the index was opened. Open it again; if that does not "
         "help, restore it from a copy or index the documents again",
     ),
-    (("no object store provider",), "{uri} is not a place for an index; give a folder or a URI of s3://, gs:// or az://"),
+    ("no object store provider", "{uri} is not a place for an index; give a folder or a URI of s3://, gs:// or az://"),
 )

@@ -42,27 +42,17 @@ _SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 
 
 @dataclass(slots=True)
 class EncodedDocuments:
-    """The rows of documents that were read together.
-
-    Attributes:
-        failed: document id -> why it could not be read; it has no rows.
-        tokens: of all documents.
-        tokens_read: tokens that the model read: fewer if text was appended.
-    """
+    """The rows of documents that were read together."""
 
     documents: list[DocumentRow] = field(default_factory=list)
     passages: list[PassageRow] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # document id -> why it could not be read; it has no rows
     tokens: int = 0
-    tokens_read: int = 0
+    tokens_read: int = 0  # by the model: fewer if text was appended
 
 
 class DocumentEncoder:
-    """A reader of documents for an index with these settings.
-
-    Raises:
-        StoreError: the settings belong to another model; the message names `place`.
-    """
+    """A reader of documents for an index with these settings; an error if they belong to another model names `place`."""
 
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
@@ -73,14 +63,7 @@ class DocumentEncoder:
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
-        """Check a document and return its row, without the model's outputs.
-
-        Args:
-            document: a DocumentRow if it comes from a file, whose facts are not metadata.
-
-        Raises:
-            InputError: its metadata does not fit the fields or JSON, or one of its texts contains half of a surrogate pair.
-        """
+        """Check a document (a DocumentRow comes from a file) and return its row, without the model's outputs."""
         name, metadata = f"document {document.id!r}", dict(document.metadata)
         if isinstance(document, Document):
             title = document.title or metadata.get("title")
@@ -111,9 +94,6 @@ class DocumentEncoder:
         """Yield rows of documents that are not `known` with the same content; the ids of the others get into `unchanged`.
 
         Documents that cannot be stored are logged and recorded in `failed`, by id.
-
-        Raises:
-            InputError: an item is not a document.
         """
         seen: set[str] = set()
         for document in documents:
@@ -144,12 +124,7 @@ class DocumentEncoder:
         saved: Sequence[bytes | None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> EncodedDocuments:
-        """Read documents together.
-
-        Args:
-            saved: for each document where an earlier reading can be continued; see `models/passages.py`.
-            progress: called with the number of tokens just read.
-        """
+        """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/passages.py`)."""
         out = EncodedDocuments()
         for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
             if isinstance(read, str):
@@ -203,12 +178,7 @@ def new_settings(
     passage_tokens: int | None = None,
     remember: bool = False,
 ) -> IndexSettings:
-    """Return the settings of a new index. Arguments: as for `Index.create`.
-
-    Raises:
-        InputError: an unknown type of field, a model that cannot remember documents, or one that reads passages of another length
-            than `passage_tokens`.
-    """
+    """Return the settings of a new index. Arguments: as for `Index.create`."""
     if not isinstance(fields, Mapping | None):
         raise InputError(f'fields are {fields!r}; expected a mapping such as {{"year": "int"}}')
     for name, kind in (fields or {}).items():

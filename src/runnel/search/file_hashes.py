@@ -15,21 +15,13 @@ _TICK_NS = 2_000_000_000  # the coarsest clock of a file system: a file may chan
 
 
 class FileHashes:
-    """The hashes of files that one caller reads again and again.
-
-    Args:
-        path: where they are kept between processes; None: only in memory. A damaged file counts as missing.
-
-    Attributes:
-        current: SHA-256 of each file asked for since this object was made, by path.
-        failures: SHA-256 of each file that could not be read in full; a file with this content need not be tried again.
-    """
+    """The hashes of files that one caller reads again and again; kept at `path` between processes, if it is given."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._entries: dict[str, tuple[int, int, int, str]] = {}  # size, times of change of content and of status, SHA-256
-        self.current: dict[str, str] = {}
-        self.failures: dict[str, str] = {}
+        self.current: dict[str, str] = {}  # SHA-256 of each file asked for since this object was made, by path
+        self.failures: dict[str, str] = {}  # of each file that could not be read in full, and need not be tried again
         self._text = ""  # of the file
         try:
             self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
@@ -38,14 +30,10 @@ class FileHashes:
                 self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
                 self.failures = dict(stored["failures"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # all files are hashed
+            pass  # a damaged file counts as missing: all files are hashed
 
     def sha256(self, file: Path) -> str:
-        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not read, the same word.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not read, the same word."""
         name, found = str(file), file.stat()
         signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         old = self._entries.get(name)

@@ -20,7 +20,7 @@ from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS
-from runnel.text.folders import EVERYTHING, Root, Selection, find_files, other_kinds
+from runnel.text.folders import Root, other_kinds
 
 log = logging.getLogger("runnel")
 Stored = Mapping[str, Mapping[str, ContentHashes]]  # path of a file -> the documents of it that an index has, by id
@@ -29,19 +29,12 @@ _MORE = "+"  # after the file's hash in all rows but the last: a file is complet
 
 @dataclass(slots=True)
 class Scan:
-    """The results of reading files so far.
+    """The results of reading files so far."""
 
-    Attributes:
-        unchanged: ids of documents whose file has not changed.
-        failed: path of a file or folder, or "path, line N" of a row -> why it was skipped.
-        gone: ids of documents whose file no longer exists; complete at the end of the scan.
-        other_kinds: files in folders that are not text or a document, such as images.
-    """
-
-    unchanged: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
-    other_kinds: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)  # ids of documents whose file has not changed
+    failed: dict[str, str] = field(default_factory=dict)  # file, folder, or "path, line N" of a row -> why it was skipped
+    gone: list[str] = field(default_factory=list)  # ids of documents whose file no longer exists; complete at the end
+    other_kinds: list[str] = field(default_factory=list)  # files in folders that are no documents, such as images
 
     def finish(self, roots: Sequence[Root], stored: Stored, seen: Container[str]) -> None:
         """Note the stored documents whose file is gone; `seen`: the paths of all files that were found at `roots`."""
@@ -78,38 +71,6 @@ def _check_file(file: Path) -> None:
         raise ReadError(f"{file}: the file's name is not valid UTF-8; rename the file") from error
 
 
-def read_files(
-    paths: Iterable[str | Path | Root],
-    known: Mapping[str, ContentHashes],
-    scan: Scan,
-    selection: Selection = EVERYTHING,
-    hashes: FileHashes | None = None,
-    limits: Limits | None = None,
-    ocr: Ocr | None = None,
-) -> Iterator[DocumentRow]:
-    """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
-
-    A folder, file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. Images and
-    other files in folders that are not documents are only noted.
-
-    Args:
-        known: the documents in the index.
-        selection: which files of folders to read; the others count as removed.
-        hashes: of files of earlier calls. A file with the content of one that failed counts as unchanged; new ones are added.
-        ocr: as for `DocumentReader`.
-    """
-    roots = [Root.parse(path).resolve() for path in paths]
-    stored, seen = by_file(known), set[str]()
-
-    def found() -> Iterator[Path]:
-        for file in find_files(roots, selection, scan.fail_folder):
-            seen.add(str(file))
-            yield file
-
-    yield from read_found(found(), stored, scan, {root.path for root in roots}, hashes, limits, ocr)
-    scan.finish(roots, stored, seen)
-
-
 def by_file(known: Mapping[str, ContentHashes]) -> Stored:
     """Return the documents of an index by their file."""
     stored: dict[str, dict[str, ContentHashes]] = {}
@@ -127,7 +88,11 @@ def read_found(
     limits: Limits | None = None,
     ocr: Ocr | None = None,
 ) -> Iterator[DocumentRow]:
-    """Yield documents of those files that are new or changed, as `read_files`; a file of another kind fails if it is `named`."""
+    """Yield documents of those files that are new or changed; fill `scan` with the other results meanwhile.
+
+    A file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. A file with the
+    content of one that failed before counts as unchanged; one of another kind fails if it is `named`.
+    """
     hashes = FileHashes() if hashes is None else hashes
     with DocumentReader(limits, ocr=ocr) as reader:
         for file in files:

@@ -1,33 +1,24 @@
 """Filters on metadata: {"year": {">=": 2020}, "language": ["en", "de"], "draft": False}; all conditions must hold.
 
-A value means equality, a list one of its values, a mapping comparisons. Filters run in Python over the documents, or
-inside a store as SQL.
+A value means equality, a list one of its values, a mapping comparisons. A document without a field meets no condition on it.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runnel.errors import InputError
 from runnel.search.records import FIELD_TYPES, FieldType, check_storable
 
 Filter = Mapping[str, Any]
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
 
 
 def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:
-    """Return the conditions of a filter.
-
-    Raises:
-        InputError: not a mapping, an unknown field, an unknown or missing comparison, or a value of another type or
-            range.
-    """
+    """Check a filter against the fields of an index, and return its conditions."""
     if not isinstance(given, Mapping):
         raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
     found: list[Condition] = []
@@ -39,8 +30,8 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
             if not value:
                 raise InputError(f'the condition on {name!r} is empty; expected a comparison such as {{">=": 2020}}, or a value')
             for sign, bound in value.items():
-                if sign not in _COMPARE:
-                    raise InputError(f"unknown comparison {sign!r} for {name!r}; known are {', '.join(_COMPARE)}")
+                if sign not in _COMPARISONS:
+                    raise InputError(f"unknown comparison {sign!r} for {name!r}; known are {', '.join(_COMPARISONS)}")
                 found.append((name, sign, typed(name, bound, fields[name])))
         elif isinstance(value, list | tuple | set | frozenset):
             found.append((name, "in", [typed(name, item, fields[name]) for item in value]))
@@ -50,13 +41,7 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
-    """Check the value of a document's or a filter's field.
-
-    An int is accepted for a float, and then converted; a bool is not a number.
-
-    Raises:
-        InputError: another type, an int of more than 64 bits, a float that is not finite, or half of a surrogate pair.
-    """
+    """Check the value of a document's or a filter's field. An int is converted for a float; a bool is not a number."""
     wanted: Any = (int, float) if kind == "float" else FIELD_TYPES[kind]
     if isinstance(value, bool) != (kind == "bool") or not isinstance(value, wanted):
         raise InputError(f"field {name!r} is of type {kind}, got {value!r} of type {type(value).__name__}")
@@ -75,16 +60,7 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
     return value
 
 
-def matches(wanted: list[Condition], metadata: Mapping[str, Any]) -> bool:
-    """Return whether metadata meets all conditions. A document without a field meets no condition on it."""
-    for name, sign, value in wanted:
-        have = metadata.get(name)
-        if have is None or not (have in value if sign == "in" else _COMPARE[sign](have, value)):
-            return False
-    return True
-
-
-def to_sql(wanted: list[Condition], prefix: str = "") -> str:
+def to_sql(wanted: list[Condition], prefix: str) -> str:
     """Return conditions as an SQL expression over columns named `prefix` + field."""
     parts = []
     for name, sign, value in wanted:

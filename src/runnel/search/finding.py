@@ -104,19 +104,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class FileDocument:
-    """A document to search.
+    """A document to search."""
 
-    Attributes:
-        file: the name to show; several documents with one name in a row are the rows of a file.
-        document: its text and structure.
-        entry: its place in a cache, to store its vectors there.
-        vectors: of its sentences, if the model has read them before.
-    """
-
-    file: str
+    file: str  # the name to show; several documents with one name in a row are the rows of a file
     document: DocumentText
-    entry: Entry | None = None
-    vectors: SentenceVectors | None = None
+    entry: Entry | None = None  # its place in a cache, to store its vectors there
+    vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
 
 
 @dataclass(frozen=True)
@@ -134,17 +127,11 @@ class FileRead:
 
 @dataclass
 class Findings:
-    """What `find` found.
+    """What `find` found."""
 
-    Attributes:
-        unit: of the answers and of the counts in `files`.
-        answers: best first.
-        files: files that were read, in order.
-    """
-
-    unit: Unit
-    answers: list[Answer] = field(default_factory=list)
-    files: list[FileRead] = field(default_factory=list)
+    unit: Unit  # of the answers and of the counts in `files`
+    answers: list[Answer] = field(default_factory=list)  # best first
+    files: list[FileRead] = field(default_factory=list)  # that were read, in order
 
     def as_json(self) -> dict[str, object]:
         """Return {"sentences": the answers, "files": the files}, ready for JSON."""
@@ -243,7 +230,11 @@ def find(
     findings = Findings(unit or retriever.model.unit)
     vectors: dict[int, SentenceVectors | None] = {}
     documents, unread = tee(documents)
-    scores = _scan(retriever, query, (one for one in unread if one.document.text.strip()), findings.unit, cache, progress)
+    filled = (one for one in unread if one.document.text.strip())
+    if retriever.remembers:
+        scores = retriever.scan(query, _vectors(retriever, filled, findings.unit, cache, progress))
+    else:
+        scores = retriever.scan(query, (one.document.text for one in filled), unit=findings.unit, progress=progress)
     for one in documents:
         if not one.document.text.strip():
             findings.count(one.file, one.document, 0)
@@ -267,20 +258,6 @@ def find(
 def _explained(retriever: SentenceRetriever, query: str, answer: Answer, vectors: SentenceVectors | None) -> Answer:
     assert vectors is not None
     return replace(answer, parts=retriever.explain(query, vectors, answer.sentence.index))
-
-
-def _scan(
-    retriever: SentenceRetriever,
-    query: str,
-    documents: Iterable[FileDocument],
-    unit: Unit,
-    cache: DocumentCache | None,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[Scored]:
-    """Yield the scores of each document."""
-    if retriever.remembers:
-        return retriever.scan(query, _vectors(retriever, documents, unit, cache, progress))
-    return retriever.scan(query, (one.document.text for one in documents), unit=unit, progress=progress)
 
 
 def _vectors(
@@ -370,11 +347,7 @@ def open_cache(
     keep: bool,
     report: Callable[[str], None] = log.warning,
 ) -> DocumentCache | None:
-    """Return the cache of documents; None without `keep` if nothing has ever been stored. Arguments as of `DocumentCache`.
-
-    Raises:
-        InputError: `keep` is set, and no cache folder exists.
-    """
+    """Return the cache of documents; None without `keep` if nothing has ever been stored. Arguments as of `DocumentCache`."""
     folder = cache_folder()
     if folder is None and keep:
         raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")

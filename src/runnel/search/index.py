@@ -19,13 +19,13 @@ from types import TracebackType
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.sentence_retriever import Scored, SentenceRetriever
+from runnel.models.sentence_retriever import Scored
 from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress
 from runnel.search.check import Damage, check
-from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings, reranker_of
+from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
 from runnel.search.file_hashes import FileHashes
-from runnel.search.files import Scan, check_paths, read_files
+from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType
@@ -33,7 +33,7 @@ from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import EVERYTHING, Root, Selection
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 
 log = logging.getLogger("runnel")
 
@@ -70,7 +70,7 @@ class Index:
             embedder = Embedder(embedder.model, truncate_dim=width)
         self.embedder = embedder
         self._encoder = DocumentEncoder(embedder, store.settings, "the index")
-        self._pipeline = Pipeline(store, embedder, reranker_of(embedder), _retriever(embedder))
+        self._pipeline = Pipeline(store, embedder)
 
     @classmethod
     def create(
@@ -90,10 +90,8 @@ class Index:
             fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is also stored.
             passage_tokens: the most tokens of a passage of several sentences (default: 256). A model that reads passages has its
                 own number, and accepts no other.
-            remember: also store the reranker's memory of every document, so that reranking costs only the query's
-                tokens; for recurrent models, whose memory has the size of their state, however short the document is. Indexing
-                takes a second pass if the reranker reads documents differently from the embedder. A model that reads passages
-                and scores sentence vectors, such as pocket, always stores these vectors: one byte per number.
+            remember: also store the reranker's memory of every document, so that reranking costs only the query's tokens
+                (docs/search.md). A model that scores sentence vectors, such as pocket, always stores these.
 
         Raises:
             StoreError: the place already has an index.
@@ -209,9 +207,12 @@ class Index:
             InputError: a path does not exist.
             StoreError: another process is writing.
         """
-        roots = check_paths(paths)
-        scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(roots, known, scan, selection, hashes, limits, ocr), progress, on_commit)
+        roots = [root.resolve() for root in check_paths(paths)]
+        scan, stored = Scan(), by_file(self.store.content_hashes())
+        files = list(find_files(roots, selection, scan.fail_folder))
+        rows = read_found(files, stored, scan, {root.path for root in roots}, hashes, limits, ocr)
+        changes = self._add(rows, progress, on_commit)
+        scan.finish(roots, stored, set(map(str, files)))
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files
@@ -329,7 +330,3 @@ class Index:
         files (`optimize`, after 20 newer commits), the next search moves to the newest commit.
         """
         return self.store.refresh()
-
-
-def _retriever(embedder: Embedder) -> SentenceRetriever | None:
-    return SentenceRetriever(embedder.model) if "sentences" in embedder.model.heads else None

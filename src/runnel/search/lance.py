@@ -4,14 +4,7 @@ documents  one row per document, including its text     passages  one row per pa
 commits    one row per commit: the matching versions of the other two tables
 
 A change first writes a new version of both tables and then adds a commit row that names them. Searches read the versions of the
-last commit row, so changes are atomic; the next writer removes the remains of a crash.
-
-In a local folder a lock refuses a second writer. Object storage has no lock. There a writer begins by restoring both
-tables to the last commit, and LanceDB refuses every later write of earlier writers: so no writer builds on unfinished
-changes of another. The first writer gets the commit row's number; the other's change never becomes visible.
-
-Up to `EXACT_ROWS` passages the vectors are held in memory and searched exactly; beyond that the table's IVF_RQ index is used,
-with exact re-scoring.
+last commit row, so changes are atomic; the next writer removes the remains of a crash. docs/stores.md: writers on object storage.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ from runnel.search.tables import (
 )
 from runnel.text.words import letters, separated
 
-EXACT_ROWS = 200_000
+EXACT_ROWS = 200_000  # more passages are searched by the table's IVF_RQ index, with exact re-scoring
 _SCANNED = 20_000  # passages per list of `scan`
 _KEPT_COMMITS = 20  # commits whose files stay for processes that search them
 _SESSION_COMMITS = 20  # commits that are read through one connection
@@ -70,11 +63,7 @@ class LanceStore:
 
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
-        """Create an empty index.
-
-        Raises:
-            StoreError: the place already has an index.
-        """
+        """Create an empty index."""
         with plain_errors(uri):
             database = connect(uri, create=True)
             there = _whole_tables(database)
@@ -99,11 +88,7 @@ class LanceStore:
 
     @classmethod
     def open(cls, uri: str) -> LanceStore:
-        """Open an existing index.
-
-        Raises:
-            StoreError: no index, or one of another format.
-        """
+        """Open an existing index."""
         with plain_errors(uri):
             database = connect(uri, create=False)
             tables = _whole_tables(database)
@@ -173,8 +158,7 @@ class LanceStore:
         numbers = ", ".join(str(n) for n in sorted({number for _, number in keys}))
         where = f"{_is_in('document', [name for name, _ in keys])} AND number IN ({numbers})"
         wanted = set(keys)
-        rows = self._select("passages", PASSAGE_COLUMNS, where)
-        found = (PassageRow(**row | {"vector": np.array(row["vector"], dtype=np.float32)}) for row in rows)
+        found = passage_rows(self._tables["passages"].search().select(PASSAGE_COLUMNS).where(where).to_arrow())
         return {(row.document, row.number): row for row in found if (row.document, row.number) in wanted}
 
     def scan(self) -> Iterator[list[PassageRow]]:
@@ -188,7 +172,9 @@ class LanceStore:
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
-            return self._in_memory().nearest(vector, count, where)
+            filtered = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX)) if where else None
+            among = None if filtered is None else {row["id"] for row in filtered}
+            return self._in_memory().nearest(vector, count, among)
         search = table.search(vector).distance_type("cosine").nprobes(64).refine_factor(10)
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
@@ -222,10 +208,8 @@ class LanceStore:
         if self._matrix is None:
             table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
             vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
-            fields = [FIELD_PREFIX + name for name in self.settings.fields]
-            rows = self._select("documents", ["id", *fields])
-            metadata = {row.pop("id"): {name[len(FIELD_PREFIX) :]: value for name, value in row.items()} for row in rows}
-            self._matrix = PassageMatrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata, self.uri)
+            ids = [row["id"] for row in self._select("documents", ["id"])]
+            self._matrix = PassageMatrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, ids, self.uri)
         return self._matrix
 
     def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:

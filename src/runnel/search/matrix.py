@@ -5,13 +5,11 @@ n  passages   d  width of the vectors
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 
 from runnel.errors import StoreError
-from runnel.search.filters import Condition, matches
 from runnel.search.records import ScoredPassage
 
 TOLERANCE = 1e-3  # of the length of a unit vector
@@ -19,41 +17,30 @@ _ROWS = 10_000
 
 
 class PassageMatrix:
-    """Passages of an index as one matrix.
+    """Passages of an index as one matrix: (n,) ids of their documents and (n,) numbers, (n, d) float32 vectors of unit length.
 
-    Args:
-        documents: (n,) document id of each passage.
-        numbers: (n,) number of each passage.
-        vectors: (n, d) float32, unit length.
-        metadata: for filters, by document id.
-        place: of the index, for messages.
-
-    Raises:
-        StoreError: a vector that is not finite or not of unit length, or a passage without a document.
+    `ids` are those of all documents; `place` is that of the index, for messages.
     """
 
     def __init__(
-        self,
-        documents: Sequence[str],
-        numbers: np.ndarray,
-        vectors: np.ndarray,
-        metadata: Mapping[str, Mapping[str, Any]],
-        place: str,
+        self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, ids: Sequence[str], place: str
     ) -> None:
         for i, length in odd_lengths(vectors):
             raise damaged(place, f"a vector of document {documents[i]!r} has the length {length:.3g} instead of 1")
-        if lost := next((owner for owner in documents if owner not in metadata), ""):
+        order = {name: i for i, name in enumerate(ids)}
+        if lost := next((owner for owner in documents if owner not in order), ""):
             raise damaged(place, f"document {lost!r} has passages, but no text")
-        self._ids = list(metadata)
-        order = {name: i for i, name in enumerate(self._ids)}
         self._owner = np.array([order[name] for name in documents], dtype=np.int64)
-        self._numbers, self._vectors, self._metadata = numbers, vectors, metadata
+        self._ids, self._numbers, self._vectors = ids, numbers, vectors
 
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        """Return the `count` passages with the highest inner product, best first, ties in stored order."""
+    def nearest(self, vector: np.ndarray, count: int, among: Container[str] | None = None) -> list[ScoredPassage]:
+        """Return the `count` passages with the highest inner product, best first, ties in stored order.
+
+        `among`: the documents to search; None: all.
+        """
         rows, vectors = np.arange(len(self._owner)), self._vectors
-        if where:
-            fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
+        if among is not None:
+            fits = np.array([name in among for name in self._ids], dtype=bool)
             rows = np.flatnonzero(fits[self._owner])
             vectors = vectors[rows]
         scores = vectors @ vector

@@ -1,9 +1,5 @@
 """Search in stages: dense and lexical ranking of documents, merged by rank; reranking of the best; then the answering
-sentences of the very best.
-
-Each stage processes fewer documents and more of each. The first uses only vectors and an inverted index; the second continues
-from remembered documents, so it reads only the query; the last scores all sentences of a document. It reads the
-whole document for that, unless the vectors of its sentences are remembered.
+sentences of the very best (docs/search.md).
 """
 
 from __future__ import annotations
@@ -18,11 +14,11 @@ from numbers import Integral, Real
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
-from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
 from runnel.request import Progress, total_progress
+from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
@@ -64,9 +60,10 @@ class Stages:
 class Pipeline:
     """The search stages of one store. See `Index.search`."""
 
-    def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
-        self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
-        self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
+        self._retriever = SentenceRetriever(embedder.model) if "sentences" in embedder.model.heads else None
+        self._remembers = store.settings.remember and self._retriever is not None and self._retriever.remembers  # sentences
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
@@ -89,8 +86,10 @@ class Pipeline:
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                scores = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
-                relevance = _best_first(_with_first_stage(scores, *lists) if self._remembers else scores)
+                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
+                if self._remembers:
+                    relevance = _with_first_stage(relevance, *lists)
+                relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
         ranked = fuse([*lists, relevance], weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
@@ -100,11 +99,13 @@ class Pipeline:
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
             shown = self._sentences(query, found[:read], stages.sentences, progress)
         shown += [[]] * (len(found) - len(shown))
-        explain = _Explainer([*lists, relevance], weights, relevance)
-        return [
-            Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks), explain(name))
-            for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
-        ]
+        ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
+        hits = []
+        for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1):
+            explanation = _explanation([of_list.get(name) for of_list in ranks], weights, relevance.get(name))
+            places = Places(row.blocks)
+            hits.append(Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, places, explanation))
+        return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
         """Score all sentences of a document."""
@@ -211,18 +212,11 @@ class Pipeline:
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 
-class _Explainer:
-    """Tells of a document where it is in each list, and what that adds to its score."""
-
-    def __init__(self, lists: Sequence[Iterable[str]], weights: Sequence[float], relevance: Mapping[str, float]) -> None:
-        self._ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in lists]
-        self._weights, self._relevance = weights, relevance
-
-    def __call__(self, name: str) -> Explanation:
-        ranks = [found.get(name) for found in self._ranks]
-        parts = [0.0 if rank is None else weight / (_RRF + rank) for rank, weight in zip(ranks, self._weights, strict=True)]
-        meaning, words, reranked = (RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True))
-        return Explanation(meaning, words, reranked, self._relevance.get(name))
+def _explanation(ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None) -> Explanation:
+    """Return what a document's rank in each list (None: not in it) adds to its score."""
+    parts = [0.0 if rank is None else weight / (_RRF + rank) for rank, weight in zip(ranks, weights, strict=True)]
+    meaning, words, reranked = (RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True))
+    return Explanation(meaning, words, reranked, relevance)
 
 
 def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
@@ -245,11 +239,6 @@ def _with_first_stage(
         name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest
         for name, score in relevance.items()
     }
-
-
-def _best_first(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return scores in descending order; equal ones keep their order."""
-    return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
 
 def fuse(rankings: Sequence[Iterable[str]], weights: Sequence[float]) -> list[tuple[str, float]]:

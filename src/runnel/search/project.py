@@ -45,16 +45,10 @@ def index_name(place: str) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder whose files are indexed in `.runnel`. Use `find`, or `extend` and `save` a new one.
+    """A folder whose files are indexed in `.runnel`. Use `find`, or `extend` and `save` a new one."""
 
-    Attributes:
-        folder: the absolute path of the folder that contains `.runnel`.
-        paths: files, folders and globs to index, relative to `folder`.
-        selection: which files below the folders.
-    """
-
-    folder: Path
-    paths: tuple[str, ...] = ()
+    folder: Path  # the absolute path of the folder that contains `.runnel`
+    paths: tuple[str, ...] = ()  # files, folders and globs to index, relative to `folder`
     selection: Selection = field(default_factory=Selection)
 
     @property
@@ -100,11 +94,7 @@ class Project:
         return cls(folder, chosen["paths"], selection)
 
     def save(self) -> None:
-        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if it does not exist.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if it does not exist."""
         place = self.folder / NAME
         place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
         write(place / ".gitignore", "*\n")
@@ -112,15 +102,7 @@ class Project:
         write(place / "project.json", json.dumps(facts, indent=2) + "\n")
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
-        """Return the project with more paths; without any, its whole folder is indexed.
-
-        Args:
-            paths: relative to the working directory.
-            selection: replaces the stored one.
-
-        Raises:
-            InputError: a path does not exist, or is outside of the project.
-        """
+        """Return the project with more paths, relative to the working directory; without any, its whole folder is indexed."""
         new = [self._inside(path) for path in paths] or ([] if self.paths else ["."])
         return replace(self, paths=tuple(dict.fromkeys([*self.paths, *new])), selection=selection or self.selection)
 
@@ -156,48 +138,36 @@ class Project:
             limits, ocr: as for `DocumentReader`.
 
         Raises:
-            StoreBusy: another process is writing.
-            StoreError: the index cannot be written.
+            StoreError: another process is writing, or the index cannot be written.
             InputError: a link has replaced a path, and leads outside of the project.
-            OSError: `.runnel` cannot be written.
         """
         lock = WriterLock(self.folder / NAME / "update.lock", self.folder / NAME)
         lock.acquire()
         try:
             index.refresh()
-            return self._update(index, retry, keep_missing, limits, ocr, progress)
+            hashes = FileHashes(self.folder / NAME / "files.json")
+            if retry:
+                hashes.failures.clear()
+            roots, missing = self._roots(keep_missing)
+            changes = index.add_files(roots, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
+            sources = {name: content.source for name, content in index.store.content_hashes().items()}
+            unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
+            stale = {name: source for name, source in unseen.items() if not any(root.covers(source) for root in roots)}
+            for root in missing:
+                if kept := {name for name, source in stale.items() if root.covers(source)}:
+                    stale = {name: source for name, source in stale.items() if name not in kept}
+                    shown, held = str(root.path / root.pattern), counted(len(kept), "document")
+                    reason = f"{shown} is missing or has no files (is it mounted?); `runnel index` removes its {held}"
+                    changes.failed[shown] = reason
+                    log.warning("%s", left_out(shown, reason))
+            if stale:
+                changes.deleted += index.delete(stale).deleted
+            hashes.save()
+            if changes:
+                index.optimize()
+            return changes
         finally:
             lock.release()
-
-    def _update(
-        self,
-        index: Index,
-        retry: bool,
-        keep_missing: bool,
-        limits: Limits | None,
-        ocr: Ocr | None,
-        progress: Callable[[int], None] | None,
-    ) -> Changes:
-        hashes = FileHashes(self.folder / NAME / "files.json")
-        if retry:
-            hashes.failures.clear()
-        roots, missing = self._roots(keep_missing)
-        changes = index.add_files(roots, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
-        sources = {name: content.source for name, content in index.store.content_hashes().items()}
-        unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
-        stale = {name: source for name, source in unseen.items() if not any(root.covers(source) for root in roots)}
-        for root in missing:
-            if kept := [name for name, source in stale.items() if root.covers(source)]:
-                stale = {name: source for name, source in stale.items() if not root.covers(source)}
-                shown, held = str(root.path / root.pattern), counted(len(kept), "document")
-                changes.failed[shown] = f"{shown} is missing or has no files (is it mounted?); `runnel index` removes its {held}"
-                log.warning("%s", left_out(shown, changes.failed[shown]))
-        if stale:
-            changes.deleted += index.delete(stale).deleted
-        hashes.save()
-        if changes:
-            index.optimize()
-        return changes
 
     def _roots(self, keep_missing: bool) -> tuple[list[Root], list[Root]]:
         """Return the roots to read, and those to keep as they are: missing ones (logged otherwise) and ones without files."""

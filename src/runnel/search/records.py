@@ -30,33 +30,19 @@ def check_storable(text: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """The settings fixed when an index is created.
+    """The settings fixed when an index is created."""
 
-    Attributes:
-        model: name or folder of the embedder, as given.
-        probe: the embedder's vectors of a few fixed texts, to recognize another model whatever its name.
-        dimension: width d of the vectors.
-        passage_tokens: the most tokens of a passage of several sentences.
-        fields: metadata that searches may filter by, with their types.
-        remember: whether the reranker's memory of documents is stored, in 8 bits.
-        format: version of the format on disk.
-    """
-
-    model: str
-    probe: Sequence[Sequence[float]]
-    dimension: int
-    passage_tokens: int = 256
-    fields: Mapping[str, FieldType] = field(default_factory=dict)
-    remember: bool = False
+    model: str  # name or folder of the embedder, as given
+    probe: Sequence[Sequence[float]]  # the embedder's vectors of fixed texts, to recognize another model whatever its name
+    dimension: int  # width d of the vectors
+    passage_tokens: int = 256  # the most of a passage of several sentences
+    fields: Mapping[str, FieldType] = field(default_factory=dict)  # metadata that searches may filter by
+    remember: bool = False  # whether the reranker's memory of documents is stored, in 8 bits
     format: int = FORMAT
 
     @staticmethod
     def stored(settings: Mapping[str, Any], place: str) -> IndexSettings:
-        """Return the settings of an existing index.
-
-        Raises:
-            StoreError: another format; the message names `place`.
-        """
+        """Return the settings of the existing index at `place`."""
         if settings["format"] != FORMAT:
             raise StoreError(
                 f"{place} has index format {settings['format']}, this version of runnel reads format {FORMAT}; "
@@ -67,29 +53,19 @@ class IndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
-    """A stored document.
-
-    Attributes:
-        source: the document's file; "" if it was given as text.
-        source_hash: SHA-256 of the file, to detect changes.
-        content_hash: `content_hash` of the row, to detect changes of the document.
-        metadata: the user's, unchanged; the index's own facts are in the other columns.
-        blocks: pages and headings, for `runnel.records.Places`; "" for none.
-        saved: where reading continues if text is appended (`models/passages.py`); None for short documents.
-        memory: the reranker's memory of the document (`models/memory.py`), or None.
-    """
+    """A stored document."""
 
     id: str
     text: str
     title: str
-    source: str
-    source_hash: str
-    content_hash: str
+    source: str  # the document's file; "" if it was given as text
+    source_hash: str  # SHA-256 of the file
+    content_hash: str  # `content_hash` of the row
     tokens: int
-    metadata: Mapping[str, Any]
-    blocks: str = ""
-    saved: bytes | None = None
-    memory: bytes | None = None
+    metadata: Mapping[str, Any]  # the user's, unchanged; the index's own facts are in the other columns
+    blocks: str = ""  # pages and headings, for `runnel.records.Places`
+    saved: bytes | None = None  # where reading continues if text is appended (`models/passages.py`); None for short documents
+    memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
 
 
 def content_hash(row: DocumentRow) -> str:

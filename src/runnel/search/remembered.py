@@ -36,29 +36,17 @@ _digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded model
 
 @dataclass(frozen=True)
 class Entry:
-    """The place in the cache of a file's document.
+    """The place in the cache of a file's document."""
 
-    Attributes:
-        name: the file.
-        content: digest of the file and of the options for reading it.
-        path: the file in the cache.
-    """
-
-    name: str
-    content: str
-    path: Path
+    name: str  # the file
+    content: str  # digest of the file and of the options for reading it
+    path: Path  # in the cache
 
 
 class DocumentCache:
-    """The cache entries of one model and one set of reading options.
+    """The cache entries of one model and one set of reading options: encoding, unit, and the OCR command if there is one.
 
-    Args:
-        folder: of the cache; need not exist.
-        load: returns the retriever; called when needed.
-        model: its name.
-        reading: the options that the text and its sentences depend on: encoding, unit, and the OCR command if there is one.
-        keep: whether to add documents to the cache.
-        report: receives a line for each file that cannot be stored or loaded.
+    `load` returns the retriever of the name `model`; only with `keep` are documents added.
     """
 
     def __init__(
@@ -178,11 +166,7 @@ def _pack(path: Path, document: DocumentText, vectors: SentenceVectors) -> bytes
 
 
 def _unpack(path: Path, width: int) -> tuple[DocumentText, SentenceVectors]:
-    """Read the result of `_pack`.
-
-    Raises:
-        StateError: the data is damaged, or of another entry.
-    """
+    """Read the result of `_pack`; raise StateError if it is damaged, or of another entry."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

@@ -44,11 +44,7 @@ class Store(Protocol):
         """Yield all passages with their vectors, in lists that fit in memory."""
 
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
-        """Add documents, replacing documents of the same id, and delete others.
-
-        Raises:
-            StoreError: another writer was first.
-        """
+        """Add documents, replacing documents of the same id, and delete others."""
 
     def last_commit(self) -> Commit:
         """Return the commit that searches see."""

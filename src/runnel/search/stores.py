@@ -24,32 +24,17 @@ _PLAIN_FILES = ("HEAD", "index.json")  # of a store that was removed
 
 
 def create_store(place: str | Path, settings: IndexSettings) -> Store:
-    """Create an empty store.
-
-    Raises:
-        StoreError: the place already has an index.
-        InputError: a place that is no path.
-    """
+    """Create an empty store."""
     return _store_of(place).create(str(place), settings)
 
 
 def open_store(place: str | Path) -> Store:
-    """Open the store of an existing index.
-
-    Raises:
-        StoreError: no index, or one of another format.
-        InputError: a place that is no path.
-    """
+    """Open the store of an existing index."""
     return _store_of(place).open(str(place))
 
 
 def holds_index(place: str | Path) -> bool:
-    """Return whether a place has an index. If not, one can be created: a folder with other content is an error.
-
-    Raises:
-        StoreError: the place cannot be reached, or is a file or a folder with other content.
-        InputError: a place that is no path.
-    """
+    """Return whether a place has an index. If not, one can be created: a folder with other content is an error."""
     store, folder = _store_of(place), Path(place)
     if "://" in str(place):
         return store.holds_index(str(place))

@@ -17,19 +17,12 @@ _ORDER = ("absent", "changed", "normalized", "exact")
 
 @dataclass(frozen=True)
 class Quoted:
-    """A place of a quote in a document.
-
-    Attributes:
-        found: how it matches, and the words that differ.
-        place: its file, line, page and headings.
-        text: `document.text[place.start : place.end]`.
-        sha256: of the document's text, so that the place can be checked again.
-    """
+    """A place of a quote in a document."""
 
     found: QuotePlace
     place: Place
-    text: str
-    sha256: str
+    text: str  # `document.text[place.start : place.end]`
+    sha256: str  # of the document's text, so that the place can be checked again
 
     def as_json(self) -> dict[str, object]:
         """Return all fields in one object."""

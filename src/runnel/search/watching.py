@@ -21,10 +21,7 @@ _SHARE = 0.05  # of the time may be spent on looking
 def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0) -> None:
     """Call `update` now, and after every change once the files have been the same for `interval_s`; never returns.
 
-    Args:
-        update: returns whether it was done; otherwise it is called again after the interval.
-        look: returns the files with their sizes and times.
-        interval_s: between two looks; more if a look takes more than a twentieth of it.
+    If `update` returns False, it is called again after the interval, which grows if a look takes more than a twentieth of it.
     """
     before, done = look(), None
     while True:

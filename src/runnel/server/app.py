@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
 from runnel.server.guard import Guard
-from runnel.server.loading import Loaded, Loading, load
+from runnel.server.loading import Loaded, load
 from runnel.server.metrics import Metrics
 from runnel.server.opened import OpenedFiles
 from runnel.server.refusals import Kind, Refusal
@@ -29,16 +29,19 @@ _KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed
 
 
 def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
-    """Return the application.
+    """Return the application; `load_models` is called in a thread when it starts (default: `load` with the settings)."""
+    loading: Future[Loaded] = Future()
+    work = Work(settings)
 
-    Args:
-        load_models: called once, in a thread, when the server starts (default: `load` with the settings).
-    """
-    loading, work = Loading(load_models or partial(load, settings)), Work(settings)
+    def run_loading() -> None:
+        try:
+            loading.set_result(load_models() if load_models else load(settings))
+        except Exception as error:  # reported by whoever started the server
+            loading.set_exception(error)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loaded = asyncio.create_task(asyncio.to_thread(loading.run))
+        loaded = asyncio.create_task(asyncio.to_thread(run_loading))
         yield
         if not work.draining:
             await work.drain()
@@ -46,8 +49,7 @@ def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | Non
         await loaded
 
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.context = Context(settings, loading, work)
-    app.state.opened = OpenedFiles()
+    app.state.context = Context(settings, loading, work, OpenedFiles())
     app.state.metrics = metrics = Metrics(work)
     for part in (status, embeddings, rerank, retrieval, page):
         app.include_router(part.router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -11,7 +12,8 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from runnel.errors import Cancelled, RunnelError
-from runnel.server.loading import Loaded, Loading
+from runnel.server.loading import Loaded
+from runnel.server.opened import OpenedFiles
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Done, Progress, Work
@@ -31,19 +33,20 @@ class Body(BaseModel):
 
 @dataclass(frozen=True)
 class Context:
-    """The state of one application."""
+    """The state of one application. The models are loaded while the server already answers /health."""
 
     settings: ServerSettings
-    loading: Loading
+    loading: Future[Loaded]
     work: Work
+    opened: OpenedFiles
 
     def loaded(self, model: str | None = None) -> Loaded:
-        """Return the models.
-
-        Raises:
-            Refusal: they are not loaded, or `model` is another one.
-        """
-        loaded = self.loading.get()
+        """Return the models; refuse if they are not loaded, or if `model` is another one."""
+        if not self.loading.done():
+            raise Refusal("unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2)
+        if error := self.loading.exception():
+            raise Refusal("unavailable", f"the model could not be loaded: {error}")
+        loaded = self.loading.result()
         if model is not None and model != loaded.name:
             raise Refusal(
                 "not_found", f"the model {model!r} is not served here; use {loaded.name!r}", code="model_not_found", param="model"
@@ -53,17 +56,11 @@ class Context:
     async def run(
         self, request: Request, texts: Sequence[str], call: Callable[[Progress], T], count: Callable[[], int] | None = None
     ) -> Done[T]:
-        """Run a model call through the queue.
+        """Run a model call through the queue, with errors as refusals.
 
-        Args:
-            texts: all texts of the request.
-            call: runs the models, in a thread.
-            count: returns the tokens of the request, in a thread (default: those of `texts`).
-
-        Raises:
-            Refusal: the request is too long, is refused by the queue or the models, or ends early.
+        `call` and `count`, which returns the tokens of the request (default: those of `texts`), run in threads.
         """
-        loaded = self.loading.get()
+        loaded = self.loaded()
 
         def work(progress: Progress) -> T:
             progress(0)  # it may have ended while it waited

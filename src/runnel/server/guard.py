@@ -144,11 +144,9 @@ class _Body:
         return self.bytes > self._limit // _SMALL, self._client
 
     async def receive(self) -> Message:
-        """Receive as the server does.
+        """Receive as the server does; refuse a body that is too slow, or too large alone or with others.
 
-        Raises:
-            Refusal: the body is too slow; or it is too large, alone or with others. Then the rest of it has been read and
-                dropped, up to twice the limit: a client that is still sending would not read the response.
+        The rest of a large one is read and dropped, up to twice the limit: a client that still sends would not read the response.
         """
         message = await self._next()
         size = len(message.get("body", b""))

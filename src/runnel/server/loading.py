@@ -1,9 +1,9 @@
-"""The models and the index that the server answers with, loaded in the background."""
+"""The models and the index that the server answers with."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runnel.errors import CheckpointError
@@ -12,11 +12,12 @@ from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.index import Index
+from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 
 _BATCH = 32  # short texts counted in one call of the tokenizer
-_PIECE_CHARS = 1 << 15  # longer texts are counted piece by piece
+_LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
 
 
 class OpenIndex:
@@ -34,6 +35,14 @@ class OpenIndex:
                 self._now, self._next = self._next, Index.open(self._place, self._embedder)
             return self._now
 
+    def document(self, id: str) -> DocumentRow:
+        """Return a document of the newest commit; refuse an unknown id."""
+        documents = self.newest().store.documents([id])
+        if id not in documents:
+            message = f"the index has no document {id!r}; it may have been removed"
+            raise Refusal("not_found", message, code="document_not_found", param="document")
+        return documents[id]
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -49,11 +58,7 @@ class Loaded:
 
     @classmethod
     def of(cls, name: str, model: Model, index: str | None = None) -> Loaded:
-        """Return a model with all jobs that it has heads for, and the index at `index`.
-
-        Raises:
-            StoreError: no index, or one of another model.
-        """
+        """Return a model with all jobs that it has heads for, and the index at `index`."""
         heads = model.heads
         embedder = Embedder(model) if "embed" in heads else None
         reranker = Reranker(model) if "rerank" in heads else None
@@ -84,32 +89,13 @@ class Loaded:
         if self.retriever is not None:
             self.retriever.score("ready", "ready")
 
-    def count(self, texts: Iterable[str]) -> int:
+    def count(self, texts: Sequence[str]) -> int:
         """Return the tokens of texts, without special tokens."""
-        tokenizer, tokens = self.model.tokenizer, 0
-        for batch in _batches(texts):
-            long = len(batch) == 1 and len(batch[0]) > _PIECE_CHARS
-            tokens += sum(map(len, tokenizer.encode_pieces(_pieces(batch[0])) if long else tokenizer.encode_batch(batch)))
+        tokenizer, short = self.model.tokenizer, [text for text in texts if len(text) <= _LONG_CHARS]
+        tokens = sum(len(piece) for text in texts if len(text) > _LONG_CHARS for piece in tokenizer.encode_pieces([text]))
+        for start in range(0, len(short), _BATCH):
+            tokens += sum(map(len, tokenizer.encode_batch(short[start : start + _BATCH])))
         return tokens
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield long texts alone, and short ones in batches."""
-    short: list[str] = []
-    for text in texts:
-        if len(text) > _PIECE_CHARS:
-            yield [text]
-        else:
-            short.append(text)
-        if len(short) == _BATCH:
-            yield short
-            short = []
-    yield short
-
-
-def _pieces(text: str) -> Iterator[str]:
-    for start in range(0, len(text), _PIECE_CHARS):
-        yield text[start : start + _PIECE_CHARS]
 
 
 def load(settings: ServerSettings) -> Loaded:
@@ -117,35 +103,3 @@ def load(settings: ServerSettings) -> Loaded:
     loaded = Loaded.of(settings.model, load_model(settings.model, settings.dtype), settings.index)
     loaded.warm_up()
     return loaded
-
-
-class Loading:
-    """Models that are loaded in a thread while the server already answers /health."""
-
-    def __init__(self, load: Callable[[], Loaded]) -> None:
-        self._load = load
-        self._loaded: Loaded | None = None
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        """Load; an error is kept in `error`."""
-        try:
-            self._loaded = self._load()
-        except Exception as error:  # reported by whoever started the server
-            self.error = error
-
-    @property
-    def ready(self) -> bool:
-        return self._loaded is not None
-
-    def get(self) -> Loaded:
-        """Return the models.
-
-        Raises:
-            Refusal: they are still being loaded, or could not be loaded.
-        """
-        if self._loaded is not None:
-            return self._loaded
-        if self.error is None:
-            raise Refusal("unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2)
-        raise Refusal("unavailable", f"the model could not be loaded: {self.error}")

@@ -22,18 +22,13 @@ _ID_DIGITS = 24
 
 @dataclass(frozen=True)
 class Opened:
-    """A file that was opened.
-
-    Attributes:
-        content: its text with the vectors of its sentences, or without, if the model reads the query first.
-        file: the file itself, if its pages can be shown; else b"".
-    """
+    """A file that was opened."""
 
     id: str
     name: str
     document: DocumentText
-    content: SentenceVectors | str
-    file: bytes
+    content: SentenceVectors | str  # its text with the vectors of its sentences, or without, if the model reads the query first
+    file: bytes  # the file itself, if its pages can be shown; else b""
 
     @property
     def bytes(self) -> int:
@@ -69,12 +64,7 @@ def opened_id(name: str, data: bytes) -> str:
 
 
 def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
-    """Read a file in memory, by way of a temporary file that is removed at once.
-
-    Raises:
-        InputError: it cannot be read, is empty or has rows.
-        MissingDependency: its kind needs a package that is not installed.
-    """
+    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and rows are refused."""
     with _as_file(data) as path:
         document = next(reader.read(path, name=name), None)
     if document is None or document.id is not None:
@@ -85,7 +75,7 @@ def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
 
 
 def picture_of(reader: DocumentReader, name: str, data: bytes, part: PagePart) -> PagePicture:
-    """Return a page of a PDF file in memory; raises as `DocumentReader.picture`."""
+    """Return a page of a PDF file in memory."""
     with _as_file(data) as path:
         return reader.picture(path, part, name=name)
 

@@ -14,18 +14,17 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.request import Progress, total_progress
-from runnel.search.index import Index
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
 from runnel.server.context import MAX_QUERY_CHARS, Context, InContext, in_thread
-from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, picture_of, read_opened
+from runnel.server.opened import OWN, Opened, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
 from runnel.server.work import Done
@@ -44,15 +43,6 @@ Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
 Question = Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)]
 FileName = Annotated[str, Query(min_length=1, max_length=1000)]
-
-
-def _opened_files(request: Request) -> OpenedFiles:
-    opened = request.app.state.opened
-    assert isinstance(opened, OpenedFiles)
-    return opened
-
-
-InOpened = Annotated[OpenedFiles, Depends(_opened_files)]
 
 
 @router.get("/")
@@ -84,17 +74,17 @@ async def about(context: InContext) -> dict[str, Any]:
 
 
 @router.post("/page/files")
-async def open_file(name: FileName, request: Request, context: InContext, opened: InOpened) -> Response:
+async def open_file(name: FileName, request: Request, context: InContext) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
     retriever = context.loaded().expect_retriever()
     data = await request.body()
     id = opened_id(name, data)
-    if opened.get(id) is not None:
+    if context.opened.get(id) is not None:
         return _lines(_just({"id": id}))
     document = await context.parse(request, lambda reader: read_opened(reader, name, data))
 
     def keep(content: SentenceVectors | str) -> dict[str, str]:
-        opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
+        context.opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
         return {"id": id}
 
     def read(progress: Progress) -> SentenceVectors:
@@ -106,14 +96,14 @@ async def open_file(name: FileName, request: Request, context: InContext, opened
 
 
 @router.get("/page/document")
-async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, Any]:
+async def document(id: Id, context: InContext) -> dict[str, Any]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
     if id.startswith(OWN):
-        one = _opened(opened, id)
+        one = _opened(context, id)
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
-    index = await in_thread(context.loaded().expect_index().newest)
-    row = await in_thread(lambda: _row(index, id))
+    index = context.loaded().expect_index()
+    row = await in_thread(lambda: index.document(id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
     pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
@@ -122,35 +112,36 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
 
 
 @router.get("/page/document/answers")
-async def answers(id: Id, q: Question, request: Request, context: InContext, opened: InOpened) -> Response:
+async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
-        one, retriever = _opened(opened, id), context.loaded().expect_retriever()
+        one, retriever = _opened(context, id), context.loaded().expect_retriever()
         places, text, remembered = one.document.places(), one.document.text, retriever.remembers
 
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
-        index = await in_thread(context.loaded().expect_index().newest)
-        row = await in_thread(lambda: _row(index, id))
-        places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
+        index = context.loaded().expect_index()
+        row = await in_thread(lambda: index.document(id))
+        newest = await in_thread(index.newest)
+        places, text, remembered = Places(row.blocks), row.text, newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
-            return index.score(q, id, progress=progress)
+            return newest.score(q, id, progress=progress)
 
     texts = [q] if remembered else [q, text]
     return await _streamed(request, context, texts, lambda progress: answers_view(score(progress), places), lambda view: view)
 
 
 @router.get("/page/document/picture")
-async def picture(id: Id, start: Offset, end: Offset, request: Request, context: InContext, opened: InOpened) -> dict[str, Any]:
+async def picture(id: Id, start: Offset, end: Offset, request: Request, context: InContext) -> dict[str, Any]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     if id.startswith(OWN):
-        one = _opened(opened, id)
+        one = _opened(context, id)
         text, places, name, file = one.document.text, one.document.places(), one.name, one.file
     else:
-        index = await in_thread(context.loaded().expect_index().newest)
-        row = await in_thread(lambda: _row(index, id))
+        index = context.loaded().expect_index()
+        row = await in_thread(lambda: index.document(id))
         text, places, name = row.text, Places(row.blocks), row.source
         file = await in_thread(lambda: _source_of(row))
     return await context.parse(request, lambda reader: _picture(reader, text, places, start, end, name, file))
@@ -180,11 +171,7 @@ def _source_of(row: DocumentRow) -> bytes:
 async def _streamed(
     request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], T], finish: Callable[[T], Any]
 ) -> Response:
-    """Run a model call as `Context.run` does, and stream its progress and its result.
-
-    Args:
-        finish: returns the result for the page, in the event loop.
-    """
+    """Run a model call as `Context.run` does, and stream its progress and what `finish` makes of its result."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
@@ -240,15 +227,8 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
 # ---- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _row(index: Index, id: str) -> DocumentRow:
-    documents = index.store.documents([id])
-    if id not in documents:
-        raise Refusal("not_found", f"the index has no document {id!r}; it may have been removed")
-    return documents[id]
-
-
-def _opened(opened: OpenedFiles, id: str) -> Opened:
-    one = opened.get(id)
+def _opened(context: Context, id: str) -> Opened:
+    one = context.opened.get(id)
     if one is None:
         raise Refusal("not_found", "the server no longer has this file; open it again")
     return one

@@ -56,14 +56,7 @@ _DIALECTS: Mapping[str, Dialect] = {
 
 
 class Refusal(HTTPException):
-    """A request that is not answered, and why.
-
-    Args:
-        message: what is wrong, what was expected, what to do.
-        code: a word for programs, where the kind alone is ambiguous.
-        param: the name of the wrong field.
-        retry_after_s: when to try again.
-    """
+    """A request that is not answered, and why; `code`: a word for programs, where the kind alone is ambiguous."""
 
     def __init__(
         self, kind: Kind, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None

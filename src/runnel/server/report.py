@@ -43,11 +43,7 @@ class Report:
         self._documents = {name: self._documents[name] for name in map(_id_of, findings.answers)}
 
     def html(self, query: str, findings: Findings, reader: DocumentReader) -> str:
-        """Return the report of a query and what it found in these documents; see `write_report`.
-
-        Args:
-            reader: draws the pages of PDF files that have results.
-        """
+        """Return the report of a query and what it found in these documents, with the pages of PDF files that have results."""
         hits: dict[str, dict[str, Any]] = {}
         for answer in findings.answers:
             name = _id_of(answer)
@@ -102,15 +98,10 @@ def _pictures(
 
 
 def write_report(query: str, scope: str, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a report as HTML.
+    """Return a report as HTML: `hits` as the page's search returns them, and the `documents` by their ids.
 
     A content security policy allows only the report's own script and style, by their hashes. All texts of documents are in a
     block of JSON, which browsers do not run.
-
-    Args:
-        scope: where the query was asked, for the reader.
-        hits: documents with their answering sentences, as the page's search returns them.
-        documents: by the hits' ids: `document_view` with `answers`, `id`, `name` and `title`.
     """
     static = files("runnel.server") / "static"
     script = "".join(_inlined((static / f"{name}.js").read_text(encoding="utf-8")) for name in _MODULES)

@@ -5,7 +5,6 @@ Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -14,10 +13,10 @@ import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from runnel.integrations.sentences import trimmed
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored
-from runnel.models.sentence_vectors import SentenceMemory
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.records import probability, trimmed
 from runnel.request import total_progress
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
 from runnel.server.loading import Loaded
@@ -77,18 +76,12 @@ class Span(BaseModel):
     score: float
 
 
-class ReturnedDocument(BaseModel):
-    """The text of a document."""
-
-    text: str
-
-
 class RerankResult(BaseModel):
     """A document's position in the request and its score in [0, 1]."""
 
     index: int
     relevance_score: float
-    document: ReturnedDocument | None = None
+    document: RerankDocument | None = None
     relevant_spans: list[Span] | None = None
 
 
@@ -127,19 +120,24 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     retriever = None if wanted is None else loaded.expect_retriever("it finds no spans: do not enable relevant_spans")
 
     def call(progress: Progress) -> list[RerankResult]:
-        read_once = retriever is not None and loaded.model.head("rerank").stored
-        memory = _read(reranker, texts, progress) if read_once else None
-        scores = _scores(reranker, body.query, texts, memory, progress)
+        documents: Sequence[str | SentenceVectors] = texts
+        if retriever is not None and loaded.model.head("rerank").stored:  # each text is read once, for both kinds of scores
+            memory = reranker.remember({text: text for text in texts}, progress=progress)
+            assert isinstance(memory, SentenceMemory)
+            documents = [memory.documents[text] for text in texts]
+            by_text = dict(zip(memory.documents, reranker.score(body.query, memory, progress=progress), strict=True))
+            scores = np.array([by_text[text] for text in texts])
+        else:
+            scores = reranker.score(body.query, texts, progress=progress)
         best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
-        results = [RerankResult(index=place, relevance_score=_sigmoid(scores[place])) for place in best]
+        results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
         if retriever is not None and wanted is not None:
-            documents = [texts[place] if memory is None else memory.documents[texts[place]] for place in best]
-            scan = retriever.scan(body.query, documents, progress=total_progress(progress))
+            scan = retriever.scan(body.query, [documents[place] for place in best], progress=total_progress(progress))
             for result, scored in zip(results, scan, strict=True):
                 result.relevant_spans = _spans(scored, wanted) or None
         if body.return_documents:
             for result in results:
-                result.document = ReturnedDocument(text=texts[result.index])
+                result.document = RerankDocument(text=texts[result.index])
         return results
 
     done = await context.run(request, [body.query, *texts], call)
@@ -162,11 +160,11 @@ async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> li
     reranker = _reranker(context.loaded())
 
     def call(progress: Progress) -> list[TeiRank]:
-        scores = _scores(reranker, body.query, body.texts, None, progress)
+        scores = reranker.score(body.query, body.texts, progress=progress)
         return [
             TeiRank(
                 index=place,
-                score=float(scores[place]) if body.raw_scores else _sigmoid(scores[place]),
+                score=float(scores[place]) if body.raw_scores else probability(scores[place]),
                 text=body.texts[place] if body.return_text else None,
             )
             for place in np.argsort(-scores, kind="stable").tolist()
@@ -181,34 +179,13 @@ def _reranker(loaded: Loaded) -> Reranker:
     return loaded.reranker
 
 
-def _read(reranker: Reranker, texts: Sequence[str], progress: Progress) -> SentenceMemory:
-    """Read each text once, for its score and for the scores of its sentences."""
-    memory = reranker.remember({text: text for text in texts}, progress=progress)
-    assert isinstance(memory, SentenceMemory)
-    return memory
-
-
-def _scores(
-    reranker: Reranker, query: str, texts: Sequence[str], memory: SentenceMemory | None, progress: Progress
-) -> np.ndarray:
-    """Return scores (n,) of texts, read or remembered."""
-    if memory is None:
-        return reranker.score(query, texts, progress=progress)
-    remembered = dict(zip(memory.documents, reranker.score(query, memory, progress=progress).tolist(), strict=True))
-    return np.array([remembered[text] for text in texts])
-
-
 def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:
     """Return the sentences above the threshold, best first, without the whitespace around them."""
     spans: list[Span] = []
     for sentence in scored.ranked():
-        score = _sigmoid(sentence.score)
+        score = probability(sentence.score)
         if score <= wanted.threshold or len(spans) == wanted.max_spans:
             break
         span = trimmed(sentence)
         spans.append(Span(start=span.start, end=span.end, score=score))
     return spans
-
-
-def _sigmoid(score: float) -> float:
-    return 1 / (1 + math.exp(-float(score))) if score > -700 else 0.0

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 from runnel.records import Hit
 from runnel.request import total_progress
 from runnel.search.finding import locate_sentences
-from runnel.search.index import Index
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query, in_thread
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
+from runnel.text.nearest import Change
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
@@ -108,15 +108,6 @@ class VerifyRequest(Body):
     document: str | None = None
 
 
-class ChangedWords(BaseModel):
-    """Words of the quote that differ from those at [start, end) of the text; "" where words were added or left out."""
-
-    quote: str
-    text: str
-    start: int
-    end: int
-
-
 class VerifiedPlace(BaseModel):
     """A place of the quote: characters (code points) [start, end) of the text, and the text there."""
 
@@ -125,7 +116,7 @@ class VerifiedPlace(BaseModel):
     end: int
     match: Literal["exact", "normalized", "changed"]
     case_differs: bool
-    changes: list[ChangedWords]
+    changes: list[Change]
 
 
 class VerifyResponse(BaseModel):
@@ -149,13 +140,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
         found: list[FoundSentence] = []
         for place, scored in enumerate(retriever.scan(body.query, texts, unit=body.unit, progress=total_progress(progress))):
             best = [one for one, _ in zip(scored.ranked(), range(body.top_k))]  # noqa: B905
-            found += [
-                FoundSentence(
-                    document=place, id=documents[place].id, text=one.text, start=one.start, end=one.end, score=one.score,
-                    index=one.index,
-                )
-                for one in best
-            ]  # fmt: skip
+            found += [FoundSentence(document=place, id=documents[place].id, **asdict(one)) for one in best]
             found = sorted(found, key=lambda one: -one.score)[: body.top_k]  # stable: ties in reading order
         return found
 
@@ -187,7 +172,7 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         text = body.text
     else:
         index = context.loaded().expect_index()
-        text = await in_thread(lambda: _text(index.newest(), str(body.document)))
+        text = (await in_thread(lambda: index.document(str(body.document)))).text
 
     def call(progress: Progress) -> VerifyResponse:
         found = verify_quote(body.quote, text)
@@ -195,13 +180,6 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         return VerifyResponse(match=found.match, word_for_word=found.word_for_word, similarity=found.similarity, places=places)
 
     return (await context.run(request, [body.quote, text], call)).value
-
-
-def _text(index: Index, name: str) -> str:
-    stored = index.store.documents([name])
-    if name not in stored:
-        raise Refusal("not_found", f"the index has no document {name!r}", code="document_not_found", param="document")
-    return stored[name].text
 
 
 def _as_json(hit: Hit) -> SearchHit:

@@ -41,9 +41,9 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Run ten times per second."""
-        if self._context.loading.error is not None:
-            return True
-        if self._context.loading.ready and not self._announced:
+        if self._context.loading.done() and not self._announced:
+            if self._context.loading.exception() is not None:
+                return True
             self._announced = True
             self._on_ready()
         if self._stop and self._drained is None:
@@ -56,11 +56,7 @@ class Server(uvicorn.Server):
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Return a socket that is bound to the address of the settings.
-
-    Raises:
-        InputError: the port is in use, or the address is not of this machine.
-    """
+    """Return a socket that is bound to the address of the settings."""
     try:
         return socket.create_server(
             (settings.host, settings.port), family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET, backlog=512
@@ -78,14 +74,9 @@ def bind(settings: ServerSettings) -> socket.socket:
 def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT, and return when running requests are finished; a second signal stops at once.
 
-    Args:
-        app: from `create_app`.
-        on_ready: called once when the models are loaded.
-
-    Raises:
-        Exception: the models could not be loaded; as raised by what loads them.
+    Raises what loading the models has raised.
     """
     context: Context = app.state.context
     Server(app, context, on_ready).run(sockets)
-    if context.loading.error is not None:
-        raise context.loading.error
+    if context.loading.done():
+        context.loading.result()

@@ -10,39 +10,21 @@ from runnel.errors import InputError
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server serves, where, and its limits.
+    """What the server serves, where, and its limits."""
 
-    Args:
-        model: a model name or folder, as for `load_model`; its name is also the `model` of requests.
-        dtype: precision of the weights, as for `load_model`.
-        index: the place of an index for /v1/search, as for `Index.open`.
-        host, port: the address to listen on; port 0: any free one.
-        api_keys: accepted keys; empty: no key is needed.
-        allowed_hosts: names that the Host header may have, besides localhost, `host` and IP addresses.
-        open_bind: listen on an address that other machines reach even without a key.
-        max_request_tokens: most tokens of one request.
-        max_queue_tokens: most tokens of all requests that are queued or running.
-        max_body_bytes: most bytes of one request's body; `Guard` limits all bodies in memory by it.
-        deadline_s: longest time of a request, waiting included.
-        drain_s: after SIGTERM, the longest time to finish running requests.
-
-    Raises:
-        InputError: the address is reachable from other machines, and there is no key.
-    """
-
-    model: str = "pocket"
+    model: str = "pocket"  # a name or folder; its name is also the `model` of requests
     dtype: str = "auto"
-    index: str | None = None
+    index: str | None = None  # the place of an index for /v1/search
     host: str = "127.0.0.1"
-    port: int = 8675
-    api_keys: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    open_bind: bool = False
+    port: int = 8675  # 0: any free one
+    api_keys: tuple[str, ...] = ()  # empty: no key is needed
+    allowed_hosts: tuple[str, ...] = ()  # names that the Host header may have, besides localhost, `host` and IP addresses
+    open_bind: bool = False  # listen on an address that other machines reach even without a key
     max_request_tokens: int = 2_000_000
-    max_queue_tokens: int = 16_000_000
-    max_body_bytes: int = 64 << 20
-    deadline_s: float = 600.0
-    drain_s: float = 30.0
+    max_queue_tokens: int = 16_000_000  # of all requests that are queued or running
+    max_body_bytes: int = 64 << 20  # of one request; `Guard` limits all bodies in memory by it
+    deadline_s: float = 600.0  # of a request, waiting included
+    drain_s: float = 30.0  # after SIGTERM, the longest time to finish running requests
 
     def __post_init__(self) -> None:
         if not (self.open_bind or self.api_keys or is_loopback(self.host)):

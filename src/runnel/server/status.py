@@ -23,18 +23,6 @@ class Status(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-class Pooling(BaseModel):
-    """How hidden vectors become one."""
-
-    pooling: str
-
-
-class EmbeddingType(BaseModel):
-    """The kind of a model that embeds."""
-
-    embedding: Pooling
-
-
 class Info(BaseModel):
     """Facts of the model and the limits of the server."""
 
@@ -42,7 +30,7 @@ class Info(BaseModel):
     model_sha: str
     model_dtype: str
     served_model_name: str
-    model_type: EmbeddingType | None
+    model_type: dict[Literal["embedding"], dict[Literal["pooling"], str]] | None
     max_input_length: int
     max_batch_tokens: int
     max_client_batch_size: int
@@ -76,13 +64,12 @@ async def info(context: InContext) -> Info:
     """Return facts of the model, in TEI's shape."""
     loaded, settings = context.loaded(), context.settings
     longest = loaded.model.backbone.longest_text
-    kind = None if loaded.embedder is None else EmbeddingType(embedding=Pooling(pooling=loaded.embedder.pooling))
     return Info(
         model_id=loaded.name,
         model_sha=loaded.fingerprint,
         model_dtype=settings.dtype,
         served_model_name=loaded.name,
-        model_type=kind,
+        model_type=None if loaded.embedder is None else {"embedding": {"pooling": loaded.embedder.pooling}},
         max_input_length=longest or settings.max_request_tokens,
         max_batch_tokens=settings.max_request_tokens,
         max_client_batch_size=MAX_TEXTS,

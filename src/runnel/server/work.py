@@ -1,11 +1,8 @@
 """The work of the server: every request that runs a model is counted, admitted, queued and run here.
 
-The event loop only waits. Two lanes of threads call the models: short requests, and long ones, so that a question never waits
-for a thread behind long documents; a third lane parses files. The engine shares its steps among the calls of all threads. In
-each lane half of the free threads go to the oldest request, half to the shortest.
-
-A request ends early when its client disconnects, its deadline passes or the server stops: the `progress` callback, which models
-call after each step, raises `Cancelled` in its thread; the process that parses a file is ended.
+Two lanes of threads call the models, for short and for long requests, so that a question never waits for a thread behind long
+documents; a third lane parses files. In each lane half of the free threads go to the oldest request, half to the shortest. A
+request ends early by its `progress` callback, which models call after each step, or by the end of the process that parses a file.
 """
 
 from __future__ import annotations
@@ -48,11 +45,7 @@ class Progress:
         self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
 
     def __call__(self, tokens: int) -> None:
-        """Record the tokens of a step.
-
-        Raises:
-            Cancelled: the request has ended.
-        """
+        """Record the tokens of a step; raise Cancelled if the request has ended."""
         if self.refusal is not None:
             raise Cancelled(self.refusal.message)
         self._work._record(self, tokens)
@@ -92,11 +85,7 @@ class _Lane:
         return self._threads - self._free
 
     async def enter(self, job: Progress) -> None:
-        """Wait for a free thread.
-
-        Raises:
-            Cancelled: the request ended first.
-        """
+        """Wait for a free thread; raise Cancelled if the request ends first."""
         if self._free:
             self._free -= 1
             return
@@ -132,8 +121,7 @@ class Work:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
-        self._jobs: set[Progress] = set()
-        self._tasks: set[asyncio.Task[object]] = set()  # asyncio itself keeps no reference to running tasks
+        self._jobs: dict[asyncio.Task[Any], Progress] = {}  # asyncio itself keeps no reference to running tasks
         self._lock = threading.Lock()  # of the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
@@ -148,31 +136,16 @@ class Work:
         return len(self._jobs) - self.running - self._parsing.running
 
     async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
-        """Run a model call for a request.
+        """Run a model call in a thread; the lane depends on the number of characters.
 
-        Args:
-            characters: of all texts of the request; the lane depends on it.
-            count: returns the tokens of the request; runs in a thread.
-            call: runs the models in a thread and passes its argument to them as `progress`.
-
-        Raises:
-            Refusal: the request is too long, the queue is full, the deadline passed, the client left, or the server stops.
-            RunnelError: raised by `count` or `call`.
+        `call` passes its argument to the models as `progress`; `count` returns the tokens of the request, also in a thread.
         """
         job = Progress(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
         return Done(result, job.tokens)
 
     async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
-        """Read a file for a request, a few at the same time. What parses it ends with the request.
-
-        Args:
-            call: reads the file, in a thread.
-
-        Raises:
-            Refusal: the deadline passed, the client left, or the server stops.
-            RunnelError: raised by `call`.
-        """
+        """Read a file for a request, in a thread, a few at the same time. What parses it ends with the request."""
         job = Progress(self)
 
         def read() -> T:
@@ -196,10 +169,8 @@ class Work:
         if self.draining:
             work.close()
             raise _stopping()
-        self._jobs.add(job)
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._jobs.discard(job))
+        self._jobs[task] = job
         task.add_done_callback(self._forget)
         gone = asyncio.create_task(_disconnect(request))
         try:
@@ -232,8 +203,8 @@ class Work:
             with self._lock:
                 self.left -= max(0, job.tokens - job.read)
 
-    def _forget(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        del self._jobs[task]
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
 
@@ -290,16 +261,16 @@ class Work:
     async def drain(self) -> None:
         """Refuse new requests, and return when all others are finished; after the time limit, cancel them."""
         self.draining = True
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self._settings.drain_s)
+        if self._jobs:
+            await asyncio.wait(set(self._jobs), timeout=self._settings.drain_s)
         self.stop()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=_STOP_S)
+        if self._jobs:
+            await asyncio.wait(set(self._jobs), timeout=_STOP_S)
 
     def stop(self) -> None:
         """Refuse new requests, and end all others."""
         self.draining = True
-        for job in self._jobs:
+        for job in self._jobs.values():
             job.cancel(_stopping())
 
     def close(self) -> None:
