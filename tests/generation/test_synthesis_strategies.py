@@ -7,7 +7,7 @@ import pytest
 from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel.generation.endpoint import Reply
-from runnel.generation.synthesis.prompts import Rejected, ask_chunk, read_reply
+from runnel.generation.synthesis.prompts import CHUNK, Rejected, fill, read_reply
 from runnel.generation.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
 
 SIZE = 20
@@ -186,5 +186,5 @@ def test_a_reply_may_be_fenced_but_not_cut():
 
 
 def test_a_prompt_shows_a_text_with_braces_as_it_is():
-    (_, user) = ask_chunk("[3] {sentences} {0} {{x}}")
+    (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
     assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]

@@ -31,10 +31,6 @@ _RECENT = 200  # characters of a sentence that decide whether it has ended
 class CheckedText:
     """The checked text of an answer, without reasoning; "" instead of `NO_ANSWER`.
 
-    Args:
-        count: of excerpts.
-        show: called with each part of the text once it is certain.
-
     Attributes:
         cited: numbers of the excerpts that it cites, in order of first use.
         removed: numbers that it cites and that no excerpt has.

@@ -208,11 +208,7 @@ class Endpoint:
 
     @contextmanager
     def _errors(self, what: str, hint: str = "") -> Iterator[None]:
-        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did.
-
-        Args:
-            hint: what to do about an answer that is an error or of another shape.
-        """
+        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did."""
         import openai
 
         try:

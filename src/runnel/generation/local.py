@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
-import torch
-
 from runnel.errors import InputError
 from runnel.generation.endpoint import Reply
 from runnel.models.language_model import LanguageModel
@@ -17,22 +15,9 @@ LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoin
 
 
 class LocalModel:
-    """A `LanguageModel` that answers as an `Endpoint` does, one request after another.
+    """A `LanguageModel` that answers as an `Endpoint` does, one request after another, to a plain dialogue without a template."""
 
-    It reads the messages as a plain dialogue (`text.dialogue`), without a chat template.
-
-    Args:
-        name: a folder or a hub id.
-
-    Attributes:
-        url: "local:" and the name.
-        model: the name with a part of the fingerprint of the backbone's weights.
-
-    Raises:
-        CheckpointError: the model is missing or has no LM head.
-    """
-
-    def __init__(self, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> None:
+    def __init__(self, name: str | Path, dtype: str = "auto", device: str = "auto") -> None:
         self.language_model = LanguageModel.load(name, dtype, device)
         self.url = f"{LOCAL}{name}"
         self.model = f"{name}@{self.language_model.backbone.fingerprint()[:12]}"
@@ -41,15 +26,7 @@ class LocalModel:
     def complete(
         self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
     ) -> Reply:
-        """Return the model's reply.
-
-        Args:
-            max_tokens: the most tokens of the reply.
-            on_text: called once, with the whole text.
-
-        Raises:
-            InputError: the temperature is not 0: the model writes the most likely token.
-        """
+        """Return the model's reply; `on_text` is called once, with the whole text."""
         if temperature:
             raise InputError(f"the temperature is {temperature}; a local model writes the most likely token, at temperature 0")
         with self._lock:

@@ -1,4 +1,4 @@
-"""Whether a text is in a language.
+"""The texts that are not asked about: parts of test sets, and texts in another language.
 
 Source: paper E's code keeps documents that are English with a probability of at least 0.8, by langdetect.
 Differs: by py3langid, which has no random state.
@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 from runnel.errors import InputError, needing
+from runnel.training.data import Evidence
+from runnel.training.decontaminate import Decontaminator
 
 PROBABILITY = 0.8  # the least
 
@@ -24,6 +26,13 @@ def check_language(code: str) -> None:
 def is_language(text: str, code: str) -> bool:
     """Return whether a text is in a language with a probability of at least `PROBABILITY`."""
     return dict(_identifier().rank(text)).get(code, 0.0) >= PROBABILITY
+
+
+def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
+    """Return the reason not to ask about a text, a part of a document, if there is one."""
+    if guard.contaminated(Evidence("", text, ())):
+        return "subsequences that overlap with a test set"
+    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
 
 
 @cache

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from runnel.generation.endpoint import Reply
-from runnel.text.dialogue import Message
+from runnel.text.dialogue import Message, messages
 
 Kind = Literal["text", "number", "numbers", "objects"]
 VERSION = "1"  # of the wording below and of how replies are read: change it with either
@@ -29,7 +28,7 @@ The question must
 - ask for something concrete, with one right answer;
 - not mention sentences, numbers, texts, connections or a document."""
 
-_CHUNK = f"""\
+CHUNK = f"""\
 Write a question that is answered by several of these sentences together, not by one of them.
 {_QUESTION}
 Add a short answer and the numbers of all sentences that are needed for it.
@@ -39,7 +38,7 @@ Sentences:
 
 Reply: {{{{"question": "...", "answer": "...", "sentences": [numbers]}}}}"""
 
-_PAIR = f"""\
+PAIR = f"""\
 Here are two places of one document. Think of a situation in which what the first says matters for what the second says, and
 describe this connection in one or two sentences. Then write a question that only a reader of both places can answer, in other
 words than theirs.
@@ -54,7 +53,7 @@ Second place:
 
 Reply: {{{{"connection": "...", "question": "...", "answer": "...", "sentences": [numbers]}}}}"""
 
-_CONNECTIONS = """\
+CONNECTIONS = """\
 Which other sentences of the document belong together with this place? Look for an effect of what happens here or its cause, a
 promise and how it is kept, the same person, object or term in another role, a claim and its evidence or its contradiction. A
 common topic or a common word is not enough.
@@ -69,7 +68,7 @@ For each connected sentence outside the place, return its number and describe in
 them.
 Reply with an empty list if there is none: {{"connections": [{{"sentence": number, "connection": "..."}}]}}"""
 
-_FROM_CONNECTION = f"""\
+FROM_CONNECTION = f"""\
 Two places of a document are connected as described here. Write a question about this connection: to answer it, a reader must know
 both places. Use the description's own words for people, things and events.
 {_QUESTION}
@@ -78,7 +77,7 @@ Connection: {{connection}}
 
 Reply: {{{{"question": "..."}}}}"""
 
-_LABELS = """\
+LABELS = """\
 Which of these sentences of a document help to answer the question? Add a short answer that follows from them.
 
 Question: {question}
@@ -95,46 +94,13 @@ class Rejected(Exception):
     """An example that is not kept, and why; the reasons are counted."""
 
 
-def ask_chunk(sentences: str) -> list[Message]:
-    """Ask for a question about neighboring sentences."""
-    return _messages(_CHUNK.format(sentences=sentences))
-
-
-def ask_pair(first: str, second: str) -> list[Message]:
-    """Ask for a question about two places."""
-    return _messages(_PAIR.format(first=first, second=second))
-
-
-def ask_connections(place: str, around: str) -> list[Message]:
-    """Ask what is connected with a place."""
-    return _messages(_CONNECTIONS.format(place=place, around=around))
-
-
-def ask_question(connection: str) -> list[Message]:
-    """Ask for a question about a connection."""
-    return _messages(_FROM_CONNECTION.format(connection=connection))
-
-
-def ask_labels(question: str, sentences: str) -> list[Message]:
-    """Ask for the sentences that answer a question."""
-    return _messages(_LABELS.format(question=question, sentences=sentences))
-
-
-def number_sentences(sentences: Iterable[tuple[int, str]]) -> str:
-    """Return a line for each sentence, with its number."""
-    return "\n".join(f"[{number}] {' '.join(text.split())}" for number, text in sentences)
+def fill(prompt: str, **texts: str) -> list[Message]:
+    """Return the messages of a prompt with the texts in it."""
+    return messages(_SYSTEM, prompt.format(**texts))
 
 
 def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
-    """Read a reply that is one JSON object, bare or in a fenced block.
-
-    Args:
-        kinds: the keys that it must have: "text" is a string with visible characters, "number" a whole number, "numbers" a list
-            of these, "objects" a list of objects. Other keys are ignored.
-
-    Raises:
-        Rejected: the reply was cut at its limit of tokens, or is anything else.
-    """
+    """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has visible characters."""
     if reply.finish == "length":
         raise Rejected("replies cut at their limit of tokens")
     text = reply.text.strip()
@@ -153,14 +119,10 @@ def read_object(found: object, **kinds: Kind) -> dict[str, Any]:
     return {name: found[name].strip() if kind == "text" else found[name] for name, kind in kinds.items()}
 
 
-def _fits(value: object, kind: str) -> bool:
+def _fits(value: object, kind: Kind) -> bool:
     if kind == "text":
         return isinstance(value, str) and bool(value.strip())
     if kind == "number":
         return type(value) is int
     inside: type = int if kind == "numbers" else dict
     return isinstance(value, list) and all(type(one) is inside for one in value)
-
-
-def _messages(content: str) -> list[Message]:
-    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +14,12 @@ import numpy as np
 from runnel.errors import EndpointError, InputError
 from runnel.generation.endpoint import Reply
 from runnel.generation.replies import Replies, Stopped, Usage
-from runnel.generation.synthesis.language import check_language, is_language
+from runnel.generation.synthesis.language import check_language, refusal
 from runnel.generation.synthesis.prompts import VERSION, Rejected
-from runnel.generation.synthesis.sources import Subsequence
+from runnel.generation.synthesis.sources import Subsequence, digest
 from runnel.generation.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
-from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator
 
 _WAVE = 64  # subsequences at a time; independent of the number of threads, so that the result is, too
@@ -66,24 +64,17 @@ class Synthesis:
     Args:
         encode: returns the unit vectors of texts; needed for pairs.
         guard: subsequences that overlap with its test sets are left out.
-
-    Attributes:
-        read: subsequences so far.
-        kept: examples by the length of their subsequence.
-        rejected: subsequences without an example, by reason.
-        stopped: why the run ended early, if it did.
-        failure: the last error of the endpoint, if any.
     """
 
     replies: Replies
     settings: Settings
     encode: Encode
     guard: Decontaminator
-    read: int = 0
-    kept: Counter[int] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-    stopped: Stopped | None = None
-    failure: EndpointError | None = None
+    read: int = 0  # subsequences so far
+    kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
+    rejected: Counter[str] = field(default_factory=Counter)  # subsequences without an example, by reason
+    stopped: Stopped | None = None  # why the run ended early, if it did
+    failure: EndpointError | None = None  # the last one
 
     def rows(self, subsequences: Iterator[Subsequence], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences, until there are `limit`.
@@ -96,13 +87,13 @@ class Synthesis:
                 wave = list(islice(subsequences, missing))
                 if not wave:
                     return
-                for text, outcome in zip(wave, pool.map(self._outcome, wave, map(self._refusal, wave)), strict=True):
-                    self.read += 1
+                refusals = [refusal(text.text, self.guard, self.settings.language) for text in wave]
+                for text, outcome in zip(wave, pool.map(self._outcome, wave, refusals), strict=True):
+                    self.read += not isinstance(outcome, Stopped)
                     if isinstance(outcome, Draft):
                         self.kept[text.length] += 1
                         yield self._row(text, outcome)
                     elif isinstance(outcome, Stopped):
-                        self.read -= 1
                         self.stopped = self.stopped or outcome
                     else:
                         self.rejected[outcome] += 1
@@ -112,9 +103,6 @@ class Synthesis:
         if not (kept := self.kept.total()):
             return {}
         return {"input_tokens": used.prompt_tokens * 1e6 / kept, "output_tokens": used.completion_tokens * 1e6 / kept}
-
-    def _refusal(self, text: Subsequence) -> str | None:
-        return refusal(text.text, self.guard, self.settings.language)
 
     def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
         """Return the example, the reason why there is none, or why it was not tried."""
@@ -132,7 +120,7 @@ class Synthesis:
 
     def _draft(self, text: Subsequence) -> Draft:
         settings = self.settings
-        rng = np.random.default_rng([settings.seed, int(_digest(text.text), 16)])
+        rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
         size = PLACE_UNITS[settings.unit]
         if settings.strategy == "pair":
             return write_pair(text, size, rng, self._ask, self.encode)
@@ -146,7 +134,7 @@ class Synthesis:
         if self.settings.unit == "clauses":  # other tokenizers would group them in another way
             units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
         return {
-            "id": f"{self.settings.strategy}-{_digest(text.source, text.text, draft.question)}",
+            "id": f"{self.settings.strategy}-{digest(text.source, text.text, draft.question)}",
             "question": draft.question,
             "document": text.text,
             "evidence": text.spans[list(draft.units)].tolist(),
@@ -164,14 +152,3 @@ class Synthesis:
             "prompts": VERSION,
             "llm_model": self.replies.endpoint.model,
         }
-
-
-def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
-    """Return the reason not to ask about a text, a part of a document, if there is one."""
-    if guard.contaminated(Evidence("", text, ())):
-        return "subsequences that overlap with a test set"
-    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
-
-
-def _digest(*texts: str) -> str:
-    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()

@@ -32,11 +32,7 @@ LENGTHS = (2000, 5000, 10000)
 
 @dataclass(frozen=True)
 class Source:
-    """A document and where it is from: a file, or a row of one.
-
-    Attributes:
-        places: its blocks; none for a row of evidence, which has only its text.
-    """
+    """A document and where it is from: a file, or a row of one; a row of evidence has only its text, and no blocks."""
 
     name: str
     text: str
@@ -45,23 +41,14 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Subsequence:
-    """Neighboring units of a document. It is the document of an example, and gets at most one question.
+    """Neighboring units of a document, from its first to its last visible character: the document of an example."""
 
-    Attributes:
-        source: where its document is from.
-        start: its first character in that document.
-        text: from its first to its last visible character.
-        spans: (S, 2) int64 characters of `text`: its units, without whitespace at their ends.
-        tokens: its number of tokens; at most `length`, unless a single unit is longer.
-        length: the one of the requested lengths that it has.
-    """
-
-    source: str
-    start: int
+    source: str  # where its document is from
+    start: int  # in that document
     text: str
-    spans: np.ndarray
-    tokens: int
-    length: int
+    spans: np.ndarray  # (S, 2) int64 characters of `text`: its units, without whitespace at their ends
+    tokens: int  # at most `length`, unless a single unit is longer
+    length: int  # of the requested ones
 
     def unit(self, number: int) -> str:
         """Return the text of a unit."""
@@ -81,11 +68,6 @@ class Sources:
             of indexes, whose documents are as they were when they were indexed.
         report: receives a line for each warning about a document and each file that cannot be read.
 
-    Attributes:
-        documents: the number of documents read, each text once.
-        repeated: documents whose text had been read before; they are left out.
-        skipped: files that cannot be read.
-
     Raises:
         InputError: there is no file of a name, or a row has neither a document nor a text.
         StoreError: an index cannot be opened.
@@ -94,13 +76,13 @@ class Sources:
     paths: Sequence[str]
     seed: int
     report: Callable[[str], None]
-    documents: int = 0
-    repeated: int = 0
-    skipped: list[Skipped] = field(default_factory=list)
+    documents: int = 0  # read, each text once
+    repeated: int = 0  # left out, because their text had been read before
+    skipped: list[Skipped] = field(default_factory=list)  # files that cannot be read
 
     def __iter__(self) -> Iterator[Source]:
         indexes = [path for path in self.paths if "://" in path or is_index(path)]
-        seen: set[bytes] = set()
+        seen: set[str] = set()
         with DocumentReader() as reader, ExitStack() as stack:
             stores = [stack.enter_context(closing(open_store(place))) for place in indexes]
             places: list[Path | tuple[Store, str]] = list(find_files(path for path in self.paths if path not in indexes))
@@ -108,28 +90,24 @@ class Sources:
             np.random.default_rng(self.seed).shuffle(places)
             for place in places:
                 for source in self._sources(place, reader):
-                    digest = _digest(source.text)
-                    if digest in seen:
-                        self.repeated += 1
-                        continue
-                    seen.add(digest)
-                    self.documents += 1
-                    yield source
+                    key = digest(source.text)
+                    self.repeated += key in seen
+                    if key not in seen:
+                        seen.add(key)
+                        self.documents += 1
+                        yield source
 
     def _sources(self, place: Path | tuple[Store, str], reader: DocumentReader) -> Iterator[Source]:
         if isinstance(place, tuple):
-            return _stored(*place)
-        return _evidence_documents(place) if _holds_evidence(place) else self._read(str(place), reader)
-
-    def _read(self, file: str, reader: DocumentReader) -> Iterator[Source]:
-        for one in read_documents([file], reader, self.skipped, report=self.report):
-            name = file if one.document.id is None else f"{file}: {one.document.id}"
-            yield Source(name, one.document.text, one.document.places())
-
-
-def _stored(store: Store, name: str) -> Iterator[Source]:
-    row = store.documents([name])[name]
-    yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
+            store, name = place
+            row = store.documents([name])[name]
+            yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
+        elif _holds_evidence(place):
+            yield from _evidence_documents(place)
+        else:
+            for one in read_documents([str(place)], reader, self.skipped, report=self.report):
+                name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
+                yield Source(name, one.document.text, one.document.places())
 
 
 def _holds_evidence(file: Path) -> bool:
@@ -155,31 +133,23 @@ class Cutter:
     Args:
         lengths: tokens of a subsequence.
         unit: of `runnel.text.sentences`.
-
-    Attributes:
-        cut: subsequences so far, by length.
-        short: documents shorter than every length; they are left out.
-
-    Raises:
-        InputError: no length, or one below 1.
     """
 
     tokenizer: Tokenizer
     lengths: tuple[int, ...] = LENGTHS
     unit: Unit = "sentence"
     seed: int = 0
-    cut: Counter[int] = field(default_factory=Counter)
-    short: int = 0
+    cut: Counter[int] = field(default_factory=Counter)  # subsequences so far, by length
+    short: int = 0  # documents shorter than every length, which are left out
 
     def __post_init__(self) -> None:
         if not self.lengths or min(self.lengths) < 1:
             raise InputError(f"lengths are {list(self.lengths)}; expected numbers of tokens, such as {list(LENGTHS)}")
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
-        """Yield the subsequences of documents, those of a document in order."""
         for source in sources:
             units = read_sentences(source.text, [self.tokenizer.encode(source.text)], unit=self.unit)
-            rng = np.random.default_rng([self.seed, int.from_bytes(_digest(source.text))])
+            rng = np.random.default_rng([self.seed, int(digest(source.text), 16)])
             chosen = self._choose(len(units.ids), rng)
             self.short += not chosen
             yield from self._cut(source, units, chosen, rng)
@@ -215,5 +185,6 @@ def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, l
     return Subsequence(source.name, start, source.text[start:end], spans - start, tokens, length)
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+def digest(*texts: str) -> str:
+    """Return 16 hexadecimal digits that name texts."""
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()

@@ -1,14 +1,10 @@
-"""Three strategies for writing a question about a subsequence, with the units that answer it.
+"""Three strategies for writing a question about a subsequence, with the units that answer it (docs/synthesis.md).
+
+A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 
 Source: paper E, sections 4 and 4.1, with the filters of its authors' code: evidence in both places, places far apart, only the
 furthest connection, one question per subsequence, no boilerplate of publishers; and with the box of units that they show around a
 place, which begins or ends near it: the paper says "200 surrounding sentences".
-
-- chunk: about neighboring units.
-- pair: about two places whose vectors are near.
-- link: about two places that a language model finds connected; it reads the units before or after the first.
-
-A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 """
 
 from __future__ import annotations
@@ -16,22 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from runnel.generation.endpoint import Reply
-from runnel.generation.synthesis.prompts import (
-    Rejected,
-    ask_chunk,
-    ask_connections,
-    ask_labels,
-    ask_pair,
-    ask_question,
-    number_sentences,
-    read_object,
-    read_reply,
-)
+from runnel.generation.synthesis import prompts
+from runnel.generation.synthesis.prompts import Kind, Rejected, fill, read_object, read_reply
 from runnel.generation.synthesis.sources import Subsequence
 from runnel.text.dialogue import Message
 
@@ -44,6 +31,8 @@ LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
+_TOO_FEW = "subsequences with too few units"
+_ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
 Ask = Callable[[list[Message]], Reply]
 Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
@@ -51,76 +40,85 @@ Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
 
 @dataclass(frozen=True)
 class Draft:
-    """A question with what answers it.
+    """A question with what answers it. A single place has no `connection`, and no `distance`.
 
     Attributes:
-        connection: of the two places, in words; None if there is one place.
         units: evidence, ascending.
         places: in the order of the document.
-        distance: units from one place to the other, 1 if they are neighbors; None if there is one place.
+        distance: units from one place to the other, 1 if they are neighbors.
     """
 
     question: str
     answer: str
-    connection: str | None
     units: tuple[int, ...]
     places: tuple[range, ...]
-    distance: int | None
+    connection: str | None = None
+    distance: int | None = None
 
 
 def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
     """Write a question about one place of `size` units."""
     place = _draw_place(text, size, rng)
-    reply = ask(ask_chunk(_show(text, place)))
-    found = read_reply(reply, question="text", answer="text", sentences="numbers")
-    _refuse_boilerplate([found["question"], found["answer"]])
-    return Draft(found["question"], found["answer"], None, _evidence(found["sentences"], [place]), (place,), None)
+    found = read_reply(ask(fill(prompts.CHUNK, sentences=_show(text, place))), **_ANSWERED)
+    return _draft(found, (place,))
 
 
 def write_pair(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode) -> Draft:
-    """Write a question about a random place and the one with the nearest vector. Raises as `write_chunk`."""
+    """Write a question about a random place and the one with the nearest vector."""
     tiles = [range(start, start + size) for start in range(0, len(text.spans) - size + 1, size)]
     tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(text, tile))]
     partners = {tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles}
     tiles = [tile for tile in tiles if partners[tile]]
     if not tiles:
-        raise Rejected("subsequences with too few units")
-    first = tiles[int(rng.integers(len(tiles)))]
-    others = partners[first]
-    vectors = encode([_slice(text, tile) for tile in (first, *others)])
-    places = tuple(sorted((first, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda place: place.start))
-    reply = ask(ask_pair(*(_show(text, place) for place in places)))
-    found = read_reply(reply, connection="text", question="text", answer="text", sentences="numbers")
-    _refuse_boilerplate([found["connection"], found["question"], found["answer"]])
-    units = _evidence(found["sentences"], places)
-    return Draft(found["question"], found["answer"], found["connection"], units, places, _distance(*places))
+        raise Rejected(_TOO_FEW)
+    place = tiles[int(rng.integers(len(tiles)))]
+    others = partners[place]
+    vectors = encode([_slice(text, tile) for tile in (place, *others)])
+    first, second = sorted((place, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda tile: tile.start)
+    reply = ask(fill(prompts.PAIR, first=_show(text, first), second=_show(text, second)))
+    found = read_reply(reply, connection="text", **_ANSWERED)
+    return _draft(found, (first, second), distance=_distance(first, second))
 
 
 def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
-    """Write a question about a random place and the furthest one that is connected with it. Raises as `write_chunk`."""
+    """Write a question about a random place and the furthest one that is connected with it."""
     place = _draw_place(text, size, rng)
     around = _around(place, len(text.spans), rng)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
-        raise Rejected("subsequences with too few units")
-    reply = ask(ask_connections(_show(text, place), _show(text, around)))
+        raise Rejected(_TOO_FEW)
+    reply = ask(fill(prompts.CONNECTIONS, place=_show(text, place), around=_show(text, around)))
     number, connection = _furthest(read_reply(reply, connections="objects")["connections"], place, around)
     beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
-    _refuse_boilerplate([connection, _slice(text, beside)])
-    question = read_reply(ask(ask_question(connection)), question="text")["question"]
+    _refuse_boilerplate(connection, _slice(text, beside))
+    found = read_reply(ask(fill(prompts.FROM_CONNECTION, connection=connection)), question="text")
     places = tuple(sorted((place, beside), key=lambda one: one.start))
-    reply = ask(ask_labels(question, "\n".join(_show(text, one) for one in places)))
-    found = read_reply(reply, answer="text", sentences="numbers")
-    _refuse_boilerplate([question, found["answer"]])
-    units = _evidence(found["sentences"], places)
-    return Draft(question, found["answer"], connection, units, places, _distance(place, range(number, number + 1)))
+    shown = "\n".join(_show(text, one) for one in places)
+    reply = ask(fill(prompts.LABELS, question=found["question"], sentences=shown))
+    found |= read_reply(reply, answer="text", sentences="numbers")
+    return _draft(found | {"connection": connection}, places, distance=_distance(place, range(number, number + 1)))
+
+
+def _draft(found: dict[str, Any], places: tuple[range, ...], distance: int | None = None) -> Draft:
+    """Return what a language model has written; each place must have evidence."""
+    connection = found.get("connection")
+    _refuse_boilerplate(found["question"], found["answer"], connection or "")
+    units = set(found["sentences"])
+    chosen = [units.intersection(place) for place in places]
+    if units.difference(*chosen):
+        raise Rejected("replies with numbers of sentences that were not shown")
+    if not units:
+        raise Rejected("questions without evidence")
+    if not all(chosen):
+        raise Rejected("questions with evidence in one place only")
+    return Draft(found["question"], found["answer"], tuple(sorted(units)), places, connection, distance)
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
     if len(text.spans) < size:
-        raise Rejected("subsequences with too few units")
+        raise Rejected(_TOO_FEW)
     start = int(rng.integers(len(text.spans) - size + 1))
     place = range(start, start + size)
-    _refuse_boilerplate([_slice(text, place)])
+    _refuse_boilerplate(_slice(text, place))
     return place
 
 
@@ -143,23 +141,11 @@ def _furthest(connections: Iterable[object], place: range, around: range) -> tup
         raise Rejected("places without connections")
     if any(one["sentence"] not in around for one in found):
         raise Rejected("replies with numbers of sentences that were not shown")
-    best = max(found, key=lambda one: _distance(place, range(one["sentence"], one["sentence"] + 1)))
-    if _distance(place, range(best["sentence"], best["sentence"] + 1)) < LINKED:
+    distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in found]
+    if max(distances) < LINKED:
         raise Rejected(f"places whose connections are all nearer than {LINKED} units")
+    best = found[distances.index(max(distances))]
     return best["sentence"], best["connection"]
-
-
-def _evidence(numbers: list[int], places: Iterable[range]) -> tuple[int, ...]:
-    """Return the chosen units; each place must have one."""
-    units = set(numbers)
-    chosen = [units.intersection(place) for place in places]
-    if units.difference(*chosen):
-        raise Rejected("replies with numbers of sentences that were not shown")
-    if not units:
-        raise Rejected("questions without evidence")
-    if not all(chosen):
-        raise Rejected("questions with evidence in one place only")
-    return tuple(sorted(units))
 
 
 def _distance(a: range, b: range) -> int:
@@ -167,7 +153,7 @@ def _distance(a: range, b: range) -> int:
     return max(b.start - a.stop, a.start - b.stop) + 1
 
 
-def _refuse_boilerplate(texts: Iterable[str]) -> None:
+def _refuse_boilerplate(*texts: str) -> None:
     if any(BOILERPLATE.search(text) for text in texts):
         raise Rejected("places or questions about boilerplate of a publisher")
 
@@ -177,4 +163,5 @@ def _slice(text: Subsequence, units: range) -> str:
 
 
 def _show(text: Subsequence, units: range) -> str:
-    return number_sentences((number, text.unit(number)) for number in units)
+    """Return a line for each unit, with its number."""
+    return "\n".join(f"[{number}] {' '.join(text.unit(number).split())}" for number in units)

@@ -1,14 +1,5 @@
-"""Questions about documents from their structure alone, without a language model: what an author has put over, before or after a
-text says what the text answers.
-
-- heading: a heading, also one that begins a paragraph ("4.2 Term. This agreement ..."), and the sentences below it.
-- question: a question in the text, as in lists of questions and answers, and the sentences that follow it.
-- definition: "X means ..." or "X is a ...": what X is, and that sentence.
-- list: a sentence that introduces a list, and the items.
-- reference: a sentence that refers to a section ("see section 4.2"), and the sentences of that section.
-
-The words that became a question are cut out of the document, because otherwise they would be the best match for it. Definitions
-stay: their question has only the term.
+"""Questions about documents from their structure alone (docs/synthesis.md): what an author has put over, before or after a text
+says what the text answers.
 """
 
 from __future__ import annotations
@@ -70,44 +61,31 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, and where its answer is in the document.
-
-    Attributes:
-        source: the characters that the question was made from.
-        answer: characters of neighboring sentences.
-    """
+    """A question, and where its answer is in the document."""
 
     strategy: Strategy
     question: str
-    source: Span
-    answer: Span
+    source: Span  # the characters that the question was made from
+    answer: Span  # of neighboring sentences
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A heading or a question, and the numbers of the sentences below it.
-
-    Attributes:
-        source: its characters; number: "4.2", without punctuation; "" if it has none.
-        below: of sentences; where the first one begins.
-    """
+    """A heading or a question, and the numbers of the sentences below it."""
 
     strategy: Strategy
     title: str
-    number: str
+    number: str  # "4.2", without punctuation; "" if it has none
     source: Span
     below: range
-    start: int
+    start: int  # of the first one
 
 
 def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     """Return the questions that the structure of a text asks, in its order.
 
     No two have the same words, the words of a question are in no answer (those of a definition are in their own), and
-    `Asked.source` spans do not overlap.
-
-    Args:
-        kind_at: returns the kind of the block at a character (`DocumentText.kind_at`); None if unknown.
+    `Asked.source` spans do not overlap. `kind_at` returns the kind of the block at a character, None if unknown.
     """
     sentences = _Sentences(text, kind_at)
     sections = list(_sections(sentences))
@@ -117,34 +95,30 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
 
 
 def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]:
-    """Return a text without the words that became questions, and a function from spans of the text to spans of the result."""
+    """Return a text without the words that became questions, and a function from spans of the text to spans of the result.
+
+    Those words would be the best match for the question. Definitions stay: their question has only the term.
+    """
     gone = sorted(one.source for one in asked if one.strategy != "definition")
-    ends = [0, *(end for _, end in gone)]
-    kept = "".join(text[a:b] for a, b in zip(ends, [*(start for start, _ in gone), len(text)], strict=True))
-    starts, sizes = [start for start, _ in gone], [0]
-    for start, end in gone:
-        sizes.append(sizes[-1] + end - start)
+    kept = text
+    for start, end in reversed(gone):
+        kept = kept[:start] + kept[end:]
 
     def place(span: Span) -> Span:
-        shift = sizes[bisect_left(starts, span[1])]  # no cut is inside a span
+        shift = sum(end - start for start, end in gone if end <= span[0])  # no cut is inside a span
         return span[0] - shift, span[1] - shift
 
     return kept, place
 
 
 class _Sentences:
-    """The sentences of a text, without the whitespace at their ends.
-
-    Attributes:
-        spans: one for each visible sentence.
-        first: whether a sentence begins a paragraph or a block.
-    """
+    """The visible sentences of a text, without the whitespace at their ends."""
 
     def __init__(self, text: str, kind_at: Callable[[int], str | None]) -> None:
         self.text, self.kind_at = text, kind_at
         self.spans = [span for a, b in split_sentences(text).tolist() if (span := trim(text, a, b))[0] < span[1]]
         paragraphs = {trim(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
-        self.first = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
+        self.first = [start in paragraphs or self._is_item(start) for start, _ in self.spans]  # of a paragraph or a block
 
     def __len__(self) -> int:
         return len(self.spans)

@@ -5,7 +5,6 @@ A long document is cut into parts, which are the documents of the rows, because 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.generation.synthesis.language import check_language
-from runnel.generation.synthesis.run import refusal
-from runnel.generation.synthesis.sources import Source
+from runnel.generation.synthesis.language import check_language, refusal
+from runnel.generation.synthesis.sources import Source, digest
 from runnel.generation.synthesis.strategies import BOILERPLATE
 from runnel.generation.synthesis.structure import Asked, ask, cut
 from runnel.text.sentences import split_sentences
@@ -28,29 +26,14 @@ PART_QUESTIONS = 20  # about a part, at most
 
 @dataclass
 class StructureRows:
-    """One run over documents. The same documents, in the same order, and the same seed give the same rows.
-
-    Args:
-        guard: parts that overlap with its test sets are left out.
-        language: a code such as "en": parts in other languages are left out.
-        seed: for the choice among more than `PART_QUESTIONS` questions of a part.
-
-    Attributes:
-        read: parts so far.
-        kept: rows by strategy.
-        rejected: parts and questions that were left out, by reason.
-
-    Raises:
-        InputError: the seed is negative, or the language is unknown.
-        MissingDependency: the package py3langid is missing, for `language`.
-    """
+    """One run over documents. The same documents, in the same order, and the same seed give the same rows."""
 
     guard: Decontaminator
     language: str | None = None
     seed: int = 0
-    read: int = 0
-    kept: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
+    read: int = 0  # parts so far
+    kept: Counter[str] = field(default_factory=Counter)  # rows by strategy
+    rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -82,7 +65,7 @@ class StructureRows:
         for one in asked:
             answer = list(place(one.answer))
             yield {
-                "id": f"structure-{_digest(source.name, document, one.question)}",
+                "id": f"structure-{digest(source.name, document, one.question)}",
                 "question": one.question,
                 "document": document,
                 "evidence": [answer],
@@ -103,7 +86,7 @@ class StructureRows:
         self.rejected.update({reason: count for reason, count in left_out.items() if count})
         if len(usable) <= PART_QUESTIONS:
             return usable
-        rng = np.random.default_rng([self.seed, int(_digest(text), 16)])
+        rng = np.random.default_rng([self.seed, int(digest(text), 16)])
         return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
 
 
@@ -113,7 +96,3 @@ def _parts(text: str) -> Iterator[tuple[int, int]]:
     count = -(-len(spans) // PART_SENTENCES)
     for sentences in np.array_split(spans, count) if count else []:
         yield int(sentences[0, 0]), int(sentences[-1, 1])
-
-
-def _digest(*texts: str) -> str:
-    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()
