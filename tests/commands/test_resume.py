@@ -8,6 +8,7 @@ import random
 import sys
 from subprocess import PIPE, Popen
 
+import numpy as np
 import pytest
 from helpers.background import without_progress
 from helpers.children import PATHS, PROGRAMS
@@ -49,21 +50,18 @@ def begin(folder, arguments):
 # ---- one writer ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [EMBED, RERANK], ids=lambda arguments: arguments[0])
-def test_a_second_process_is_refused_and_the_first_is_not_disturbed(run, fake, files, arguments):
-    first = begin(files, arguments)
+def test_a_second_process_is_refused_and_the_first_is_not_disturbed(run, fake, files):
+    first = begin(files, EMBED)
     try:
-        second = run(*arguments)
-        name = arguments[-1]
-        assert second.code == 1
-        assert second.err == f"runnel: error: {name} is being written by process {first.pid}; wait until it is done\n"
+        second = run(*EMBED)
+        assert second.code == 1 and f"out.npy is being written by process {first.pid}" in second.err
         assert without_progress(first.communicate(b"\n" * 100, timeout=GIVE_UP_S)[1]) == b"" and first.returncode == 0
     finally:
         first.kill()
     made = outputs(files)
     for path in files.glob("out*"):
         path.unlink()
-    assert run(*arguments).code == 0 and outputs(files) == made
+    assert run(*EMBED).code == 0 and outputs(files) == made
 
 
 def test_the_lock_of_a_killed_process_is_free(run, fake, files):
@@ -72,14 +70,6 @@ def test_the_lock_of_a_killed_process_is_free(run, fake, files):
     first.communicate()
     assert run(*EMBED).code == 0
     assert sorted(outputs(files)) == ["out.ids", "out.npy"]
-
-
-def test_mine_has_one_writer(run, tmp_path):
-    (tmp_path / "pairs.csv").write_text("query,positive\nwhere is it,it is here\n")
-    with Output(tmp_path / "out.jsonl") as output:
-        output.check({})
-        done = run("mine", "pairs.csv", "--to", "out.jsonl")
-        assert done.code == 1 and "out.jsonl is being written by process" in done.err
 
 
 # ---- other settings, other input -------------------------------------------------------------------------------------
@@ -103,9 +93,8 @@ def advised(message):
     [
         (EMBED, "--query", ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
         (EMBED, None, ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
-        (RERANK, "--top-k=3", ["out.trec.part.json", "out.trec.part"]),
     ],
-    ids=["other option", "other input", "rerank"],
+    ids=["other option", "other input"],
 )
 def test_the_advice_leads_to_what_a_clean_run_gives(run, fake, files, arguments, change, named, all_files):
     stopped(run, fake, *arguments)
@@ -145,43 +134,30 @@ def test_standard_input_that_has_changed(run, fake, files):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize(
-    ("arguments", "name", "bad", "good"),
-    [
-        (EMBED, "in.jsonl", "{]\n", ROWS),
-        (RERANK, "in.jsonl", '{"id": "other", "text": "no candidate"}\n', ROWS),
-        (("mine", "pairs.csv", "--to", "out.jsonl"), "pairs.csv", "query,positive\n", "query,positive\nwhere is it,it is here\n"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(
-    run, fake, files, monkeypatch, arguments, name, bad, good, killed
-):
-    pytest.importorskip("bm25s")
-    (files / name).write_text(bad)
+def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(run, fake, files, monkeypatch, killed):
+    (files / "in.jsonl").write_text("{]\n")
     with monkeypatch.context() as patch:
         if killed:
             patch.setattr("runnel.commands.resume.Output._drop", lambda *_: None)
-        assert run(*arguments).code == 1
+        assert run(*EMBED).code == 1
     assert killed or not list(files.glob("out*"))
-    (files / name).write_text(good)
-    assert run(*arguments).code == 0
+    (files / "in.jsonl").write_text(ROWS)
+    assert run(*EMBED).code == 0
 
 
 # ---- files that are not from the command -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [EMBED, RERANK], ids=lambda arguments: arguments[0])
 @pytest.mark.parametrize("ending", [".part.lock", ".part"])
-def test_nothing_is_written_through_a_link_next_to_the_output(run, fake, files, arguments, ending):
+def test_nothing_is_written_through_a_link_next_to_the_output(run, fake, files, ending):
     """The link of .part is as a stranger's folder may have it: with the description of work that has begun."""
-    stopped(run, fake, *arguments)
+    stopped(run, fake, *EMBED)
     (files / "mine").write_bytes(before := b"mine " * 1000)
-    beside = files / f"{arguments[-1]}{ending}"
+    beside = files / f"out.npy{ending}"
     beside.unlink(missing_ok=True)
     beside.symlink_to("mine")
-    done = run(*arguments)
-    assert done.code == 1 and f"{arguments[-1]}{ending} is a link" in done.err and len(done.err.splitlines()) == 1
+    done = run(*EMBED)
+    assert done.code == 1 and f"out.npy{ending} is a link" in done.err and len(done.err.splitlines()) == 1
     assert (files / "mine").read_bytes() == before
 
 
@@ -197,77 +173,48 @@ def test_a_file_that_would_be_replaced_with_the_output_is_refused(run, fake, fil
 # ---- what resumes equals what was never stopped ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
-def task(request, tmp_path_factory):
-    """Texts and a run of lengths and a precision in which every change of a step is seen in the last bits."""
-    folder = tmp_path_factory.mktemp("task")
-    tiny_model(folder / "tokenizer").save(folder / "tiny")
+@pytest.fixture
+def model(files):
+    """A real model, and texts and a run of other lengths."""
+    tiny_model(files / "tokenizer").save(files / "tiny")
     draw = random.Random(0)
-    texts = [" ".join(draw.choices(WORDS, k=draw.choice([3, 10, 40, 200, 900]))) for _ in range(60)]
-    (folder / "in.jsonl").write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
-    (folder / "queries.tsv").write_text("".join(f"q{n}\t{' '.join(draw.choices(WORDS, k=4))}\n" for n in range(8)))
-    lines = [f"q{q} Q0 d{n} {rank} {-rank} x\n" for q in range(8) for rank, n in enumerate(draw.sample(range(60), 20))]
-    (folder / "run.trec").write_text("".join(lines))
-    return folder, ("--model", str(folder / "tiny"), "--dtype", request.param)
+    texts = [" ".join(draw.choices(WORDS, k=draw.choice([3, 10, 40, 200]))) for _ in range(30)]
+    (files / "in.jsonl").write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
+    lines = [f"q{q} Q0 d{n} {rank} {-rank} x\n" for q in (1, 2, 3) for rank, n in enumerate(draw.sample(range(30), 10))]
+    (files / "run.trec").write_text("".join(lines))
+    return "--model", "tiny"
 
 
-@pytest.mark.parametrize("out", ["out.npy", "out.jsonl"])
-def test_embed_resumed_equals_embed_unbroken(run, task, tmp_path, monkeypatch, out):
-    folder, model = task
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_CHARACTERS", 4000)
-    command = ("embed", folder / "in.jsonl", "--to", out, *model)
-    assert run(*command).code == 0
-    whole = outputs(tmp_path)
-    for path in tmp_path.glob("out*"):
+def stopping(work, left):
+    """`work`, until it is asked once more than `left` times."""
+    calls = iter(range(left))
+
+    def stop(*arguments, **options):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return work(*arguments, **options)
+
+    return stop
+
+
+@pytest.mark.parametrize(("command", "place"), [(EMBED, (Embedder, "encode_rows")), (RERANK, (Reranker, "rank"))])
+def test_resumed_work_equals_unbroken_work(run, files, model, monkeypatch, command, place):
+    def numbers():
+        if command is EMBED:
+            return (files / "out.ids").read_text().split(), np.load(files / "out.npy")
+        lines = [line.split() for line in (files / "out.trec").read_text().splitlines()]
+        return [(line[0], line[2]) for line in lines], [float(line[4]) for line in lines]
+
+    assert run(*command, *model).code == 0
+    names, whole = numbers()
+    for path in files.glob("out*"):
         path.unlink()
-    encode = Embedder.encode_rows
-    for stop in (1, 10, 25):
-
-        def stopping(self, rows, progress=None, *, stop=stop):
-            for vector in encode(self, rows, progress):
-                stopping.left -= 1
-                if stopping.left < 0:
-                    raise KeyboardInterrupt
-                yield vector
-
-        stopping.left = stop
-        monkeypatch.setattr(Embedder, "encode_rows", stopping)
-        assert run(*command).code == 130
-    monkeypatch.setattr(Embedder, "encode_rows", encode)
-    done = run(*command)
-    assert done.code == 0 and "resumed after" in done.err and outputs(tmp_path) == whole
-
-
-def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch):
-    folder, model = task
-    monkeypatch.setattr("runnel.models.reranker.BLOCK", 16)
-    files = {"--queries": "queries.tsv", "--corpus": "in.jsonl", "--run": "run.trec"}
-    command = (
-        "rerank",
-        *(part for option, name in files.items() for part in (option, folder / name)),
-        "--to",
-        "out.trec",
-        *model,
-    )
-    assert run(*command).code == 0
-    whole = outputs(tmp_path)
-    for path in tmp_path.glob("out*"):
-        path.unlink()
-    rank = Reranker.rank
-    for stop in (2, 3, 4):
-
-        def stopping(self, *arguments, **options):
-            stopping.left -= 1
-            if stopping.left < 0:
-                raise KeyboardInterrupt
-            return rank(self, *arguments, **options)
-
-        stopping.left = stop
-        monkeypatch.setattr(Reranker, "rank", stopping)
-        assert run(*command).code == 130
-    monkeypatch.setattr(Reranker, "rank", rank)
-    done = run(*command)
-    assert done.code == 0 and "resuming after" in done.err and outputs(tmp_path) == whole
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, stopping(getattr(*place), 2))
+        assert run(*command, *model).code == 130
+    done = run(*command, *model)
+    assert done.code == 0 and "of an earlier run" in done.err and numbers()[0] == names
+    np.testing.assert_allclose(numbers()[1], whole, atol=1e-2)
 
 
 # ---- the disk --------------------------------------------------------------------------------------------------------
@@ -278,37 +225,21 @@ class FullDisk(io.BufferedRandom):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [(EMBED, "out.npy.part"), (RERANK, "out.trec.part"), (("mine", "pairs.csv", "--to", "out.jsonl"), "out.jsonl.part")],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch, arguments, part):
-    pytest.importorskip("bm25s")
-    (files / "pairs.csv").write_text("query,positive\nwhere is it,it is here\n")
-
+def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch):
     def full(path):
-        return FullDisk(open_own(path).detach()) if path.name == part else open_own(path)
+        return FullDisk(open_own(path).detach()) if path.name == "out.npy.part" else open_own(path)
 
     monkeypatch.setattr("runnel.commands.resume.open_own", full)
-    done = run(*arguments)
-    assert (done.code, done.err.splitlines()[-1]) == (1, f"runnel: error: {part}: No space left on device")
+    done = run(*EMBED)
+    assert (done.code, done.err.splitlines()[-1]) == (1, "runnel: error: out.npy.part: No space left on device")
 
 
-@pytest.mark.parametrize("name", [".", "", "folder"])
-def test_a_folder_is_no_output(run, fake, files, name):
-    (files / "folder").mkdir()
-    done = run(*RERANK[:-1], name)
-    assert (done.code, done.err) == (1, f"runnel: error: {name or '.'} is a folder; name a file to write\n")
-
-
-@pytest.mark.parametrize("command", [("synthesize", "--without-llm"), ("adapt",)])
-def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path, command):
+def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path):
     (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
     for folder in ("a.md", "a.md/out"):
-        ended = run(*command, "a.md", "--to", folder)
-        assert (ended.code, ended.err) == (1, "runnel: error: a.md is a file; name a folder for the results\n")
-    run(*command, "a.md", "--to", "new/out")
+        ended = run("synthesize", "--without-llm", "a.md", "--to", folder)
+        assert ended.code == 1 and "a.md is a file" in ended.err
+    run("synthesize", "--without-llm", "a.md", "--to", "new/out")
     assert (tmp_path / "new" / "out").is_dir()
 
 

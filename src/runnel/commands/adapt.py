@@ -83,11 +83,7 @@ def _check_evidence(path: Path) -> None:
 
 
 def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: int, to: Path) -> tuple[Path, Path]:
-    """Write the questions to train on and those held back; return the two files.
-
-    Raises:
-        InputError: the structure asks too little, or the files are of another run.
-    """
+    """Write the questions to train on and those held back; return the two files."""
     from runnel.commands.synthesize import open_guard, report_left_out, structure_facts
     from runnel.generation.synthesis.sources import Sources
     from runnel.generation.synthesis.structure_rows import StructureRows

@@ -61,12 +61,7 @@ def analyze(
 
 
 def _read(folder: Path) -> dict[str, Result]:
-    """Return the results in a folder by task.
-
-    Raises:
-        InputError: it holds none.
-        ReadError: one cannot be read.
-    """
+    """Return the results in a folder by task."""
     found: dict[str, Result] = {}
     for file in sorted(folder.glob("*.queries.jsonl")):
         path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")
@@ -101,11 +96,7 @@ def _metrics(group: Result) -> dict[str, float]:
 
 
 def _rows(task: str, named: Named) -> list[dict[str, Any]]:
-    """Return a row for each value of a task: of each name mean, sample standard deviation (0 of one), minimum and maximum.
-
-    Raises:
-        InputError: the results have different numbers of queries.
-    """
+    """Return a row for each value of a task: of each name mean, sample standard deviation (0 of one), minimum and maximum."""
     found = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
     counts = {f"{one['queries']:,} of {name}": one["queries"] for name, repeats in found.items() for one in repeats}
     if len(set(counts.values())) > 1:
@@ -132,11 +123,7 @@ def _cell(value: Mapping[str, float] | None) -> str:
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -> None:
-    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of its repeats.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
-    """
+    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of its repeats."""
     with needing("plots need matplotlib", "eval"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(min(2 + 0.5 * len(rows), 60), 5), layout="constrained")

@@ -137,9 +137,6 @@ class FormOptions:
         """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
 
         FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
-
-        Raises:
-            BadParameter: several forms.
         """
         options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
         forms = [form for form, wanted in options.items() if wanted]
@@ -158,9 +155,6 @@ def file_link(name: str, *, line: int | None = None, page: int | None = None) ->
 
     A line of text opens in an editor if $RUNNEL_EDITOR_URI says how: a link with {path} and {line}, such as
     vscode://file{path}:{line}. Every character of the name that could end the link or act on a terminal is escaped.
-
-    Raises:
-        InputError: $RUNNEL_EDITOR_URI is not such a link.
     """
     path = Path(os.path.abspath(name)).as_uri().removeprefix("file://")
     template = os.environ.get(_EDITOR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -110,11 +109,7 @@ def embed(
 
 
 def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
-    """Return whether ranges of 8-bit vectors must be computed.
-
-    Args:
-        alone: the input has all documents, so that its ranges are theirs.
-    """
+    """Return whether ranges of 8-bit vectors must be computed; `alone`: of all documents, which are in the input."""
     if precision not in ("int8", "uint8"):
         if ranges is not None:
             raise InputError(f"--ranges has no effect with --precision {precision}; omit it, or choose int8 or uint8")
@@ -130,12 +125,7 @@ def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
 def embed_corpus(
     embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object], max_tokens: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus.
-
-    Args:
-        settings: that the vectors depend on.
-        max_tokens: as in `Embedder.encode`; a note says how many texts were cut.
-    """
+    """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus."""
     import numpy as np
 
     with vector_output(path) as output:
@@ -149,11 +139,7 @@ def embed_corpus(
 
 
 class BlockEmbedder:
-    """A worker that embeds rows in blocks.
-
-    The last bits of a vector depend on which texts share the steps of the engine. So the texts of one block are read together,
-    separately from others, and written together: results after an interruption equal those of an uninterrupted run.
-    """
+    """A worker that embeds rows in blocks, each of which is written whole."""
 
     def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
         self._embedder, self._log = embedder, log
@@ -164,26 +150,20 @@ class BlockEmbedder:
         self.empty: list[str] = []
 
     def run(self, documents: Iterable[Document]) -> None:
-        """Write a vector for each document that has none yet.
-
-        Raises:
-            InputError: the documents have changed since the work began.
-        """
-        done = self._log.rows()
-        count = 0
+        """Write a vector for each document that has none yet."""
+        left = self._with_text(documents)
+        for row, document in zip(self._log.rows(), left, strict=False):
+            if (row.id, row.digest) != (document.id, text_digest(document.text)):
+                raise self._log.output.changed(
+                    f"the input has changed since the work began: row {row.id!r} is now {document.id!r} or has another text"
+                )
+            self.tokens += sum(map(len, self._render([document])))
+            self.resumed += 1
+        if self.resumed < self._log.count:
+            raise self._log.output.changed(f"the input has {counted(self.resumed, 'text')}, fewer than when the work began")
         with Meter("embedding") as meter:
-            for block in _blocks(self._with_text(documents)):
-                known = list(itertools.islice(done, len(block)))
-                self._check_same(known, block)
-                if len(known) == len(block):
-                    self.tokens += sum(map(len, self._render(block)))
-                    self.resumed += len(block)
-                else:
-                    self._log.truncate(count)  # the rest of its block was not written
-                    self._embed(block, meter)
-                count += len(block)
-        if count < self._log.count:
-            raise self._log.output.changed(f"the input has {counted(count, 'text')}, fewer than when the work began")
+            for block in _blocks(left):
+                self._embed(block, meter)
 
     def _embed(self, block: Sequence[Document], meter: Meter) -> None:
         def count(tokens: int) -> None:
@@ -204,13 +184,6 @@ class BlockEmbedder:
             else:
                 yield document
 
-    def _check_same(self, known: Sequence[VectorFacts], block: Sequence[Document]) -> None:
-        for row, document in zip(known, block, strict=False):
-            if (row.id, row.digest) != (document.id, text_digest(document.text)):
-                raise self._log.output.changed(
-                    f"the input has changed since the work began: row {row.id!r} is now {document.id!r} or has another text"
-                )
-
     def _is_cut(self, text: str) -> bool:
         if self.limit is None:
             return False
@@ -218,7 +191,6 @@ class BlockEmbedder:
 
 
 def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Yield documents in blocks that depend only on the documents."""
     block: list[Document] = []
     characters = 0
     for document in documents:

@@ -13,11 +13,7 @@ from runnel.errors import InputError, counted
 
 
 def find_checkpoints(model: str) -> Mapping[int, Path]:
-    """Return step -> folder of the complete checkpoints in a run's folder `checkpoints`; none if the model is another one.
-
-    Raises:
-        InputError: the folder has no complete checkpoint; one holds only a part of a model; or the model is the run itself.
-    """
+    """Return step -> folder of the complete checkpoints in a run's folder `checkpoints`; none if the model is another one."""
     from runnel.training.checkpoints import whole_checkpoints
 
     folder = Path(model)

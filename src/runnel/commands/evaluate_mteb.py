@@ -22,13 +22,7 @@ _SHORT = {"eng-v1": "MTEB(eng, v1)", "eng-v2": "MTEB(eng, v2)", "multilingual-v2
 
 
 def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any]:
-    """Return the results of tasks and benchmarks with their means, and write them to FOLDER/mteb.json.
-
-    Raises:
-        InputError: a name is unknown, or the system cannot do a task of that kind.
-        ReadError: mteb cannot load the data of a task.
-        MissingDependency: mteb is not installed.
-    """
+    """Return the results of tasks and benchmarks with their means, and write them to FOLDER/mteb.json."""
     tasks = {task.metadata.name: task for name in names for task in find_tasks(name)}
     for name, task in tasks.items():
         _check(name, task, system)
@@ -69,11 +63,7 @@ def _check(name: str, task: Any, system: System) -> None:
 
 
 def find_tasks(name: str) -> list[Any]:
-    """Return the tasks of a benchmark, or one task.
-
-    Raises:
-        InputError: mteb has neither; the message has the nearest names.
-    """
+    """Return the tasks of a benchmark, or one task."""
     with needing("MTEB needs mteb", "mteb"):
         import mteb
     for find in (partial(mteb.get_benchmark, _SHORT.get(name, name)), partial(mteb.get_task, name)):

@@ -23,7 +23,7 @@ from runnel.errors import InputError
 from runnel.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.evaluation.segments import Reading, recorded, segment_id
 from runnel.evaluation.tasks import Task, read_run_of, read_task
-from runnel.integrations.embedders import PREFIXES, load
+from runnel.integrations.embedders import API, ApiEmbedder
 from runnel.records import Document
 from runnel.text.trec import read_scores
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runnel.training.corpora import Texts
 
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
-_BLOCK = 256  # queries searched together: the same ones, however often the work is interrupted
+_BLOCK = 256  # queries searched together
 _CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
 
 Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
@@ -47,39 +47,26 @@ Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
 class System:
     """What is evaluated, and how it searches.
 
-    Attributes:
-        model: "bm25", a model's name or folder, or a run file.
-        candidates: the run to rerank; None: BM25's best.
-        depth: documents of a query to return or rerank; None: what the metrics look at, 100 at least.
-        bm25: k1 and b, where they are given.
-        search: options of `Index.search`, where they are given.
-        place: an existing index to search; None: one is made of the task's corpus.
-        prompts: of an embedder, instead of its own: "query", "document".
-        reading: what an embedder or a reranker reads of texts.
-        context: tokens that a sentence retriever reads together, see `by_retriever`.
-        chunk_words: words of the chunks of evidence's documents to rank; None: its sentences.
+    `model` is "bm25", a model's name or folder, or a run file; `bm25` has k1 and b, `search` options of `Index.search`, and
+    `prompts` "query" and "document", where they are given.
     """
 
     model: str
     how: How
     dtype: str = "auto"
-    depth: int | None = None
-    candidates: str | None = None
+    depth: int | None = None  # what the metrics look at, 100 at least
+    candidates: str | None = None  # the run to rerank: BM25's best
     bm25: Mapping[str, float] = field(default_factory=dict)
     search: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
-    place: str | None = None
-    context: int | None = None
-    chunk_words: int | None = None
+    place: str | None = None  # of an existing index: one is made of the task's corpus
+    context: int | None = None  # tokens that a sentence retriever reads together
+    chunk_words: int | None = None  # of evidence: its sentences are ranked
 
 
 def kind_of(model: str, how: How | None) -> How | None:
-    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for.
-
-    Raises:
-        InputError: BM25 or a run is to be something else.
-    """
+    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for."""
     path = Path(model)
     found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
     if found is not None and how is not None:
@@ -102,11 +89,7 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
 def measure(
     one: Set, system: System, names: Sequence[str] | None, folder: Path
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own.
-
-    Raises:
-        InputError: as `read_task`, `read_run_of` and `Stored`; or texts are missing that the system has to read.
-    """
+    """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
     source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
     if system.place is not None:
         source = replace(source, corpus=None)  # the index has the documents
@@ -198,14 +181,12 @@ def _write_bm25(task: Task, system: System, folder: Path) -> Path:
 def _search_all(output: Output, task: Task, search: Search) -> None:
     """Search for each query that has no results yet."""
     (part,) = output.parts
-    done, waiting = finished_queries(part), iter(task.queries.items())
+    done = finished_queries(part)
+    left = ((query, text) for query, text in task.queries.items() if query not in done)
     with Meter("searching", unit="queries") as meter, appending(part) as append:
-        while block := list(itertools.islice(waiting, _BLOCK)):
-            if all(query in done for query, _ in block):
-                continue
+        while block := list(itertools.islice(left, _BLOCK)):
             for (query, _), hits in zip(block, search([text for _, text in block]), strict=True):
-                if query not in done:
-                    append(lines_of(query, hits, ".9g"))
+                append(lines_of(query, hits, ".9g"))
                 meter.add(1)
     finish_run(output, {"count": len(task.queries)})
 
@@ -316,8 +297,8 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
         from runnel.models.reranker import Reranker
 
         return Reranker.load(name, dtype=DTYPES[dtype])
-    if how == "embed" and name.startswith(PREFIXES):
-        return load(name, dict(prompts))
+    if how == "embed" and name.startswith(API):
+        return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
     from runnel.models.embedder import Embedder
 
     embedder = Embedder.load(name, dtype=DTYPES[dtype])

@@ -17,7 +17,7 @@ from runnel.commands.options import DTYPES
 from runnel.commands.resume import file_digest
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
-from runnel.integrations.embedders import PREFIXES
+from runnel.integrations.embedders import API
 
 if TYPE_CHECKING:
     from runnel.evaluation.sentences import Judged, Scorer
@@ -29,11 +29,7 @@ _FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, 
 
 
 def context_of(given: str | None) -> int | None:
-    """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence at least.
-
-    Raises:
-        InputError: it is neither "sentence" nor a whole number from 1.
-    """
+    """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence at least."""
     if given is None or given == "sentence":
         return None if given is None else 1
     if not given.isdecimal() or int(given) < 1:
@@ -42,11 +38,7 @@ def context_of(given: str | None) -> int | None:
 
 
 def scorer_of(system: System, window: tuple[int, int] | None = None) -> tuple[Scorer, str | None]:
-    """Return what scores sentences, and the fingerprint of its model.
-
-    Args:
-        window: see `by_retriever`.
-    """
+    """Return what scores sentences, and the fingerprint of its model."""
     from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
     from runnel.training.candidates import K1, B
 
@@ -58,7 +50,7 @@ def scorer_of(system: System, window: tuple[int, int] | None = None) -> tuple[Sc
         return by_retriever(retriever, system.context, window), retriever.model.fingerprint()
     embedder, reading = load_model(system), system.reading
     scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words)
-    return scorer, None if system.model.startswith(PREFIXES) else embedder.model.fingerprint()
+    return scorer, None if system.model.startswith(API) else embedder.model.fingerprint()
 
 
 def measure(
@@ -68,14 +60,7 @@ def measure(
     folder: Path,
     scorer: Callable[[System], tuple[Scorer, str | None]] = scorer_of,
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """Return the result of an evidence task and the values of its questions.
-
-    Args:
-        scorer: makes what scores the sentences, once it is known that some are left to score.
-
-    Raises:
-        InputError: no question has evidence, or two have one id; or as `read_evidence`.
-    """
+    """Return the result of an evidence task and the values of its questions."""
     from runnel.evaluation.metrics import parse_metrics
     from runnel.evaluation.sentences import METRICS, summarize, values_of
 

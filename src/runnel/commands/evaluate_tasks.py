@@ -19,7 +19,7 @@ from runnel.errors import InputError
 from runnel.evaluation.benchmarks import Set, find_sets
 from runnel.evaluation.metrics import METRICS, parse_metrics
 from runnel.evaluation.tasks import is_evidence
-from runnel.integrations.embedders import PREFIXES
+from runnel.integrations.embedders import API
 
 _SEARCH = {"dense_weight": "--weight", "rerank": "--rerank"}  # options by the arguments of `Index.search`
 
@@ -45,11 +45,7 @@ class Tasks:
 
 
 def evaluate_tasks(system: System, tasks: Tasks, out: str | None, *, as_json: bool) -> int:
-    """Evaluate a system, or each checkpoint of a run, on tasks; print the results, and keep them in the folder `out`.
-
-    Args:
-        system: `how` and `reading` are left to the tasks.
-    """
+    """Evaluate a system, or each checkpoint of a run, on tasks; print the results, and keep them in the folder `out`."""
     if any(name.startswith("mteb:") for name in tasks.names):
         return _evaluate_mteb(system, tasks, out, as_json=as_json)
     if checkpoints := find_checkpoints(system.model):
@@ -99,7 +95,7 @@ def _check_options(system: System, trials: Sequence[_Trial]) -> None:
     kinds = {one.system.how for one in trials}
     ranks_parts = any(one.evidence and one.system.how in ("bm25", "embed") for one in trials)
     refuse({"--chunk-words": not ranks_parts and system.chunk_words}, "goes with evidence, for bm25 and --as embed")
-    if system.model.startswith(PREFIXES) and any(one.system.how != "embed" or not one.evidence for one in trials):
+    if system.model.startswith(API) and any(one.system.how != "embed" or not one.evidence for one in trials):
         raise InputError(f"{system.model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
     if "rerank" not in kinds:
         refuse({"--run": system.candidates}, "goes with --as rerank")

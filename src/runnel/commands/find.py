@@ -212,11 +212,7 @@ def check_percentage(min_score: str | None, retriever: SentenceRetriever, model:
 
 
 def parse_min_score(given: str) -> float:
-    """Return a score; a percentage becomes the score whose sigmoid it is.
-
-    Raises:
-        InputError: not a number, or a percentage that is not between 0 and 100.
-    """
+    """Return a score; a percentage becomes the score whose sigmoid it is."""
     try:
         value = float(given.removesuffix("%"))
     except ValueError:

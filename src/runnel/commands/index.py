@@ -134,11 +134,7 @@ def _verify(place: str, as_json: bool) -> int:
 
 
 def parse_fields(fields: Sequence[str]) -> dict[str, FieldType]:
-    """Parse NAME:TYPE to {name: type}.
-
-    Raises:
-        InputError: another form, or an unknown type.
-    """
+    """Parse NAME:TYPE to {name: type}."""
     from runnel.search.records import FIELD_TYPES
 
     kinds: dict[str, FieldType] = {}

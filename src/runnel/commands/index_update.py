@@ -41,13 +41,7 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `runnel index` is to do with files.
-
-    Attributes:
-        paths: named by the user; may be empty for a project's index.
-        selection: None: none was given.
-        room: None: this process reads.
-    """
+    """What `runnel index` is to do with files; `paths` may be empty for a project's index."""
 
     paths: Sequence[str]
     selection: Selection | None
@@ -58,7 +52,7 @@ class Wanted:
     as_json: bool = False
     ocr: Ocr | None = None
     limits: Limits | None = None
-    room: Room | None = None
+    room: Room | None = None  # this process reads
 
 
 def update_place(to: str, wanted: Wanted) -> int:
@@ -124,11 +118,7 @@ def update_project(wanted: Wanted) -> int:
 
 
 def open_or_create(to: str, model: str | None, new: New) -> Index:
-    """Open the index at `to`, or create it there.
-
-    Raises:
-        InputError: the index has other settings than `new`.
-    """
+    """Open the index at `to`, or create it there."""
     from runnel.search.index import Index
     from runnel.search.stores import holds_index
 
@@ -156,11 +146,7 @@ def find_project(start: Path) -> Project | None:
 
 
 def expect_project() -> Project:
-    """Return the project that holds the working directory.
-
-    Raises:
-        StoreError: there is none, or nothing is indexed in it yet.
-    """
+    """Return the project that holds the working directory."""
     from runnel.search.project import NAME, folders_of
     from runnel.search.stores import holds_index
 

@@ -41,14 +41,7 @@ class AskingOptions:
 
     @contextmanager
     def replies(self, folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient) -> Iterator[Replies]:
-        """Open the replies that are stored in a folder, which is created.
-
-        Args:
-            judges: other language models that are asked.
-
-        Raises:
-            InputError: the folder is a file.
-        """
+        """Open the replies that are stored in a folder, which is created."""
         from runnel.generation.replies import Replies
 
         create_folder(folder)

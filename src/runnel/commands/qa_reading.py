@@ -24,31 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What is read for a question.
+    """What is read for a question, and how it is used."""
 
-    Attributes:
-        settings: what that depends on, besides the questions and the weights of the model.
-        way: how it is used.
-        load: returns what chooses it from the documents of a set, and the fingerprint of the model.
-    """
-
-    settings: Mapping[str, object]
+    settings: Mapping[str, object]  # what that depends on, besides the questions and the weights of the model
     way: Way
-    load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]
+    load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]  # what chooses it, and the fingerprint of the model
 
 
 def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
-    """Return what retrieves.
-
-    Raises:
-        InputError: the options do not fit the model.
-    """
+    """Return what retrieves."""
     from runnel.commands.evaluate_retrieval import System
     from runnel.commands.evaluate_sentences import context_of
-    from runnel.integrations.embedders import PREFIXES
+    from runnel.integrations.embedders import EMBEDDERS
 
-    kind: How = "bm25" if model == "bm25" else how or ("embed" if model.startswith(PREFIXES) else "sentences")
-    if (how is not None and kind != how) or (model.startswith(PREFIXES) and kind != "embed"):
+    kind: How = "bm25" if model == "bm25" else how or ("embed" if model.startswith(EMBEDDERS) else "sentences")
+    if (how is not None and kind != how) or (model.startswith(EMBEDDERS) and kind != "embed"):
         raise InputError(f"{model} cannot retrieve as {how}; leave --as out")
     if kind == "sentences" and chunk_words is not None:
         raise InputError(f"{model} retrieves sentences; --chunk-words is for bm25 and --as embed")
@@ -62,8 +52,7 @@ def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, 
 def read_excerpts(system: System, top_k: int, max_tokens: int | None, window: tuple[int, int] | None) -> Setup:
     """Read the best sentences or chunks by a system; sentences are those of the data, if it has them.
 
-    Args:
-        window: tokens of a window and from one to the next, for a recurrent model; None: it reads documents whole.
+    `window`: tokens of one and from one to the next, for a recurrent model; None: it reads documents whole.
     """
     if window is not None and (system.how != "sentences" or system.context is not None):
         raise InputError("windows are for sentence retrievers that read whole documents; leave --window-tokens out")
@@ -80,11 +69,7 @@ def read_excerpts(system: System, top_k: int, max_tokens: int | None, window: tu
 
 
 def window_of(size: int, stride: int | None) -> tuple[int, int]:
-    """Return the tokens of a window and those from one window to the next, by default half as many.
-
-    Raises:
-        InputError: the stride would leave tokens out.
-    """
+    """Return the tokens of a window and those from one window to the next, by default half as many."""
     step = max(1, size // 2) if stride is None else stride
     if step > size:
         raise InputError(f"--stride is {step:,}; expected 1 to the tokens of a window, {size:,}")

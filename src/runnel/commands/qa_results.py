@@ -34,11 +34,7 @@ class SetResult:
 def save_all(
     results: Sequence[SetResult], exam: Exam, settings: Mapping[str, object], folder: Path, labels: Mapping[Answer, bool]
 ) -> dict[str, Any]:
-    """Write the scores of each set, and the report about all of them, which is returned.
-
-    Args:
-        labels: people's judgments of answers.
-    """
+    """Write the scores of each set, and the report about all of them, which is returned; `labels` are people's judgments."""
     from runnel.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
     from runnel.evaluation.qa.scores import by_category, by_length, group, mean_of_sets, summarize
 

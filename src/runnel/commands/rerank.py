@@ -182,7 +182,7 @@ def rank_all(
     left = {query: ids for query, ids in task.ids.items() if query not in done}
     texts = task.texts(task.ids)
     with Meter("reading") as meter, appending(part) as append:
-        needed = texts if memory[0] else _blocks_with(left, texts, task.ids)
+        needed = texts if memory[0] else {name: texts[name] for ids in left.values() for name in ids}
         ranker = _Ranker(reranker, needed, *memory, max_tokens, meter)
         for query, ids in left.items():
             hits = ranker.rank(task.queries[query], ids, top_k)
@@ -246,23 +246,6 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
             "give the corpus of this run"
         )
     return texts
-
-
-def _blocks_with(
-    left: Mapping[str, Sequence[str]], texts: Mapping[str, str], candidates: Mapping[str, Sequence[str]]
-) -> dict[str, str]:
-    """Return the texts that the queries in `left` need, and the other texts in the same blocks.
-
-    The last bits of a remembered document depend on which others are read with it. So blocks are the same in every
-    run of the command. They are in the order in which the queries need them, so that a resumed command needs few of the
-    earlier blocks.
-    """
-    from runnel.models.reranker import BLOCK
-
-    order = list(dict.fromkeys(name for ids in candidates.values() for name in ids))
-    wanted = {name for ids in left.values() for name in ids}
-    blocks = (order[start : start + BLOCK] for start in range(0, len(order), BLOCK))
-    return {name: texts[name] for block in blocks if not wanted.isdisjoint(block) for name in block}
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

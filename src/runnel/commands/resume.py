@@ -30,11 +30,7 @@ def sibling(out: Path, ending: str) -> Path:
 
 
 def create_folder(path: Path) -> Path:
-    """Create a folder for results, with the folders that it is in, unless it exists; return it.
-
-    Raises:
-        InputError: it is a file, or in one.
-    """
+    """Create a folder for results, with the folders that it is in, unless it exists; return it."""
     if file := next((one for one in (path, *path.parents) if one.is_file()), None):
         raise InputError(f"{file} is a file; name a folder for the results")
     path.mkdir(parents=True, exist_ok=True)
@@ -65,16 +61,7 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 class Output:
-    """A file that one process writes, in one or several runs of a command. Use as a context manager, which releases the lock.
-
-    Args:
-        path: the file, OUT.
-        parts: endings of the files with the work so far, the most important first.
-        also: files that are made together with OUT.
-
-    Raises:
-        InputError: the path is a folder.
-    """
+    """A file that one process writes, in one or several runs of a command; `also` are files that are made together with it."""
 
     def __init__(self, path: Path, *, parts: Sequence[str] = (".part",), also: Sequence[Path] = ()) -> None:
         if path.is_dir():

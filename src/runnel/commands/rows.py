@@ -26,12 +26,7 @@ _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"
 
 
 class RowFile:
-    """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input.
-
-    Raises:
-        InputError: a shard of an input that is not a file on disk, or a name without a known format.
-        OSError: the file cannot be opened.
-    """
+    """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input."""
 
     def __init__(self, name: str, shard: Shard | None = None) -> None:
         self.name, self._range = name, (0, 0)
@@ -95,11 +90,7 @@ def read_rows(source: str | RowFile) -> Iterator[Document]:
 
 
 def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
-    """Read the texts of a file by id, or only the texts with a `wanted` id.
-
-    Raises:
-        InputError, ReadError, OSError: as `read_rows`, and if two rows have one id.
-    """
+    """Read the texts of a file by id, or only the texts with a `wanted` id."""
     texts: dict[str, str] = {}
     lines: dict[str, int] = {}
     for place, row in _read(RowFile(name)):

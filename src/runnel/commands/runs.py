@@ -36,11 +36,7 @@ def finished_queries(part: Path) -> set[str]:
 
 
 def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f") -> bytes:
-    """Return the lines of a query: its documents with their scores, best first, as `number` formats them.
-
-    Raises:
-        InputError: an id is empty or has white space, which separates the fields of a run.
-    """
+    """Return the lines of a query: its documents with their scores, best first, as `number` formats them."""
     lines = []
     for rank, (name, score) in enumerate(hits, start=1):
         if odd := next((one for one in (query, name) if one.split() != [one]), None):
@@ -62,9 +58,7 @@ def resumed_rows(
 ) -> list[dict[str, Any]]:
     """Return a row of JSON for each question, written to OUT one by one unless it is there; interrupted work resumes.
 
-    Args:
-        settings: that the rows depend on, except for the model's fingerprint, which is known once it is loaded.
-        load: returns how the rows are made; it is called even if OUT is finished.
+    `settings` lack the model's fingerprint, which is known once `load` has returned.
     """
     with Output(out) as output:
         output.check(settings)  # before the model is loaded

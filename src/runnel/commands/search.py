@@ -133,11 +133,7 @@ def open_index(place: str | None, model: str | None, timings: dict[str, float], 
 
 
 def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, Any]]:
-    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says.
-
-    Raises:
-        InputError: none of these, an unknown field, or a value of another type.
-    """
+    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says."""
     where: dict[str, dict[str, Any]] = {}
     for text in given:
         place, sign = min(

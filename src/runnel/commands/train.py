@@ -57,11 +57,7 @@ def train(
 
 
 def prepare_libraries() -> None:
-    """Import the libraries that training needs, silence them, and show its progress as other commands do.
-
-    Raises:
-        MissingDependency: one is not installed.
-    """
+    """Import the libraries that training needs, silence them, and show its progress as other commands do."""
     if missing := [package for package in _NEEDED if find_spec(package) is None]:
         raise MissingDependency(f"training needs {', '.join(missing)}: pip install 'runnel[train]'")
     note_compiling()

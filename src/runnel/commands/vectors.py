@@ -39,11 +39,7 @@ class VectorFacts(NamedTuple):
 
 
 def vector_output(path: Path, *, ranges: bool = False) -> Output:
-    """Make the output for a `VectorLog`: .npy or .jsonl, with `ranges` also the file of the ranges that it computes.
-
-    Raises:
-        InputError: the name has another ending.
-    """
+    """Make the output for a `VectorLog`: .npy or .jsonl, with `ranges` also the file of the ranges that it computes."""
     if path.suffix == ".parquet":
         raise InputError(f"{path}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
     if path.suffix not in FORMATS:
@@ -53,11 +49,7 @@ def vector_output(path: Path, *, ranges: bool = False) -> Output:
 
 
 def load_ranges(path: Path, size: int) -> np.ndarray:
-    """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote.
-
-    Raises:
-        InputError: the file cannot be read, or has no such ranges.
-    """
+    """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote."""
     import numpy as np
 
     try:
@@ -73,12 +65,7 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 
 
 class VectorLog:
-    """Rows of vectors being written for an output (of `vector_output`) that has begun. Use as a context.
-
-    Args:
-        size: numbers in a vector.
-        precision, ranges: of OUT, as for `runnel.models.precision.quantize`; missing ranges are computed from all vectors.
-    """
+    """Rows of vectors being written for an output (of `vector_output`) that has begun; missing ranges are computed from all."""
 
     def __init__(self, output: Output, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> None:
         self.output, self._size, self._precision, self._ranges = output, size, precision, ranges
@@ -107,11 +94,6 @@ class VectorLog:
         self._append_names(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
         self.count += len(rows)
 
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` rows only."""
-        if count < self.count:
-            self.count = self._trim(count)
-
     def finish(self, **more: object) -> dict[str, Any]:
         """Make the output files and return what OUT.json says: the settings, counts, and `more`."""
         from runnel.models.precision import CALIBRATED
@@ -130,11 +112,9 @@ class VectorLog:
                 self._write_jsonl(file)
         return self.output.end({"dimension": self._size, "count": self.count, "truncated": cut, **more})
 
-    def _trim(self, most: int | None = None) -> int:
-        """Cut both files back to the rows that are whole in both, `most` of them at most; their number."""
+    def _trim(self) -> int:
+        """Cut both files back to the rows that are whole in both; return their number."""
         whole = self._part.stat().st_size // (4 * self._size)
-        if most is not None:
-            whole = min(whole, most)
         count = length = 0
         with self._names.open("rb") as lines:
             for line in lines:
