@@ -11,7 +11,7 @@ import reprlib
 import types
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin, get_type_hints
@@ -71,6 +71,12 @@ def trim(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it has nothing else."""
     piece = text[start:end]
     return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+
+
+def trimmed(sentence: Sentence) -> Sentence:
+    """Return a sentence without whitespace at its ends."""
+    first, last = trim(sentence.text, 0, len(sentence.text))
+    return replace(sentence, text=sentence.text[first:last], start=sentence.start + first, end=sentence.start + last)
 
 
 def normalize(text: str) -> str:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Document as Stored
-from runnel import Embedder, Index, Reranker, SentenceRetriever
+from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError, StoreError
 
 pytest.importorskip("haystack")
@@ -42,53 +41,12 @@ def documents():
     return [Document(id=name, content=text, meta={"title": name.upper(), "year": 2020}) for name, text in TEXTS.items()]
 
 
-def test_vectors_are_those_of_the_embedder_with_its_prompts(tmp_path, documents):
-    embedder = Embedder(tiny_model(tmp_path))  # has a prompt for queries
-    np.testing.assert_array_equal(RunnelTextEmbedder(embedder).run("a cat")["embedding"], embedder.encode_query("a cat"))
-    embedded = RunnelDocumentEmbedder(embedder).run(documents)["documents"]
-    np.testing.assert_array_equal([one.embedding for one in embedded], embedder.encode_document(TEXTS.values()))
-    assert all(one.embedding is None for one in documents) and [one.id for one in embedded] == ["a", "b"]
-    assert RunnelDocumentEmbedder(embedder).run([])["documents"] == []
+def test_metadata_come_before_the_text(tmp_path, documents):
+    embedder = Embedder(tiny_model(tmp_path))
     titled = RunnelDocumentEmbedder(embedder, ["title", "year", "none"], embedding_separator=" | ").run(documents)["documents"]
     whole = [f"{name.upper()} | 2020 | {text}" for name, text in TEXTS.items()]
     np.testing.assert_array_equal([one.embedding for one in titled], embedder.encode_document(whole))
-
-
-def test_the_ranker_orders_copies_of_the_documents(model, documents):
-    reranker = Reranker(model)
-    hits = reranker.rank("dog", TEXTS)
-    ranked = RunnelRanker(reranker).run(query="dog", documents=documents)["documents"]
-    assert [(one.id, one.score, one.meta["year"]) for one in ranked] == [(hit.id, hit.score, 2020) for hit in hits]
-    assert all(one.score is None for one in documents)
-    assert RunnelRanker(reranker, top_k=1).run(query="dog", documents=documents)["documents"] == ranked[:1]
-    assert RunnelRanker(reranker, top_k=1).run(query="dog", documents=documents, top_k=2)["documents"] == ranked
-    assert RunnelRanker(reranker).run(query="dog", documents=[])["documents"] == []
-
-
-def test_sentences_have_their_places(model, documents):
-    finder = RunnelSentences(SentenceRetriever(model), top_k=3)
-    found = finder.run(query="dog", documents=documents)["documents"]
-    assert len(found) == 3 and [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-    for one in found:
-        assert TEXTS[one.meta["source_id"]][one.meta["start"] : one.meta["end"]] == one.content and one.meta["year"] == 2020
-    assert finder.run(query="dog", documents=documents, top_k=1)["documents"] == found[:1]
-    best = RunnelSentences(SentenceRetriever(model), min_score=found[1].score).run(query="dog", documents=documents)
-    assert best["documents"] == found[:2]
-
-
-def test_an_index_of_runnel_is_searched(tmp_path):
-    with Index.create(tmp_path / "x", fields={"year": "int"}) as index:
-        index.add([Stored("a", TEXTS["a"], {"year": 2020}), Stored("b", TEXTS["b"], {"year": 2024}, title="B")])
-        hits = index.search("What does the river do?", sentences=1)
-    retriever = RunnelRetriever(tmp_path / "x")
-    found = retriever.run("What does the river do?")["documents"]
-    assert [(one.id, one.content, one.score) for one in found] == [(hit.id, hit.text, hit.score) for hit in hits]
-    assert found[1].meta == {"year": 2024, "source": "b", "title": "B"}
-    assert retriever.run("river", top_k=1)["documents"][0].id == "a"
-    assert [one.id for one in retriever.run("river", where={"year": 2024})["documents"]] == ["b"]
-    (one,) = RunnelRetriever(tmp_path / "x", top_k=1, sentences=1).run("What does the river do?")["documents"]
-    assert one.content == "The river runs to the sea." == TEXTS["a"][one.meta["start"] : one.meta["end"]]
-    assert one.meta["sentence_score"] == hits[0].sentences[0].score and one.score == hits[0].score
+    assert all(one.embedding is None for one in documents) and [one.id for one in titled] == ["a", "b"]
 
 
 def search_pipeline(store):
@@ -135,27 +93,14 @@ def test_components_are_stored_by_name_and_loaded_when_needed(component):
         component.warm_up()
 
 
-def test_texts_are_cut_on_request(tmp_path):
-    model, long = tiny_model(tmp_path), "the cat sat on the mat " * 9
-    embedder, reranker = Embedder(model), Reranker(model)
-    vector = RunnelTextEmbedder(embedder, max_tokens=20).run(long)["embedding"]
-    np.testing.assert_array_equal(vector, embedder.encode_query(long, max_tokens=20))
-    (one,) = RunnelDocumentEmbedder(embedder, max_tokens=20).run([Document(content=long)])["documents"]
-    np.testing.assert_array_equal(one.embedding, embedder.encode_document(long, max_tokens=20))
-    (one,) = RunnelRanker(reranker, max_tokens=20).run("a dog", [Document(content=long)])["documents"]
-    assert one.score == reranker.score("a dog", [long], max_tokens=20)[0] != reranker.score("a dog", [long])[0]
-
-
 def test_mistakes(model):
-    with pytest.raises(InputError, match="the text to embed is \\['a'\\]; expected text"):
+    with pytest.raises(InputError, match=r"\['a'\]"):
         RunnelTextEmbedder(Embedder(model)).run(["a"])
-    with pytest.raises(InputError, match="cannot embed an empty text"):
-        RunnelDocumentEmbedder(Embedder(model)).run([Document(content=" ")])
     for call in (RunnelDocumentEmbedder(Embedder(model)).run, lambda one: RunnelRanker(Reranker(model)).run("dog", one)):
-        with pytest.raises(InputError, match="document 'x' has no text; convert its file to text first"):
+        with pytest.raises(InputError, match="document 'x' has no text"):
             call([Document(id="x")])
     for make in (RunnelRanker, RunnelSentences, partial(RunnelRetriever, "some/index")):
-        with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
+        with pytest.raises(InputError, match="top_k is 0"):
             make(top_k=0)
-    with pytest.raises(InputError, match="the model is of type int; expected Reranker, or a name"):
+    with pytest.raises(InputError, match="type int; expected Reranker"):
         RunnelRanker(3)

@@ -18,11 +18,8 @@ from pathlib import Path
 from typing import Any, Generic
 
 from runnel.errors import InputError, needing
-from runnel.integrations.hits import search_results
-from runnel.integrations.models import Kind, loaded, name_of
-from runnel.integrations.sentences import best_sentences
+from runnel.integrations.calls import Kind, best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, expect_text
@@ -30,19 +27,6 @@ from runnel.search.index import Index
 
 with needing("this needs haystack-ai", "haystack"):
     from haystack import Document, component, default_to_dict
-
-
-class _Lazy(Generic[Kind]):
-    """A model that is loaded when it is needed."""
-
-    def __init__(self, kind: type[Kind], model: Kind | str | Path) -> None:
-        self.name = name_of(kind, model)
-        self._kind: type[Kind] = kind
-        self._model: Kind | str | Path = model
-
-    def get(self) -> Kind:
-        model = self._model = loaded(self._kind, self._model)
-        return model
 
 
 class _Stored:
@@ -54,27 +38,25 @@ class _Stored:
         return default_to_dict(self, **arguments)
 
 
-class _WithModel(_Stored):
-    """A component with a model, which is stored by its name."""
+class _WithModel(_Stored, Generic[Kind]):
+    """A component with a model, which is stored by its name and loaded when it is needed."""
 
-    _model: _Lazy[Any]
+    def _set(self, kind: type[Kind], model: Kind | str | Path) -> None:
+        self.model = name_of(kind, model)
+        self._kind: type[Kind] = kind
+        self._model: Kind | str | Path = model
 
-    @property
-    def model(self) -> str:
-        """The name of the model."""
-        return self._model.name
+    def _get(self) -> Kind:
+        model = self._model = loaded(self._kind, self._model)
+        return model
 
     def warm_up(self) -> None:
-        """Load the model.
-
-        Raises:
-            CheckpointError: the model is missing or has no head for this component.
-        """
-        self._model.get()
+        """Load the model."""
+        self._get()
 
 
 @component
-class RunnelTextEmbedder(_WithModel):
+class RunnelTextEmbedder(_WithModel[Embedder]):
     """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length.
 
     Args:
@@ -83,21 +65,18 @@ class RunnelTextEmbedder(_WithModel):
     """
 
     def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None) -> None:
-        self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
+        self._set(Embedder, model)
+        self.max_tokens = max_tokens
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
-        """Return the vector of a text.
-
-        Raises:
-            InputError: the text is empty or not a string.
-        """
+        """Return the vector of a text."""
         expect_text(text, "the text to embed")
-        return {"embedding": self._model.get().encode_query(text, max_tokens=self.max_tokens).tolist()}
+        return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
 
 @component
-class RunnelDocumentEmbedder(_WithModel):
+class RunnelDocumentEmbedder(_WithModel[Embedder]):
     """An embedder of documents, with the model's own prompt if it has one. Vectors have unit length.
 
     Args:
@@ -114,20 +93,17 @@ class RunnelDocumentEmbedder(_WithModel):
         embedding_separator: str = "\n",
         max_tokens: int | None = None,
     ) -> None:
-        self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
+        self._set(Embedder, model)
+        self.max_tokens = max_tokens
         self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Return copies of documents with their vectors.
-
-        Raises:
-            InputError: a document has no text.
-        """
+        """Return copies of documents with their vectors."""
         contents = _texts(documents)
         values = ([one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None] for one in documents)
         whole = [self.embedding_separator.join([*map(str, of), text]) for of, text in zip(values, contents, strict=True)]
-        vectors = self._model.get().encode_document(whole, max_tokens=self.max_tokens).tolist()
+        vectors = self._get().encode_document(whole, max_tokens=self.max_tokens).tolist()
         return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
 
 
@@ -158,20 +134,12 @@ class RunnelRetriever(_Stored):
         self._index: Index | None = None
 
     def warm_up(self) -> None:
-        """Open the index and load its model.
-
-        Raises:
-            StoreError: there is no index, or it is damaged.
-        """
+        """Open the index and load its model."""
         self._index = self._index or Index.open(self.path)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return documents or sentences; `top_k` and `where` replace the component's.
-
-        Raises:
-            InputError: the query is empty, `top_k` is below 1, or the filter does not fit the index's fields.
-        """
+        """Return documents or sentences; `top_k` and `where` replace the component's."""
         self.warm_up()
         assert self._index is not None
         count, chosen = top_k if top_k is not None else self.top_k, where if where is not None else self.where
@@ -185,7 +153,7 @@ class RunnelRetriever(_Stored):
 
 
 @component
-class RunnelRanker(_WithModel):
+class RunnelRanker(_WithModel[Reranker]):
     """A reranker: the best documents, best first, with its scores (logits).
 
     Args:
@@ -195,24 +163,21 @@ class RunnelRanker(_WithModel):
     """
 
     def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None, max_tokens: int | None = None) -> None:
-        self._model, self.top_k, self.max_tokens = _Lazy(Reranker, model), top_k, max_tokens
+        self._set(Reranker, model)
+        self.top_k, self.max_tokens = top_k, max_tokens
         if top_k is not None:
             expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
-        """Return copies of the best documents, without documents that have no token; `top_k` replaces the component's.
-
-        Raises:
-            InputError: the query is empty, a document has no text, or `top_k` is below 1.
-        """
+        """Return copies of the best documents, without documents that have no token; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
-        hits = self._model.get().rank(query, _texts(documents), count, max_tokens=self.max_tokens)
-        return {"documents": [replace(documents[int(hit.id)], score=hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]}
+        best = ranked(self._get(), query, _texts(documents), count, self.max_tokens)
+        return {"documents": [replace(documents[position], score=score) for position, score in best]}
 
 
 @component
-class RunnelSentences(_WithModel):
+class RunnelSentences(_WithModel[SentenceRetriever]):
     """A sentence retriever: the sentences of all documents that answer the query, best first, as documents with scores.
 
     Each has the metadata of its document, and `source_id`, the document's id, with its `start` and `end` in its content.
@@ -225,19 +190,16 @@ class RunnelSentences(_WithModel):
     """
 
     def __init__(self, model: SentenceRetriever | str | Path = "pocket", top_k: int = 10, min_score: float | None = None) -> None:
-        self._model, self.top_k, self.min_score = _Lazy(SentenceRetriever, model), top_k, min_score
+        self._set(SentenceRetriever, model)
+        self.top_k, self.min_score = top_k, min_score
         expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
-        """Return sentences of the documents; `top_k` replaces the component's.
-
-        Raises:
-            InputError: the query is empty, a document has no text, or `top_k` is below 1.
-        """
+        """Return sentences of the documents; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
         results = []
-        for position, one in best_sentences(self._model.get(), query, _texts(documents), count, self.min_score):
+        for position, one in best_sentences(self._get(), query, _texts(documents), count, self.min_score):
             place = {"source_id": documents[position].id, "start": one.start, "end": one.end}
             results.append(Document(content=one.text, meta={**documents[position].meta, **place}, score=one.score))
         return {"documents": results}

@@ -12,15 +12,13 @@ arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from runnel.errors import needing
-from runnel.integrations.hits import search_results
-from runnel.integrations.models import loaded
-from runnel.integrations.sentences import best_sentences
+from runnel.integrations.calls import best_sentences, loaded, ranked, search_results
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.filters import Filter
@@ -31,7 +29,7 @@ with needing("this needs langchain-core", "langchain"):
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
-    from pydantic import ConfigDict, Field, field_validator
+    from pydantic import BeforeValidator, ConfigDict, Field
 
 _STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -104,25 +102,15 @@ class RunnelReranker(BaseDocumentCompressor):
 
     model_config = _STRICT
 
-    model: Reranker = Field(default="pocket", validate_default=True)
+    model: Annotated[Reranker, BeforeValidator(partial(loaded, Reranker))] = Field(default="pocket", validate_default=True)
     top_n: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
 
-    @field_validator("model", mode="before")
-    @classmethod
-    def _load(cls, value: object) -> Reranker:
-        return loaded(Reranker, value)
-
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
-        """Return copies of the best documents, without documents that have no token.
-
-        Raises:
-            InputError: the query is empty.
-        """
+        """Return copies of the best documents, without documents that have no token."""
         texts = [document.page_content for document in documents]
-        hits = self.model.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
-        ranked = ((documents[int(hit.id)], hit.score) for hit in hits if hit.score > WITHOUT_TOKENS)
-        return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in ranked]
+        best = ((documents[i], score) for i, score in ranked(self.model, query, texts, self.top_n, self.max_tokens))
+        return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in best]
 
 
 class RunnelSentences(BaseDocumentCompressor):
@@ -139,21 +127,14 @@ class RunnelSentences(BaseDocumentCompressor):
 
     model_config = _STRICT
 
-    model: SentenceRetriever = Field(default="pocket", validate_default=True)
+    model: Annotated[SentenceRetriever, BeforeValidator(partial(loaded, SentenceRetriever))] = Field(
+        default="pocket", validate_default=True
+    )
     top_n: int = Field(default=10, ge=1)
     min_score: float | None = None
 
-    @field_validator("model", mode="before")
-    @classmethod
-    def _load(cls, value: object) -> SentenceRetriever:
-        return loaded(SentenceRetriever, value)
-
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
-        """Return sentences of the documents.
-
-        Raises:
-            InputError: the query is empty.
-        """
+        """Return sentences of the documents."""
         texts = [document.page_content for document in documents]
         results = []
         for position, sentence in best_sentences(self.model, query, texts, self.top_n, self.min_score):

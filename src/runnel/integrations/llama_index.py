@@ -23,11 +23,8 @@ import numpy as np
 
 from runnel.backbones.encoder.model import passage_bounds
 from runnel.errors import InputError, needing
-from runnel.integrations.hits import search_results
-from runnel.integrations.models import loaded, name_of
-from runnel.integrations.sentences import best_sentences
+from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, trim
@@ -237,10 +234,9 @@ class RunnelRerank(_Named, BaseNodePostprocessor):
         self._reranker = loaded(Reranker, model)
 
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
-        query = _query(query_bundle)
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        hits = self._reranker.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
-        return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
+        best = ranked(self._reranker, _query(query_bundle), texts, self.top_n, self.max_tokens)
+        return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
 
 
 class RunnelSentences(_Named, BaseNodePostprocessor):

@@ -1,11 +1,12 @@
-"""The best sentences of several texts."""
+"""What the modules for other libraries share: models by object or name, and the best sentences of several texts."""
 
+import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import SentenceRetriever
-from runnel.errors import InputError
-from runnel.integrations.sentences import best_sentences
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError, InputError
+from runnel.integrations.calls import best_sentences, loaded, name_of
 
 TEXTS = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
 
@@ -46,8 +47,19 @@ def test_nothing_to_find(retriever, texts):
     assert best_sentences(retriever, "a river", texts, 5) == []
 
 
-def test_mistakes(retriever):
-    with pytest.raises(InputError, match=r"top_k is 0; expected a whole number from 1"):
-        best_sentences(retriever, "a river", TEXTS, 0)
-    with pytest.raises(InputError, match="a document is None; expected text"):
-        best_sentences(retriever, "a river", [None], 1)
+def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+    embedder.save(tmp_path / "saved")
+    assert loaded(Embedder, embedder) is embedder and name_of(Embedder, embedder) == "tiny encoder"
+    again = loaded(Embedder, tmp_path / "saved")
+    np.testing.assert_allclose(again.encode("a cat"), embedder.encode("a cat"), atol=0.02)  # the tiny model is in fp32
+    assert name_of(Embedder, again) == name_of(Embedder, tmp_path / "saved") == str(tmp_path / "saved")
+
+
+def test_mistakes(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+    for function in (loaded, name_of):
+        with pytest.raises(InputError, match="the model is of type Embedder; expected Reranker, or a name, folder or hub id"):
+            function(Reranker, embedder)
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        loaded(Reranker, "no-such-model")

@@ -1,0 +1,96 @@
+"""What the modules of this package share: models by name, ranked texts, the sentences that answer, and searches of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from runnel.errors import InputError
+from runnel.models.embedder import Embedder
+from runnel.models.heads import WITHOUT_TOKENS
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Hit, Sentence, expect_count, group_repeats, normalize, trimmed
+from runnel.search.filters import Filter
+from runnel.search.index import Index
+
+Kind = TypeVar("Kind", Embedder, Reranker, SentenceRetriever)
+
+
+def loaded(kind: type[Kind], model: object) -> Kind:
+    """Return a model of a kind: `model` itself, or the result of `kind.load(model)`."""
+    return model if isinstance(model, kind) else kind.load(name_of(kind, model))
+
+
+def name_of(kind: type[Kind], model: object) -> str:
+    """Return what a model is loaded from, to store it by name."""
+    if isinstance(model, kind):
+        return model.model.source
+    if not isinstance(model, str | Path):
+        raise InputError(f"the model is of type {type(model).__name__}; expected {kind.__name__}, or a name, folder or hub id")
+    return str(model)
+
+
+def ranked(
+    reranker: Reranker, query: str, texts: Sequence[str], top_k: int | None, max_tokens: int | None
+) -> list[tuple[int, float]]:
+    """Return the position and the score of the best texts, best first, without texts that have no token."""
+    hits = reranker.rank(query, texts, top_k, max_tokens=max_tokens)
+    return [(int(hit.id), hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
+
+
+def best_sentences(
+    retriever: SentenceRetriever, query: str, texts: Iterable[str], top_k: int, min_score: float | None = None
+) -> list[tuple[int, Sentence]]:
+    """Return the best sentences of all texts together, each with the position of its text, best first, ties in reading order.
+
+    Sentences that differ only in whitespace are returned once, at their best place. Unlike the sentences of `retrieve`, these
+    have no whitespace at their ends: `texts[position][sentence.start : sentence.end] == sentence.text`. Texts without a visible
+    character have no sentences.
+    """
+    expect_count(top_k, "top_k")
+    best: dict[str, tuple[int, Sentence]] = {}
+    for position, scored in enumerate(retriever.scan(query, texts)):
+        for sentence, *_ in group_repeats(scored.ranked(), top_k):
+            key = normalize(sentence.text)
+            if key and (key not in best or sentence.score > best[key][1].score):
+                best[key] = position, sentence
+    found = sorted(best.values(), key=lambda one: (-one[1].score, one[0], one[1].start))[:top_k]
+    return [(position, trimmed(sentence)) for position, sentence in found if min_score is None or sentence.score >= min_score]
+
+
+class SearchResult(NamedTuple):
+    """A document of an index, or a sentence of one: its characters in the document's text, and the document's score."""
+
+    document: str  # its id
+    text: str
+    start: int
+    end: int
+    score: float
+    metadata: dict[str, Any]  # the document's, with `source` (its file, else its id) and `title`; a sentence's also its place
+    whole: bool
+
+
+def search_results(
+    index: Index, query: str, top_k: int, sentences: int, where: Filter | None, options: Mapping[str, Any]
+) -> list[SearchResult]:
+    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in reading order."""
+    read = {"read": top_k} if sentences else {}  # by default an index reads fewer documents than it finds
+    hits = index.search(query, top_k, where=where, sentences=sentences, **read | dict(options))
+    return [result for hit in hits for result in (_sentences(hit) if sentences else [_whole(hit)])]
+
+
+def _whole(hit: Hit) -> SearchResult:
+    assert hit.text is not None
+    metadata = {**hit.metadata, "source": hit.source or hit.id} | ({"title": hit.title} if hit.title else {})
+    return SearchResult(hit.id, hit.text, 0, len(hit.text), hit.score, metadata, whole=True)
+
+
+def _sentences(hit: Hit) -> Iterator[SearchResult]:
+    document = _whole(hit).metadata
+    for one in map(trimmed, hit.sentences):
+        page, headings = hit.places.at(one.start)
+        place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
+        place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
+        yield SearchResult(hit.id, one.text, one.start, one.end, hit.score, document | place, whole=False)
