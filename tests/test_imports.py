@@ -61,7 +61,7 @@ def test_reading_files_needs_no_torch():
 def test_every_module_imports_alone():
     """In one fresh interpreter, from the last to the first, so that no module leans on another having been imported."""
     paths = (SOURCE / "runnel").rglob("*.py")
-    needs = {"gpu.py": "triton", "gpu_kernels.py": "triton", "triton_math.py": "triton"}  # imported when a GPU kernel is to run
+    needs = {"gpu.py": "triton", "gpu_kernels.py": "triton"}  # imported when a GPU kernel is to run
     paths = [path for path in paths if path.name not in needs or importlib.util.find_spec(needs[path.name])]
     modules = sorted(".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for p in paths)
     loaded_after("import importlib\n" + "\n".join(f"importlib.import_module({m!r})" for m in reversed(modules)))

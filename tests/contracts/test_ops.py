@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from runnel import ops
 from runnel.errors import BackendUnavailable, InputError
-from runnel.ops.backend import KERNELS
+from runnel.ops.backend import _THROUGH_FLA, KERNELS
 
 BACKENDS = {
     "torch": (torch.float64, torch.float32, torch.bfloat16),
@@ -26,7 +26,7 @@ BACKENDS = {
     "gpu": (torch.float32, torch.bfloat16),
     "torch:cuda": (torch.float32,),  # what a GPU falls back on
 }
-THROUGH_FLA = ("ssd", "wkv7")  # their GPU kernels are flash-linear-attention's
+IN_BF16 = ("ssd", "wkv7")  # what flash-linear-attention's chunked kernels round
 
 
 def _marks(backend: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -43,7 +43,7 @@ CASES = [
     for b, dtypes in BACKENDS.items()
     for d in dtypes
     if b not in KERNELS or o.partition("-")[0] in KERNELS[b]
-    if not (INTERPRETED and b == "gpu" and o.startswith(THROUGH_FLA))  # tests/ops/interpreted_fla.py has those
+    if not (INTERPRETED and b == "gpu" and o.partition("-")[0] in _THROUGH_FLA)  # tests/programs/interpreted_fla.py has those
 ]
 CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
 
@@ -85,7 +85,7 @@ def _double(inputs: Inputs) -> Inputs:
 
 def _tolerance(name: str, backend: str, dtype: torch.dtype) -> float | None:
     """Where not that of the output's dtype."""
-    rounds = backend == "gpu" and dtype == torch.bfloat16 and name.startswith(THROUGH_FLA)
+    rounds = backend == "gpu" and dtype == torch.bfloat16 and name.startswith(IN_BF16)
     return FLA_BF16_TOLERANCE if rounds else None
 
 

@@ -57,19 +57,13 @@ def compile_instead_of_launching() -> None:
     JITFunction.run = only_compile
 
 
-def convolution(dtype: torch.dtype, bias: Tensor | None, state: Tensor | None) -> None:
+def convolution_and_norm() -> None:
     from runnel.ops.causal_conv1d.gpu import causal_conv1d_gpu
-
-    x = torch.zeros(200, 256, dtype=dtype, requires_grad=True)
-    y, end = causal_conv1d_gpu(x, torch.zeros(256, 4), bias, CU, state, True)
-    (y.float().sum() + end.sum()).backward()
-
-
-def norm(channels: int) -> None:
     from runnel.ops.gated_rms_norm.gpu import gated_rms_norm_gpu
 
-    y = torch.zeros(20, channels, dtype=torch.bfloat16)
-    gated_rms_norm_gpu(y, y, torch.zeros(channels), 1e-5, 1)
+    x, weight, state = (torch.zeros(shape, requires_grad=True) for shape in ((200, 256), (256, 4), (3, 256, 3)))
+    y, end = causal_conv1d_gpu(x, weight, torch.zeros(256), CU, state, True)
+    (gated_rms_norm_gpu(y, x, torch.zeros(256), 1e-5, 1).sum() + end.sum()).backward()
 
 
 def scan(dtype: torch.dtype, channels: int, cu: Tensor, skip: Tensor | None) -> None:
@@ -97,6 +91,8 @@ def memory(dtype: torch.dtype, heads: int, width: int, size: int, cu: Tensor) ->
 
 def through_fla() -> None:
     """The adapters with bf16 inputs as the backbones pass them; the first of the autotuner's choices stands for all."""
+    import fla.modules.causal_conv1d
+    import fla.modules.norm.layernorm_gated
     import fla.ops.rwkv7
     import fla.ops.simple_gla  # noqa: F401  # before the driver is replaced: they ask it for a real GPU
     from triton.runtime.autotuner import Autotuner
@@ -106,6 +102,7 @@ def through_fla() -> None:
 
     compile_instead_of_launching()
     Autotuner._bench = lambda self, *arguments, config, **options: [0.0] * 3
+    convolution_and_norm()
     for form in ("recurrent", "chunk"):
         ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form  # type: ignore[assignment]
         x, keys = (torch.zeros(200, *shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((4, 64), (1, 128)))
@@ -127,14 +124,10 @@ def own() -> None:
     compile_instead_of_launching()
     one = torch.tensor([0, 1])  # numbers that are 1 are constants to the compiler
     for dtype in (torch.bfloat16, torch.float32):
-        convolution(dtype, torch.zeros(256), torch.zeros(3, 256, 3))
         scan(dtype, 256, CU, torch.zeros(256))
         memory(dtype, 8, 256, 512, CU)
-    convolution(torch.bfloat16, None, None)
     scan(torch.float32, 1, one, None)
     memory(torch.float32, 1, 16, 16, one)
-    for channels in (1536, 8192):
-        norm(channels)
 
 
 if __name__ == "__main__":

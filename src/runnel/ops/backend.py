@@ -25,7 +25,12 @@ from runnel.errors import BackendUnavailable, InputError
 
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
-_THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are from another package
+_THROUGH_FLA = {  # operators whose GPU kernels are from another package
+    "causal_conv1d": "fla.modules.causal_conv1d",
+    "gated_rms_norm": "fla.modules.norm.layernorm_gated",
+    "ssd": "fla.ops.simple_gla",
+    "wkv7": "fla.ops.rwkv7",
+}
 # On the CPU, what pocket-mamba2 is trained with, and mlstm. The other families read with kernels of whole blocks (`backbones`).
 KERNELS = {
     "cpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "ssd"}),

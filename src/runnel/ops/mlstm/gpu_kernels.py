@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from triton.language import constexpr, tensor
 
-from runnel.ops.triton_math import log_sigmoid
-
 
 @triton.jit
 def _input_gate(i: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
@@ -24,8 +22,8 @@ def _input_gate(i: tensor, row: tensor, token: tensor, stop: tensor, head: tenso
 @triton.jit
 def _forget_gate(f: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
     """Return (CHUNK,) logarithms; 0 in holes, which forget nothing."""
-    value = log_sigmoid(tl.load(f + token * row + head, mask=token < stop, other=0.0).to(tl.float32))
-    return tl.where(token < stop, value, 0.0)
+    value = tl.load(f + token * row + head, mask=token < stop, other=0.0).to(tl.float32)
+    return tl.where(token < stop, tl.minimum(value, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(value))), 0.0)  # log sigmoid
 
 
 @triton.jit
