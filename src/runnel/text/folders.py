@@ -73,11 +73,7 @@ class Root:
 
     @classmethod
     def parse(cls, name: str | Path | Root) -> Root:
-        """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file.
-
-        Raises:
-            InputError: there is no such file or folder, or the name is no path.
-        """
+        """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file."""
         if isinstance(name, Root):
             return name
         if not isinstance(name, str | Path):
@@ -117,20 +113,13 @@ class _Rules(NamedTuple):
 
 
 class _Folder(NamedTuple):
-    """A folder to walk.
+    """A folder to walk."""
 
-    Attributes:
-        shown: its path as the user names it.
-        path: its absolute path.
-        below: its path below the root, with a slash at the end; "" for the root.
-        pending: of each list, a file in the folder must still match one.
-    """
-
-    shown: Path
-    path: str
-    below: str
+    shown: Path  # as the user names it
+    path: str  # absolute
+    below: str  # the path below the root, with a slash at the end; "" for the root
     rules: tuple[_Rules, ...]
-    pending: tuple[tuple[Glob, ...], ...]
+    pending: tuple[tuple[Glob, ...], ...]  # of each list, a file in the folder must still match one
 
 
 def find_files(
@@ -139,10 +128,7 @@ def find_files(
     """Yield the files at `paths`, each path once: of a folder first its files, then those of its folders, by name.
 
     Names in folders that begin with a dot, links to folders, links to nothing and indexes of this package are skipped.
-
-    Args:
-        paths: files, folders, and globs such as notes/**/*.md.
-        on_error: called with the error of a folder or .gitignore file that cannot be read (default: raise it).
+    `on_error` is called with the error of a folder or .gitignore file that cannot be read (default: raise it).
     """
     seen: set[str] = set()
     for path in paths:

@@ -34,17 +34,10 @@ _NAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A line of a .gitignore file.
+    """A line of a .gitignore file."""
 
-    Attributes:
-        regex: of a name, or of a path below the folder that the glob belongs to.
-        negated: a match takes back an earlier one.
-        of_names: whether `regex` is compared with names.
-        only_folders: whether files never match.
-    """
-
-    regex: re.Pattern[str]
-    negated: bool
+    regex: re.Pattern[str]  # of a name, or of a path below the folder that the glob belongs to
+    negated: bool  # a match takes back an earlier one
     of_names: bool
     only_folders: bool
 

@@ -1,7 +1,4 @@
-"""Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows in them.
-
-All code that reads rows uses this module, so that the same file raises the same errors everywhere.
-"""
+"""Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows in them."""
 
 from __future__ import annotations
 
@@ -26,20 +23,10 @@ _TEXTS = ("text", "document_text", "query_text", "contents")
 
 
 class Lines:
-    """The lines of an open file with their line ends. They can be read once, which closes the file.
+    """The lines of an open file, plain or packed, with their line ends. They can be read once, which closes the file.
 
-    Args:
-        file: gzip and zstd are unpacked, recognized by their first bytes.
-        name: the file's name, for messages.
-        encoding: None: that of the byte order mark, else UTF-8; after the first line, `self.encoding` has it.
-        newline: as for `io.TextIOWrapper` (default: lines end at line feeds only).
-        longest: the most characters of a line; longer lines are refused (`Limits.unpacked_bytes`).
-        before: returns the number of lines before `file`, if that is part of a larger file; called only for messages.
-        advice: what to do about text in another encoding, for messages.
-
-    Raises:
-        ReadError: damaged, not in this encoding, or a line is too long; the message has the line number.
-        MissingDependency: the file is compressed with zstd, and the zstandard package is missing.
+    The encoding None is that of the byte order mark, else UTF-8; after the first line, `self.encoding` has it. `before` returns
+    the number of lines before `file`, if that is part of a larger file. `advice`: what to do about text in another encoding.
     """
 
     def __init__(
@@ -106,7 +93,7 @@ class LinePlace:
 
 
 def read_head(path: str | Path, size: int) -> bytes:
-    """Read the first `size` bytes of a file, unpacked. Raises as `read_lines`."""
+    """Read the first `size` bytes of a file, unpacked."""
     with open_bytes(Path(path).absolute()) as file:
         try:
             return unpacked(file, str(path)).read(size)
@@ -131,11 +118,7 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_object(line: str, where: object) -> dict[str, Any]:
-    """Parse a line as a JSON object.
-
-    Raises:
-        ReadError: the line is not a JSON object; the message begins with `where`.
-    """
+    """Parse a line as a JSON object."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -146,11 +129,7 @@ def parse_object(line: str, where: object) -> dict[str, Any]:
 
 
 def parse_document(row: Mapping[str, Any], where: object) -> Document:
-    """Return a document from a JSON row with an id, a text and optionally a title, which is put before the text.
-
-    Raises:
-        ReadError: the id or the text is missing.
-    """
+    """Return a document from a JSON row with an id, a text and optionally a title, which is put before the text."""
     key, text = (next((row[k] for k in names if k in row), None) for names in (_IDS, _TEXTS))
     if not isinstance(key, str | int) or key == "" or not isinstance(text, str):
         raise ReadError(f'{where}: expected "id" (or "_id", "docid") and "text", got {"an empty id" if key == "" else keys(row)}')
@@ -163,25 +142,14 @@ def keys(row: Mapping[str, Any]) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
-    """Return a text of a row.
-
-    Raises:
-        InputError: it is missing or not a text.
-    """
+    """Return a text of a row."""
     if not isinstance(row.get(name), str):
         raise InputError(f'{where}: expected a text as "{name}", got {_got(row, name)}')
     return str(row[name])
 
 
 def texts_of(row: Mapping[str, Any], name: str, where: object, default: list[str] | None = None) -> list[str]:
-    """Return a list of texts of a row; a text alone is a list of one.
-
-    Args:
-        default: for a row without this key; None: it must have it.
-
-    Raises:
-        InputError: it is missing or something else.
-    """
+    """Return a list of texts of a row; a text alone is a list of one. A key without a default must be there."""
     values = row.get(name, default)
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
@@ -211,11 +179,7 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # raised by reading from `un
 
 
 def unpacked(file: BinaryIO, name: str) -> BinaryIO:
-    """Return a file's unpacked content; gzip and zstd are recognized by the first bytes.
-
-    Raises:
-        MissingDependency: the file is packed with zstd and the zstandard package is missing.
-    """
+    """Return a file's unpacked content; gzip and zstd are recognized by the first bytes."""
     if not hasattr(file, "peek"):
         file = io.BufferedReader(file)  # type: ignore[type-var]
     head = file.peek(4)

@@ -26,12 +26,7 @@ _TOKEN = re.compile(rf"[{_CHARACTERS}]|{_WORD}(?:[-\u2010\u00ad][^\S\n]*+\n\s*+{
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Words in which a quote differs from a text; one of `quote` and `text` is "" if words were added or left out.
-
-    Attributes:
-        quote: as in the quote.
-        text: as in the text, characters [start, end).
-    """
+    """Words in which a quote differs from the characters [start, end) of a text; "" where words were added or left out."""
 
     quote: str
     text: str
@@ -78,9 +73,7 @@ class _Tokens:
 def nearest(quote: str, text: str, fold: Callable[[str], str], equal: Callable[[str, str], bool]) -> Nearest | None:
     """Return the stretch of `text` with the most words of `quote` in order; None if they share no word.
 
-    Args:
-        fold: returns the form in which words are compared.
-        equal: whether two stretches have the same words; such differences are not reported.
+    Words are compared in the form that `fold` returns. Stretches that are `equal` are not reported as changed.
     """
     fold = cache(fold)
     wanted, tokens = _tokens(quote, fold), _tokens(text, fold)

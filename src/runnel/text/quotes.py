@@ -133,19 +133,12 @@ def _occurrences(part: str, text: str) -> Iterator[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Letters:
-    """The letters of a text.
-
-    Attributes:
-        folded: (S,) characters.
-        origin: (S,) int64, the character of the text that each comes from.
-        first: (S,) bool, whether it is the first letter of that character.
-        gaps: (S,) uint8, the kind of gap before each letter.
-    """
+    """The S letters of a text."""
 
     folded: str
-    origin: np.ndarray
-    first: np.ndarray
-    gaps: np.ndarray
+    origin: np.ndarray  # (S,) int64, the character of the text that each comes from
+    first: np.ndarray  # (S,) bool, whether it is the first letter of that character
+    gaps: np.ndarray  # (S,) uint8, the kind of gap before each letter
 
 
 def _letters(text: str, *, fold_case: bool = True) -> _Letters:
@@ -217,11 +210,9 @@ def _is_unspaced(codes: np.ndarray) -> np.ndarray:
 
 
 def _equal(quote: _Letters, text: _Letters, original: str, *, signed: bool) -> Iterator[tuple[int, int]]:
-    """Yield the characters [start, end) of each stretch of the text with the letters and gaps of the quote.
+    """Yield the characters [start, end) of each stretch of the text (`original`) with the letters and gaps of the quote.
 
-    Args:
-        original: the text itself.
-        signed: the quote begins with a dash that belongs to its first word.
+    `signed`: the quote begins with a dash that belongs to its first word.
     """
     length, compared = len(quote.folded), 0
     at = text.folded.find(quote.folded)

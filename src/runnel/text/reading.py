@@ -38,11 +38,7 @@ class Decoded:
 
 
 def open_bytes(path: str | Path) -> BinaryIO:
-    """Open a file for reading; "-" is standard input.
-
-    Raises:
-        ReadError: missing, a directory, or not readable; the message says what to do.
-    """
+    """Open a file for reading; "-" is standard input."""
     name = str(path)
     try:
         return sys.stdin.buffer if name == "-" else open(path, "rb")
@@ -80,9 +76,6 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     The encoding is `encoding`; else that of a byte order mark; else UTF-8 if the bytes are valid UTF-8; else the one declared
     in `markup` (html, xml); else UTF-16 without a mark if every second byte is NUL; else Windows' Western European encoding
     (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
-
-    Args:
-        name: the file's name, for messages.
     """
     if encoding is not None:
         return Decoded(_decode(data, encoding, name), encoding)

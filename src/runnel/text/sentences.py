@@ -82,22 +82,15 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
 
 def split_paragraphs(text: str) -> np.ndarray:
-    """Split a text into its blocks (see the module docstring): paragraphs, headings, list items, table rows.
-
-    Returns:
-        (S, 2) int64 spans as from `split_sentences`, of any length.
-    """
+    """Split a text into its blocks: paragraphs, headings, list items, table rows. (S, 2) as from `split_sentences`."""
     return tile([start for start, _ in _blocks(text)], len(text))
 
 
 def split_clauses(text: str, language: str = "en") -> np.ndarray:
-    """Split a text into clauses, the parts of the units of the single-pass scanning paper.
+    """Split a text into clauses, the parts of paper E's units. (S, 2) as from `split_sentences`.
 
     Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, and pieces that are still
     longer every 50 words. Unlike the published code, no text is dropped or rewritten: the spans tile the text.
-
-    Returns:
-        (S, 2) int64 spans as from `split_sentences`.
     """
     starts: list[int] = []
     for start, end in split_sentences(text, language).tolist():
@@ -263,11 +256,9 @@ class SentenceTokens:
     """The units of a text as ranges of its tokens.
 
     Attributes:
-        text: the text.
         spans: (S, 2) int64 characters; they tile the text.
         ids: (T,) int32 token ids of the whole text.
-        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it; a unit of only control characters,
-            say, may have none.
+        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none.
         ends: (S,) int64: the token at which a unit is scored: its last token with a visible character, or its last token
             if none is visible. Meaningless for a unit without tokens.
     """
@@ -302,11 +293,6 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
     Source: paper E scores a sentence at its last token. Its released weights were trained on "clauses": clauses joined until
     they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
     Differs: no text is dropped, so a unit's span may end with whitespace; the scored position ignores it.
-
-    Args:
-        pieces: the tokens of `text` in order, with offsets into it.
-        unit: "sentence" (`split_sentences`), "clauses", or "paragraph" (`split_paragraphs`).
-        language: for sentence boundaries.
     """
     check_unit(unit)
     if unit == "paragraph":
@@ -318,11 +304,7 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
 
 
 def whole_spans(spans: object) -> np.ndarray:
-    """Return a user's spans as an array (n, 2) int64.
-
-    Raises:
-        InputError: they are not pairs of whole numbers.
-    """
+    """Return a user's spans as an array (n, 2) int64; InputError if they are not pairs of whole numbers."""
     try:
         array = np.asarray(spans)
     except ValueError:  # rows of different lengths
@@ -346,15 +328,7 @@ def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> Sente
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
-    """Assign each token to the sentence it starts in.
-
-    Args:
-        spans: (S, 2) int64 from a `split_` function, tiling the text.
-        encoded: the tokens of the same text.
-
-    Returns:
-        (S + 1,) int64 as `SentenceTokens.bounds`.
-    """
+    """Assign each token to the sentence, of spans (S, 2) that tile the text, it starts in: `SentenceTokens.bounds`."""
     bounds = np.append(_count([encoded], spans[:, 0])[1], len(encoded))
     bounds[0] = 0
     return bounds if len(spans) else np.zeros(1, dtype=np.int64)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,11 +21,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Shard `number` of `count`, from 1.
-
-    Raises:
-        InputError: the number is outside 1 to `count`.
-    """
+    """Shard `number` of `count`, from 1."""
 
     number: int
     count: int
@@ -36,10 +33,10 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Parse a shard written as 2/8."""
-        i, slash, n = text.partition("/")
-        if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
+        found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {text!r}")
-        return cls(int(i), int(n))
+        return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
@@ -68,19 +65,15 @@ def _line_start(file: BinaryIO, at: int) -> int:
     """Return the first offset from `at` on where a line starts, else the end of the file."""
     if at <= 0:
         return 0
-    place = file.seek(at - 1)
-    while piece := file.read(_PIECE):
-        newline = piece.find(b"\n")
-        if newline >= 0:
-            return place + newline + 1
-        place += len(piece)
-    return place
+    file.seek(at - 1)
+    file.readline()
+    return file.tell()
 
 
 def count_lines(file: BinaryIO, end: int) -> int:
     r"""Return how many lines end (at \n, \r or \r\n, as Python reads text) before byte `end`, which starts a line."""
     count, behind_return = 0, False
-    for piece in _pieces(file, 0, end):
+    for piece in iter(partial(FileRange(file, 0, end).read, _PIECE), b""):
         count += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
         count -= behind_return and piece.startswith(b"\n")
         behind_return = piece.endswith(b"\r")
@@ -89,10 +82,7 @@ def count_lines(file: BinaryIO, end: int) -> int:
 
 def range_sha256(file: BinaryIO, start: int, end: int) -> str:
     """Return the SHA-256 of the bytes [start, end)."""
-    digest = hashlib.sha256()
-    for piece in _pieces(file, start, end):
-        digest.update(piece)
-    return digest.hexdigest()
+    return hashlib.file_digest(FileRange(file, start, end), "sha256").hexdigest()
 
 
 class FileRange(io.RawIOBase):
@@ -114,15 +104,3 @@ class FileRange(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
-    file.seek(start)
-    left = end - start
-    while left and (piece := file.read(min(_PIECE, left))):
-        left -= len(piece)
-        yield piece
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()

@@ -107,11 +107,7 @@ class TokenStream(Protocol):
         """Return all that is needed to continue later, as JSON text for `restore`."""
 
     def restore(self, saved: str) -> None:
-        """Continue where `save` was called.
-
-        Raises:
-            StateError: `saved` is not a result of `save` of this kind of stream.
-        """
+        """Continue where `save` was called."""
 
 
 class Tokenizer(ABC):
@@ -134,16 +130,7 @@ class Tokenizer(ABC):
 
     @staticmethod
     def load(folder: str | Path, *, begin: Marker = None, end: Marker = None) -> Tokenizer:
-        """Read the tokenizer of a model folder.
-
-        Args:
-            folder: a local model folder.
-            begin, end: markers that replace those of the folder's files.
-
-        Raises:
-            CheckpointError: no tokenizer in the folder, or a file is damaged.
-            InputError: a marker is not in the vocabulary.
-        """
+        """Read the tokenizer of a model folder. `begin` and `end` are markers that replace those of the folder's files."""
         # imported here because both derive from this class
         from runnel.text.library import LibraryTokenizer
         from runnel.text.world import WorldTokenizer
@@ -165,12 +152,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Encoded:
-        """Encode a text of any length, without special tokens.
-
-        Raises:
-            InputError: the text contains a lone surrogate, or a special token's text that this tokenizer cannot encode as
-                ordinary text.
-        """
+        """Encode a text of any length, without special tokens."""
 
     def is_empty(self, text: str) -> bool:
         """Return whether a text has nothing to read: it is whitespace, or has no token, as U+200B or NUL in many models."""
@@ -194,11 +176,7 @@ class Tokenizer(ABC):
         """Return a stream to feed text to. `position` is the offset of its first character."""
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
-        """Encode a text given in pieces, cut anywhere, in bounded memory.
-
-        Yields:
-            Tokens in order; the offsets refer to the joined text. Joined, they equal `encode` of the joined text.
-        """
+        """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order."""
         stream = self.stream()
         waiting: list[str] = []
         chars = 0
@@ -214,11 +192,7 @@ class Tokenizer(ABC):
         yield from _nonempty(stream.finish())
 
     def token_id(self, token: str) -> int:
-        """Return the id of a token, which may be special.
-
-        Raises:
-            InputError: no such token; the message names the nearest.
-        """
+        """Return the id of a token, which may be special."""
         number = self.vocabulary.get(token)
         if number is None:
             near = difflib.get_close_matches(token, [name for name in self.vocabulary if len(name) < 40], n=1)
@@ -227,11 +201,7 @@ class Tokenizer(ABC):
         return number
 
     def marker_id(self, marker: Marker) -> int | None:
-        """Return the id of a marker given as a token or an id.
-
-        Raises:
-            InputError: it is not in the vocabulary.
-        """
+        """Return the id of a marker given as a token or an id."""
         if marker is None or isinstance(marker, str):
             return None if marker is None else self.token_id(marker)
         most = max(self.vocab_size, self.marker_rows)
@@ -240,11 +210,7 @@ class Tokenizer(ABC):
         return marker
 
     def markers(self) -> tuple[int, int]:
-        """Return the ids that begin and end a text or, for an encoder, a block.
-
-        Raises:
-            CheckpointError: the tokenizer lacks one of them.
-        """
+        """Return the ids that begin and end a text or, for an encoder, a block."""
         if self.begin_id is None or self.end_id is None:
             raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's tokenizer lacks one")
         return self.begin_id, self.end_id
@@ -289,11 +255,7 @@ def unencodable(texts: Iterable[str], error: Exception) -> InputError:
 
 
 def unpack_saved(saved: str, *kinds: type) -> list[Any]:
-    """Read the JSON list of a stream's `save`, checking types, surrogates in text and the range of offsets.
-
-    Raises:
-        StateError: it is not such a list.
-    """
+    """Read the JSON list of a stream's `save`, checking types, surrogates in text and the range of offsets."""
     try:
         values = json.loads(saved)
         "".join(value for value in values if isinstance(value, str)).encode()

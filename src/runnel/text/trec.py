@@ -18,11 +18,7 @@ MOST_GRADE = 1_000_000  # trec_eval counts grades in 32 bits, and has a counter 
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format.
-
-    Raises:
-        InputError: a line has another form, a grade is beyond `MOST_GRADE`, or a document is judged twice with different grades.
-    """
+    """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format."""
     qrels: dict[str, dict[str, int]] = {}
     first = True
     for where, line in read_lines(path):
@@ -58,7 +54,7 @@ def as_grade(value: Any) -> int:
 
 
 def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
-    """Read query id -> document ids, best first, ties by id, at most `depth`. Arguments and errors: as `read_scores`."""
+    """Read query id -> document ids, best first, ties by id, at most `depth`; files as in `read_scores`."""
     keys: dict[str, array[float]] = {}
     names: dict[str, list[str]] = {}
     for _, query, name, score in _read(path):
@@ -74,12 +70,8 @@ def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]
 def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     """Return query id -> document id -> score, of a run.
 
-    Args:
-        path: a TREC run (query Q0 document rank score tag); MS MARCO's tab-separated query, document, rank, of which the score is
-            the negative rank; or its top-1000 file of query, document, query text, document text, whose order is kept.
-
-    Raises:
-        InputError: a line is none of these, a score is not finite, or a query lists a document twice.
+    It is a TREC run (query Q0 document rank score tag); MS MARCO's tab-separated query, document, rank, of which the score is the
+    negative rank; or its top-1000 file of query, document, query text, document text, whose order is kept.
     """
     run: dict[str, dict[str, float]] = {}
     for where, query, name, score in _read(path):

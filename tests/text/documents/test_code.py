@@ -79,7 +79,6 @@ def test_python():
         ("public final class Cart {\n    private int count() {\n        here\n", "here", ("Cart",)),  # a method without a keyword
         ("function f()\n  here\nend\nx\n", "x", ()),
         ("definitely = 1\nclassify(x)\n", "classify", ()),
-        ("return function_of(x)\n", "return", ()),
     ],
 )
 def test_other_languages(text, inner, headings):
@@ -104,12 +103,10 @@ def test_any_text(text):
     check(read_code(Decoded(text, "utf-8")))
 
 
-@pytest.mark.parametrize(
-    "line", ["export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000]
-)
-def test_hostile_lines_take_no_time(line):
+def test_hostile_lines_take_no_time():
     start = time.process_time()
-    read(line)
+    for line in ("export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000):
+        read(line)
     assert time.process_time() - start < 5
 
 

@@ -58,16 +58,7 @@ def test_missing_pages_are_told_and_no_name_leaves_the_archive(tmp_path):
     assert "secret" not in document.text and "root:" not in document.text
     assert document.text.endswith("fine")
     outside = f"'../secret.xhtml', {str(tmp_path / 'secret.xhtml')!r}, '../../etc/passwd' and 1 more"
-    assert document.warnings == (f"4 pages are missing from the book: {outside}",)
-
-
-def test_many_missing_pages_are_one_warning(tmp_path):
-    epub(tmp_path / "a.epub", ["<p>fine</p>"], spine=["text/chapter%200.xhtml", *(f"{i}.xhtml" for i in range(5000))])
-    assert read(tmp_path / "a.epub").warnings == (
-        "5,000 pages are missing from the book: 'OEBPS/0.xhtml', 'OEBPS/1.xhtml', 'OEBPS/2.xhtml' and 4,997 more",
-    )
-    epub(tmp_path / "b.epub", ["<p>fine</p>"], spine=["gone.xhtml"])
-    assert read(tmp_path / "b.epub").warnings == ("the page 'OEBPS/gone.xhtml' is missing from the book",)
+    assert document.warnings == (f"pages are missing from the book (4): {outside}",)
 
 
 @pytest.mark.parametrize("part", ["META-INF/container.xml", "OEBPS/book.opf"])

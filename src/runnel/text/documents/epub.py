@@ -15,7 +15,6 @@ from runnel.text.reading import decode
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/x-dtbook+xml")
-
 _SHOWN = 3  # names in a warning
 
 
@@ -26,12 +25,11 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     locked = _locked(archive)
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     canonical = Canonical()
-    unknown: list[str] = []
     missing: list[str] = []
     for reference in (e for e in package.iter() if tag(e) == "itemref"):
         item = items.get(reference.get("idref"))
         if item is None:
-            unknown.append(repr(reference.get("idref")))
+            missing.append(repr(reference.get("idref")))
             continue
         if item.get("media-type", _PAGES[0]) not in _PAGES:
             continue  # only a picture
@@ -46,22 +44,11 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
             continue
         add_page(canonical, decode(archive.read(name), name, markup=True).text)
         limits.check_unpacked(canonical.length, "the text of the book")
-    if unknown:
-        canonical.warnings.append(
-            f"the reading order names {_list_names(unknown)}, which {'is' if len(unknown) == 1 else 'are'} not in the book"
-        )
     if missing:
-        pages = f"the page {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} pages are"
-        canonical.warnings.append(f"{pages} missing from the book" + (f": {_list_names(missing)}" if len(missing) > 1 else ""))
+        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
     title = next((e.text for e in package.iter() if tag(e) == "title"), None)
     return canonical.finish("epub", title=title)
-
-
-def _list_names(names: list[str]) -> str:
-    """List the first names and the number of the others."""
-    if len(names) <= _SHOWN:
-        return ", ".join(names)
-    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN:,} more"
 
 
 def _package_name(archive: Archive) -> str:

@@ -47,11 +47,7 @@ class Ocr:
             raise InputError(f"the OCR command {self.command!r} cannot be parsed ({error}); check its quotes") from error
 
     def read(self, png: bytes) -> str:
-        """Return the text of a picture.
-
-        Raises:
-            ReadError: the command fails, takes too long, or prints other bytes than UTF-8; the message has the reason alone.
-        """
+        """Return the text of a picture."""
         with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
             image = Path(folder) / "page.png"
             image.write_bytes(png)

@@ -12,11 +12,7 @@ from runnel.text.documents.archive import Archive
 
 
 def parse(archive: Archive, name: str) -> Element:
-    """Return the root element of a part.
-
-    Raises:
-        ReadError: the part is missing, is not valid XML, or declares entities.
-    """
+    """Return the root element of a part."""
     try:
         return ElementTree.fromstring(archive.read_xml(name))
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an encoding that the parser does not know

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf, needing
 from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
@@ -28,8 +27,7 @@ _PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
 _NUMBERING = 12  # extra characters that a heading may have over its title in the outline: "Chapter 3: "
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     level: int
     title: str
 
@@ -37,15 +35,8 @@ class _Entry:
 def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None) -> DocumentText:
     """Read the text of all pages in PDFium's order. Pages are opened one at a time.
 
-    Words hyphenated at a line end are joined, keeping the hyphen if the document writes the word with it elsewhere.
-    Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, notes and running heads.
-
-    Args:
-        recognized: by number, from 1, the text that OCR found on pages that are pictures.
-
-    Raises:
-        ScannedPdf: no page has text, and some are pictures.
-        ReadError: encrypted, damaged, without pages, or without any text; the message says what to do.
+    Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, hyphens and running heads.
+    `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
     with needing("reading PDF needs pypdfium2", "documents"):
         import pypdfium2
@@ -81,7 +72,7 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
             length += len(text)
             limits.check_unpacked(length, "the text of the PDF")
         advice = {} if recognized is None else {"advice": "OCR found no text on them"}
-        return _build(texts, outline, faults, scanned, _title(document), **advice)
+        return _build(texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice)
     finally:
         document.close()
 
@@ -102,10 +93,6 @@ def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
         if page is not None and title:
             entries.setdefault(page, []).append(_Entry(bookmark.level + 1, title))
     return entries
-
-
-def _title(document: PdfDocument) -> str | None:
-    return document.get_metadata_value("Title") or None
 
 
 def _plain(text: str) -> str:

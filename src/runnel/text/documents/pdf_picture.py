@@ -19,7 +19,7 @@ from runnel.errors import ReadError, needing
 from runnel.records import Places
 
 if TYPE_CHECKING:
-    from pypdfium2 import PdfPage, PdfTextPage
+    from pypdfium2 import PdfPage
 
 Box = tuple[float, float, float, float]
 PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
@@ -70,12 +70,7 @@ def page_part(text: str, places: Places, start: int, end: int) -> PagePart | Non
 
 
 def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, Any]:
-    """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many pixels.
-
-    Raises:
-        ReadError: the file cannot be read, or has no such page.
-        MissingDependency: pypdfium2 or Pillow is not installed.
-    """
+    """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many pixels."""
     with needing("pictures of pages need pypdfium2 and pillow", "documents"):
         import PIL.Image  # noqa: F401  (PDFium's bitmaps need it)
         import pypdfium2
@@ -97,9 +92,12 @@ def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[st
 
 
 def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
+    from pypdfium2 import raw
+
     layer = page.get_textpage()
     try:
-        found = _find(_letters(_characters(layer)), part)
+        characters = [chr(raw.FPDFText_GetUnicode(layer, number)) for number in range(layer.count_chars())]
+        found = _find(_letters(characters), part)
         if found is None:
             return []
         first, last = found
@@ -107,13 +105,6 @@ def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
         return _lines([_on_picture(page, layer.get_rect(number)) for number in pieces])
     finally:
         layer.close()
-
-
-def _characters(layer: PdfTextPage) -> list[str]:
-    """Return the characters of a page, at the places that PDFium counts."""
-    from pypdfium2 import raw
-
-    return [chr(raw.FPDFText_GetUnicode(layer, number)) for number in range(layer.count_chars())]
 
 
 def _letters(characters: str | list[str]) -> tuple[str, list[int]]:

@@ -33,11 +33,9 @@ def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> lis
     """Return the pages as paragraphs separated by empty lines.
 
     Running heads, running feet and page numbers are removed: first and last lines that three pages within nine have in common,
-    apart from the page's number. Such a line is kept once, where it first occurs, if its words occur nowhere else.
-
-    Args:
-        texts: results of `page_text`.
-        titles: of the outline, by page from 0; a line that contains one of its page's titles is kept.
+    apart from the page's number. Such a line is kept once, where it first occurs, if its words occur nowhere else. A line with
+    a title of the outline (`titles`, by page from 0) stays. Words split at a line end are joined, with their hyphen if the
+    document writes the word with it elsewhere.
     """
     pages = _without_furniture(list(texts), titles)
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]

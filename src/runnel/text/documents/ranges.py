@@ -16,14 +16,8 @@ _ROWS_NAMED = 5
 def span_of(document: DocumentText, name: str, by: By, start: int | None, end: int | None) -> tuple[int, int]:
     """Return the characters [start, end) of a range.
 
+    `start` and `end` are characters [start, end) from 0, or lines or pages from 1 with both ends; None: from or to the end.
     A page begins with its first block and ends where a block of a later page begins.
-
-    Args:
-        name: of the document, for messages.
-        start, end: characters [start, end) from 0, or lines or pages from 1 with both ends; None: from or to the end.
-
-    Raises:
-        InputError: the range is outside of the document, or it has no pages.
     """
     count = {"character": len(document.text), "line": document.text.count("\n") + 1, "page": document.pages or 0}[by]
     if by == "page" and not count:
@@ -43,15 +37,7 @@ def span_of(document: DocumentText, name: str, by: By, start: int | None, end: i
 
 
 def choose_row(documents: Sequence[DocumentText], name: str, row: str | None) -> DocumentText:
-    """Return the document of a file, or of the row with an id.
-
-    Args:
-        documents: all of the file.
-        name: of the file, for messages.
-
-    Raises:
-        InputError: a file of rows needs an id, has no row with this id, or the file has no rows.
-    """
+    """Return the document of a file, or of the row with an id."""
     if len(documents) == 1 and documents[0].id is None:
         if row is not None:
             raise InputError(f"{name} has no rows; omit the row")

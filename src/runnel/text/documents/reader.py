@@ -258,15 +258,12 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _checked(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    if "missing" in answer:
-        raise MissingDependency(f"{name}: {answer['missing']}")
-    if "unsupported" in answer:
-        raise UnsupportedKind(f"{name}: {answer['unsupported']}")
-    if "scanned" in answer:
-        raise ScannedPdf(f"{name}: {answer['refused']}", answer["scanned"])
-    if "refused" in answer:
-        raise ReadError(f"{name}: {answer['refused']}")
-    return answer
+    if "refused" not in answer:
+        return answer
+    message = f"{name}: {answer['refused']}"
+    if answer.get("scanned"):
+        raise ScannedPdf(message, answer["scanned"])
+    raise {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)(message)
 
 
 @contextmanager
@@ -313,12 +310,8 @@ def files_at(
 ) -> Iterator[tuple[str, bool]]:
     """Yield the names of the files at `paths`, each file once, and whether the user named it: those of folders were found.
 
-    A folder that cannot be read, a glob without files, and pipes and devices in folders are added to `skipped`.
-
-    Args:
-        paths: files, folders and globs; "-" is standard input. Files need not exist.
-        selection: which files of folders to read; None: all that git would not ignore.
-        report: receives a line for each folder without files ("note: ...") and each error ("error: ...").
+    A folder that cannot be read, a glob without files, and pipes and devices in folders are added to `skipped`. `report` receives
+    a line for each folder without files ("note: ...") and each error ("error: ...").
     """
 
     def fail(name: str, reason: str) -> None:

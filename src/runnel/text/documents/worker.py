@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency, ReadError, RunnelError, ScannedPdf, UnsupportedKind
+from runnel.errors import ReadError, RunnelError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.docx import read_docx
@@ -70,14 +70,8 @@ def _answer(request: Request) -> dict[str, Any]:
         if "part" in request:
             return {"picture": draw_page(path, PagePart(**request["part"]), request["pixels"])}
         return {"document": PARSERS[request["kind"]](path, limits, request).to_wire()}
-    except MissingDependency as error:
-        return {"missing": str(error)}
-    except UnsupportedKind as error:
-        return {"unsupported": str(error)}
-    except ScannedPdf as error:
-        return {"scanned": error.pages, "refused": str(error)}
     except RunnelError as error:
-        return {"refused": str(error)}
+        return {"refused": str(error), "error": type(error).__name__, "scanned": getattr(error, "pages", None)}
     except MemoryError:
         return {"refused": f"it needs more than {limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"}
     except Exception as error:  # damaged files make parsers raise anything; the caller reports it with the file's name
