@@ -8,7 +8,6 @@ from helpers.tiny import tiny_model, write_tokenizer
 from safetensors.torch import save_file
 
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.errors import CheckpointError
 from runnel.models import describe
 from runnel.models.base import load_model
 from runnel.models.describe import describe_model
@@ -50,24 +49,18 @@ def bare(folder: Path) -> Path:
     return folder
 
 
-def test_a_model_folder(folder: Path, unread: None) -> None:
+def test_the_same_as_loading(folder: Path, unread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = describe_model(str(folder))
+    monkeypatch.undo()  # now tensors may be read
+    model, weights = load_model(folder), list(load_model(folder).backbone.parameters())
     assert list(facts) == KEYS
     assert (facts["model"], facts["path"], facts["problem"]) == (str(folder), str(folder), None)
     assert (facts["architecture"], facts["layout"], facts["title"]) == ("mamba2", "Mamba-2, runnel layout", "Mamba-2")
-    assert (facts["layers"], facts["width"], facts["vocabulary"]) == (2, 32, 128)
-    assert facts["config"] == Mamba2Config(128, 32, 2, state_size=16, head_size=16).to_dict()
-    assert facts["embedding_parameters"] == 128 * 32
+    assert (facts["layers"], facts["width"], facts["vocabulary"], facts["embedding_parameters"]) == (2, 32, 128, 128 * 32)
+    assert facts["config"] == model.backbone.config.to_dict()
     assert facts["tokenizer"] == {"kind": "library", "file": "tokenizer.json", "tokens": 123}
     assert facts["markers"] == {"begin": {"id": 2, "token": "[CLS]"}, "end": {"id": 3, "token": "[SEP]"}}
-    assert facts["templates"]["sentences"] == "{begin}{query}{end}{document}"
-    assert facts["prompts"] == {"query": "a river runs: "}
-    assert facts["gpu"] is None or facts["gpu"]["memory_bytes"] > 1e9
-
-
-def test_the_same_as_loading(folder: Path) -> None:
-    facts, model = describe_model(str(folder)), load_model(folder)
-    weights = list(model.backbone.parameters())
+    assert facts["prompts"] == model.prompts
     assert facts["weight_bytes"] == sum(p.numel() * p.element_size() for p in weights)
     assert facts["parameters"] == sum(p.numel() for p in weights)
     assert facts["dtype"] == str(model.backbone.embeddings.weight.dtype).removeprefix("torch.")
@@ -79,8 +72,8 @@ def test_the_same_as_loading(folder: Path) -> None:
         for name, head in model.heads.items()
     }
     assert facts["templates"] == {name: str(template) for name, template in model.templates.items()}
-    assert facts["markers"]["begin"]["id"] == model.tokenizer.begin_id
     assert facts["step_tokens"] == model.engine.step_tokens
+    assert facts["gpu"] is None or facts["gpu"]["memory_bytes"] > 1e9
 
 
 def test_the_built_in_model(unread: None) -> None:
@@ -131,22 +124,6 @@ def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> 
     assert facts["longest_step_tokens"] == (steps if steps < 64 else steps - steps % 64)
     assert facts["fits"]["float32"] == (steps > 0)
     assert facts["fits"]["bfloat16"] == (free >= 10**5)
-
-
-def test_a_model_folder_that_cannot_be_loaded_is_refused(folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    config = (folder / "config.json").read_text()
-    for changed in (config.replace('"version": 1', '"version": 9'), config.replace('"kind": "end_', '"kind": "no_'), "{"):
-        if changed == config:
-            continue
-        (tmp_path / "config.json").write_text(changed)
-        with pytest.raises(CheckpointError) as told:
-            describe_model(str(tmp_path))
-        with pytest.raises(CheckpointError) as loading:
-            load_model(tmp_path)
-        message = str(told.value).split(" (")[0]
-        assert str(loading.value).startswith(message) and len(message) > 20
 
 
 def test_a_transformer_with_its_classifier(tmp_path: Path, unread: None) -> None:

@@ -101,43 +101,28 @@ def test_info_describes_both_heads(folder):
     assert sorted(facts["files"]) == [EMBEDDER, RERANKER]
 
 
-def test_the_embedder_alone_cannot_rerank(folder):
+def test_one_half_does_not_do_the_other_s_job(folder):
     with pytest.raises(CheckpointError, match="has no 'rerank' head"):
         load(Reranker, folder / EMBEDDER)
-
-
-def test_the_reranker_alone_is_refused(folder):
-    with pytest.raises(CheckpointError, match=r"holds a reranker \(reranker\.\*\) without the embedder whose states it reads"):
+    with pytest.raises(CheckpointError, match="without the embedder"):
         load(Reranker, folder / RERANKER)
-
-
-def test_training_refuses_a_state_reranker(folder):
-    with pytest.raises(InputError, match="scores a state, or the mean of a pair, which cannot be trained here"):
+    with pytest.raises(InputError, match="cannot be trained here"):
         make_pair(load(Reranker, folder).model, "a", "b")
 
 
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        (
-            EMBEDDER,
-            {"vit.embeddings.weight": torch.zeros(1)},
-            r"unexpected tensor 'vit.embeddings.weight'; an EmbeddingRWKV model",
-        ),
-        (
-            EMBEDDER,
-            {"head.new_head.fc1.weight": torch.zeros(1)},
-            "unexpected tensor 'head.new_head.fc1.weight'; EmbeddingRWKV has",
-        ),
-        (EMBEDDER, {"head.retr_head.fc2.weight": None}, r"head.retr_head.: missing tensor 'fc2.weight'"),
-        (RERANKER, {"reranker.head.2.weight": None}, r"reranker.: missing tensor 'linear.weight'"),
+        (EMBEDDER, {"vit.embeddings.weight": torch.zeros(1)}, "unexpected tensor 'vit.embeddings.weight'"),
+        (EMBEDDER, {"head.new_head.fc1.weight": torch.zeros(1)}, "unexpected tensor 'head.new_head.fc1.weight'"),
+        (EMBEDDER, {"head.retr_head.fc2.weight": None}, "missing tensor 'fc2.weight'"),
+        (RERANKER, {"reranker.head.2.weight": None}, "missing tensor 'linear.weight'"),
         (RERANKER, {"reranker_layer_idx": [0, 3]}, r"reads the layers \[0, 3\], the backbone has 3"),
-        (RERANKER, {"reranker_layer_idx": [0]}, r"has 2 layers of 2 heads of 64 and reads 1 of the 3 layers"),
+        (RERANKER, {"reranker_layer_idx": [0]}, "reads 1 of the 3 layers"),
     ],
 )
 def test_other_checkpoints_are_refused(folder, tmp_path, file, changes, message):
-    for path in folder.iterdir():
-        shutil.copy(path, tmp_path)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     tensors = torch.load(tmp_path / file, weights_only=True) | changes
     torch.save({name: tensor for name, tensor in tensors.items() if tensor is not None}, tmp_path / file)
     with pytest.raises(CheckpointError, match=message):

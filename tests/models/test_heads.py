@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError
-from runnel.models.base import HEADS
-from runnel.models.heads import PARTS, EndScore, Head, MatchScore, VectorRelevance, VectorScore, known, vector_head
+from runnel.models.heads import PARTS, MatchScore, VectorScore, known, vector_head
 from runnel.models.lexical import FEATURES
 from runnel.request import Result
 
@@ -64,14 +63,6 @@ def test_the_calibration_is_a_factor_and_a_summand():
         torch.testing.assert_close(head(*drawn(5)), before * 0.5 - 2)
 
 
-def test_is_made_again_from_its_options_and_weights():
-    head = stirred()
-    again = HEADS["vector_score"](D, **head.options)
-    again.load_state_dict(head.state_dict())
-    assert torch.equal(again(*drawn(4)), head(*drawn(4)))
-    assert sum(p.numel() for p in VectorScore(384).parameters()) < 100_000
-
-
 def test_every_part_learns():
     head = stirred().train()
     F.log_softmax(head(*drawn(6)), 0)[2].backward()
@@ -90,12 +81,7 @@ def test_a_head_asks_for_what_it_pools(pooling):
     assert head.pooled(result).tolist() == [[3.0 if pooling == "mean" else 1.0] * D]
 
 
-def test_what_heads_say_of_themselves(tmp_path: Path):
-    heads = {name: head for name, head in HEADS.items() if issubclass(head, Head)}
-    assert [name for name, head in heads.items() if head.matches] == ["match_score"]
-    assert [name for name, head in heads.items() if head.stored] == ["vector_score", "vector_relevance"]
-    assert EndScore(D, pooling="cls").options == {"outputs": 1, "bias": True, "pooling": "cls"}
-    assert VectorRelevance(D).options == {}
+def test_a_head_that_matches_needs_token_features(tmp_path: Path):
     model = tiny_model(tmp_path, papers_heads=True)
     model.heads["sentences"] = MatchScore(32, 2, 8)
     with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
@@ -147,11 +133,3 @@ def test_a_part_is_its_mean_change_over_all_orders():
         parts = head.parts(*inputs, 2)
         assert {name: parts[name] for name in PARTS} == pytest.approx(by_all_orders(head, inputs, 2), abs=1e-5)
         assert len({round(value, 3) for value in parts.values()}) == 1 + len(PARTS)
-
-
-def test_the_parts_of_a_plain_sum_are_its_terms():
-    head, inputs = VectorScore(D).eval(), of_one_document(9)
-    with torch.no_grad():
-        parts, columns = head.parts(*inputs, 4), known(*inputs)[4]
-    terms = {"average sentence": 0.0, "meaning": float(columns[1]), "words": float(columns[2])}
-    assert parts == pytest.approx(dict.fromkeys(PARTS, 0.0) | terms, abs=1e-5)

@@ -148,22 +148,6 @@ def test_each_piece_of_a_script_without_spaces_is_a_word():
     assert features[0, 1] == 0 == sentence_features(text, bounds, row("ス"), table)[1, 1]
 
 
-def test_repeated_words_of_the_query_weigh_more(table: WordTable):
-    text, bounds = ids("cat . dog . rain ."), np.array([0, 2, 4, 6])
-    assert sentence_features(text, bounds, ids("cat dog dog"), table)[:, 1].argmax() == 1
-
-
-def test_words_of_the_best_sentence_lead_to_others(table: WordTable):
-    text, bounds = ids("cat glass . dog . rain . glass press ."), np.array([0, 3, 5, 7, 10])
-    found = sentence_features(text, bounds, ids("cat"), table)
-    assert found[:, 14].tolist() == found[:, 15].tolist() == [0, 0, 0, 1]
-
-
-def test_stop_words_alone_match_nothing_but_pieces(table: WordTable):
-    found = sentence_features(ids("the cat . of the dog ."), np.array([0, 3, 7]), ids("of the"), table)
-    assert not found[:, [0, 1, 2, 3, 4, 5, 6, 9, 10, 12, 13, 14, 15]].any() and found[1, 7] == 1.0
-
-
 def test_empty_documents_sentences_and_queries(table: WordTable):
     none = np.zeros(0, dtype=np.int32)
     assert sentence_features(none, np.array([0]), ids("cat"), table).shape == (0, FEATURES)

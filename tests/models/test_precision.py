@@ -37,37 +37,21 @@ def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
     assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours, expected)
 
 
-def test_bits_by_hand():
-    given = np.array([[1, -1, 0, 2, -3, 4, 5, -6, 7, -8]], np.float32)
-    assert quantize(given, "ubinary").tolist() == [[0b10010110, 0b10000000]]
-    assert quantize(given, "binary").tolist() == [[0b10010110 - 128, 0]]
-
-
-def test_levels_by_hand():
-    ranges = np.array([[0, -1], [255, 1]], np.float32)
-    given = np.array([[0, -1], [1.5, 0], [254.9, 0.99], [255, 5], [-9, -2]], np.float32)
-    assert quantize(given, "uint8", ranges).tolist() == [[0, 0], [1, 127], [254, 253], [255, 255], [0, 0]]
-    assert quantize(given, "int8", ranges).tolist() == [[-128, -128], [-127, -1], [126, 125], [127, 127], [-128, -128]]
-
-
 @pytest.mark.parametrize(
     ("precision", "ranges", "message"),
     [
-        ("int4", None, "precision is 'int4'; expected one of float32, int8, uint8, binary, ubinary"),
-        ("int8", None, r"int8 vectors need ranges, the same for queries and documents: value_ranges\(vectors of documents\)"),
-        ("binary", np.zeros((2, 8), np.float32), "binary vectors have no ranges; omit them, or choose int8 or uint8"),
+        ("int4", None, "precision is 'int4'"),
+        ("int8", None, "int8 vectors need ranges"),
+        ("binary", np.zeros((2, 8), np.float32), "binary vectors have no ranges"),
         ("uint8", np.zeros((2, 7), np.float32), r"ranges have the shape \(2, 7\); expected \(2, 8\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(precision, ranges, message):
     with pytest.raises(InputError, match=message):
         quantize(vectors(3, 8), precision, ranges)
-
-
-@pytest.mark.parametrize("given", [vectors(1, 8), vectors(0, 8), vectors(2, 8)[0]])
-def test_ranges_need_several_vectors(given):
-    with pytest.raises(InputError, match=r"ranges need at least two vectors, got an array of shape \("):
-        value_ranges(given)
+    for given in (vectors(1, 8), vectors(0, 8), vectors(2, 8)[0]):
+        with pytest.raises(InputError, match="at least two vectors"):
+            value_ranges(given)
 
 
 def test_a_cut_vector_has_unit_length():
@@ -93,7 +77,7 @@ def test_encode_cuts_and_quantizes(embedder):
     assert embedder.encode([], truncate_dim=16, precision="ubinary").shape == (0, 2)
     assert embedder.encode(TEXTS[0], precision="ubinary").shape == (-(-d // 8),)
     for bad in (0, d + 1):
-        with pytest.raises(InputError, match=rf"truncate_dim is {bad}, the model's vectors have {d}; choose from 1 to {d}"):
+        with pytest.raises(InputError, match=f"truncate_dim is {bad}, the model's vectors have {d}"):
             embedder.encode(TEXTS, truncate_dim=bad)
     with pytest.raises(InputError, match="int8 vectors need ranges"):
         embedder.encode(TEXTS, precision="int8")
@@ -106,9 +90,8 @@ def test_all_vectors_of_an_embedder_are_cut_alike(embedder):
     np.testing.assert_allclose(short.encode(TEXTS), expected, atol=1e-6)
     np.testing.assert_allclose(short.stream().feed(TEXTS[1]).embedding(), expected[1], atol=1e-5)
     spans = [(0, 7), (8, len(TEXTS[0]))]
-    np.testing.assert_allclose(
-        short.encode_spans(TEXTS[0], spans), truncated(embedder.encode_spans(TEXTS[0], spans), 5), atol=1e-6
-    )
+    whole = embedder.encode_spans(TEXTS[0], spans)
+    np.testing.assert_allclose(short.encode_spans(TEXTS[0], spans), truncated(whole, 5), atol=1e-6)
     assert short.encode([]).shape == (0, 5) == short.encode([], truncate_dim=5).shape
     with pytest.raises(InputError, match="truncate_dim is 6, the model's vectors have 5"):
         short.encode(TEXTS, truncate_dim=6)
@@ -117,8 +100,7 @@ def test_all_vectors_of_an_embedder_are_cut_alike(embedder):
 
 
 def test_an_index_of_cut_vectors(embedder, tmp_path):
-    lancedb = pytest.importorskip("lancedb")
-    assert lancedb
+    pytest.importorskip("lancedb")
     from runnel import Document, Index
 
     short = Embedder(embedder.model, truncate_dim=5)
@@ -130,5 +112,5 @@ def test_an_index_of_cut_vectors(embedder, tmp_path):
             assert again.embedder.dimension == 5 and again.search(TEXTS[1])[0].id == "1"
             assert again.add([Document("new", "the cat ran")]).failed == {} and next(again.store.scan())[0].vector.shape == (5,)
     other = Embedder(tiny_model(tmp_path / "other", seed=1))
-    with pytest.raises(StoreError, match=r"made with a former 'tiny' or with other options .*, which gave other vectors"):
+    with pytest.raises(StoreError, match="'tiny'"):
         Index.open(tmp_path / "index", other)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny import tiny_model
 from helpers.tiny_backbones import tiny_backbone
 
@@ -19,7 +20,7 @@ from runnel import Document, Reranker
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.errors import CheckpointError, InputError, NumericalError, StateError, StoreBusy
+from runnel.errors import InputError, NumericalError, StateError, StoreBusy
 from runnel.text.templates import Template
 from runnel.training.forward import make_pair
 
@@ -131,7 +132,7 @@ def test_one_writer_at_a_time_in_a_memory_and_any_number_of_readers(reranker: Re
     def others(tokens: int) -> None:
         assert reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path)) == complete
         for documents in ([*DOCUMENTS, "mat"], DOCUMENTS[:1], []):
-            with pytest.raises(StoreBusy, match=rf"{tmp_path} is being written by process {os.getpid()}; wait until"):
+            with pytest.raises(StoreBusy, match=f"{tmp_path} .*{os.getpid()}"):
                 reranker.remember(documents, tmp_path)
         refused.append(tokens)
 
@@ -159,21 +160,8 @@ def test_what_another_process_has_remembered_meanwhile_is_not_read_again(reranke
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("runnel.models.reranker.BLOCK", 4)
-        with pytest.raises(StoreBusy, match="was changed by another process in the meantime; remember the documents again"):
+        with pytest.raises(StoreBusy, match="was changed by another process"):
             reranker.remember(swap(), tmp_path)
-
-
-def test_memories_of_other_models_and_damaged_ones_are_refused(reranker: Reranker, tmp_path: Path) -> None:
-    other = Reranker(tiny_model(tmp_path / "other", seed=5))
-    memory = other.remember(DOCUMENTS, tmp_path / "memory")
-    with pytest.raises(StateError, match="written by another model"):
-        reranker.remember(DOCUMENTS, tmp_path / "memory")
-    with pytest.raises(InputError, match="made by another model"):
-        reranker.score(QUERY, memory)
-    block = next((tmp_path / "memory").glob("*.safetensors"))
-    block.write_bytes(block.read_bytes()[:100])
-    with pytest.raises(StateError, match="cannot read remembered documents"):
-        other.score(QUERY, memory)
 
 
 def test_rank(reranker: Reranker) -> None:
@@ -183,9 +171,8 @@ def test_rank(reranker: Reranker) -> None:
     assert [int(h.id) for h in hits] == np.argsort(-scores, kind="stable")[:3].tolist()
     assert hits[0].text == DOCUMENTS[int(hits[0].id)]
     named = {f"d{i}": text for i, text in enumerate(DOCUMENTS)}
-    assert [h.id for h in reranker.rank(QUERY, named)] == [
-        h.id for h in reranker.rank(QUERY, [Document(k, v) for k, v in named.items()])
-    ]
+    documents = [Document(name, text) for name, text in named.items()]
+    assert [h.id for h in reranker.rank(QUERY, named)] == [h.id for h in reranker.rank(QUERY, documents)]
     assert reranker.rank(QUERY, []) == []
     assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], "ties keep their order"
 
@@ -205,32 +192,31 @@ def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(reran
     assert not read
 
 
-def test_only_the_document_is_cut_and_that_is_told(reranker: Reranker, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_documents_are_cut_and_counted_one_by_one(reranker: Reranker, caplog: pytest.LogCaptureFixture) -> None:
     full = reranker.score(QUERY, DOCUMENTS[:1])
     assert reranker.truncated == 0 and not caplog.records
-    cut = reranker.score(QUERY, DOCUMENTS[:3], max_tokens=40)
-    assert reranker.truncated == 1 and "1 documents were cut to fit into 40 tokens" in caplog.text
+    cut = reranker.score(QUERY, [*DOCUMENTS[:3], DOCUMENTS[0]], max_tokens=40)
+    assert reranker.truncated == 2 and "2 documents were cut to fit into 40 tokens" in caplog.text
     assert abs(float(full[0] - cut[0])) > 1e-5
-    with pytest.raises(
-        InputError, match=r"max_tokens is 3, but the parts that are never cut .* have \d+ tokens; raise max_tokens or"
-    ):
+    with pytest.raises(InputError, match=r"max_tokens is 3, but .* have \d+ tokens"):
         reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)
 
 
-def test_bad_input(reranker: Reranker) -> None:
-    with pytest.raises(InputError, match="the query is empty"):
-        reranker.score(" ", DOCUMENTS)
+def test_bad_input(reranker: Reranker, tmp_path: Path) -> None:
     for documents in (DOCUMENTS, reranker.remember(DOCUMENTS)):
-        with pytest.raises(
-            InputError, match=r"the query '\\u200b' has no tokens in this model's vocabulary; give words to look for"
-        ):
-            reranker.score("\u200b", documents)
-    with pytest.raises(InputError, match="expected a list of texts"):
-        reranker.score(QUERY, DOCUMENTS[0])
-    with pytest.raises(InputError, match="dtype must be one of fp32, bf16, int8, got 'int4'"):
+        for query in (" ", "\u200b"):
+            with pytest.raises(InputError, match="the query"):
+                reranker.score(query, documents)
+    with pytest.raises(InputError, match="got 'int4'"):
         reranker.remember(DOCUMENTS, dtype="int4")
-    with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
-        reranker.rank(QUERY, DOCUMENTS, top_k=0)
+    other = Reranker(tiny_model(tmp_path / "other", seed=5))
+    memory = other.remember(DOCUMENTS, tmp_path / "memory")
+    with pytest.raises(StateError, match="written by another model"):
+        reranker.remember(DOCUMENTS, tmp_path / "memory")
+    with pytest.raises(InputError, match="made by another model"):
+        reranker.score(QUERY, memory)
+    with pytest.raises(InputError, match="holds int8 states, got dtype 'fp32'"):
+        other.remember(DOCUMENTS, tmp_path / "memory", "fp32")
 
 
 def test_a_template_with_the_query_first_forks_its_state(tmp_path: Path) -> None:
@@ -239,22 +225,12 @@ def test_a_template_with_the_query_first_forks_its_state(tmp_path: Path) -> None
     reranker = Reranker(model)
     together = reranker.score(QUERY, DOCUMENTS)
     for document, score in zip(DOCUMENTS, together, strict=True):
-        rendered = model.templates["rerank"].render(
-            model.tokenizer, query=model.tokenizer.encode(QUERY).ids, document=model.tokenizer.encode(document).ids
-        )
-        import torch
-
-        hidden = model.backbone(torch.as_tensor(rendered.ids.astype(np.int64)))[0][-1:]
+        ids = {"query": model.tokenizer.encode(QUERY).ids, "document": model.tokenizer.encode(document).ids}
+        rendered = model.templates["rerank"].render(model.tokenizer, **ids)
+        hidden = model.backbone(torch.from_numpy(rendered.ids).long())[0][-1:]
         np.testing.assert_allclose(float(model.heads["rerank"](hidden)[0]), score, atol=2e-4)
     with pytest.raises(InputError, match="puts the query first"):
         reranker.remember(DOCUMENTS)
-
-
-def test_a_model_without_the_head(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path)
-    del model.heads["rerank"]
-    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
-        Reranker(model)
 
 
 @pytest.mark.parametrize("dtype", ["texts", "fp32", "bf16", "int8"])
@@ -272,8 +248,3 @@ def test_equal_documents_have_equal_scores_and_keep_their_order(reranker: Rerank
         assert scores[str(place)] == scores[str(119 - place)] == scores[str(120 + place)]
     for before, after in itertools.pairwise(hits):
         assert before.score > after.score or int(before.id) < int(after.id)
-
-
-def test_equal_documents_that_are_cut_are_counted_one_by_one(reranker: Reranker) -> None:
-    reranker.score(QUERY, [DOCUMENTS[0], "dog", DOCUMENTS[0]], max_tokens=30)
-    assert reranker.truncated == 2

@@ -32,13 +32,6 @@ def scores(sentences: list) -> np.ndarray:
     return np.array([s.score for s in sentences])
 
 
-def test_sentences_tile_the_document(retriever: SentenceRetriever) -> None:
-    sentences = retriever.score(QUERY, DOCUMENT)
-    assert "".join(s.text for s in sentences) == DOCUMENT
-    assert all(DOCUMENT[s.start : s.end] == s.text for s in sentences)
-    assert [s.index for s in sentences] == list(range(24))
-
-
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(max_size=300))
 def test_any_text_is_tiled(retriever: SentenceRetriever, text: str) -> None:
@@ -65,7 +58,7 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
         if retriever.remembers:
             yield retriever.retrieve(query, next(retriever.remember([text])))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(st.lists(st.sampled_from(REAL + EMPTY), max_size=8), st.sampled_from([1, 40]))
     def check(parts: list[str], times: int) -> None:
         parts = parts * times  # several passages
@@ -125,6 +118,7 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
     dots = [t for t in range(len(document)) if text[document.starts[t]] == "."]
     before = model.tokenizer.encode("dog").ids.tolist() + model.tokenizer.encode("\n").ids.tolist()
     hidden = model.backbone(torch.tensor([*before, *document.ids.tolist()]))[0]
+    assert retriever.score(" dog \n", text) == retriever.score("dog", text), "whitespace around a query is left out"
     for size in (1, 2, 5, 1024):
         model.engine = model.new_engine(step_tokens=size)
         if papers_heads:
@@ -137,7 +131,6 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
 
 
 def test_pocket_has_no_tokens_of_whitespace() -> None:
-    """So its sentences end where they did when it was trained."""
     tokens = read_sentences(DOCUMENT, [Scanner(load_model("pocket-mamba2")).encode(DOCUMENT)])
     assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
 
@@ -147,16 +140,17 @@ def test_units(retriever: SentenceRetriever) -> None:
     assert [s.text for s in paragraphs[:2]] == [DOCUMENT[:74], "The dog sat on the cat.\n\n"]
     assert len(retriever.score(QUERY, DOCUMENT, unit="clauses")) < len(retriever.score(QUERY, DOCUMENT, unit="sentence")) == 24
     for unit in UNITS:
-        found = retriever.score(QUERY, DOCUMENT, unit=unit)
-        assert "".join(s.text for s in found) == DOCUMENT
+        found, best = retriever.score(QUERY, DOCUMENT, unit=unit), next(retriever.scan(QUERY, [DOCUMENT], unit=unit))
+        assert "".join(s.text for s in found) == DOCUMENT and all(DOCUMENT[s.start : s.end] == s.text for s in found)
         assert [s.index for s in found] == list(range(len(found)))
-        assert next(retriever.score_many(QUERY, [DOCUMENT], unit=unit)) == found
-        assert retriever.retrieve(QUERY, DOCUMENT, 3, unit=unit) == sorted(found, key=lambda s: (-s.score, s.index))[:3]
+        assert next(retriever.score_many(QUERY, [DOCUMENT], unit=unit)) == best.sentences() == found
+        expected = sorted(found, key=lambda s: (-s.score, s.index))
+        assert retriever.retrieve(QUERY, DOCUMENT, 3, unit=unit) == expected[:3] and list(best.ranked()) == expected
     usual = retriever.model.unit
     retriever.model.unit = "paragraph"
     assert retriever.score(QUERY, DOCUMENT) == paragraphs
     retriever.model.unit = usual
-    with pytest.raises(InputError, match="unit is 'page'; expected one of sentence, clauses, paragraph"):
+    with pytest.raises(InputError, match="unit is 'page'"):
         retriever.score(QUERY, DOCUMENT, unit="page")
 
 
@@ -172,11 +166,9 @@ def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetr
     assert retriever.retrieve(QUERY, DOCUMENT, 1, spans=words)[0] == max(found, key=lambda s: s.score)
     assert retriever.score(QUERY, DOCUMENT, spans=[]) == []
     for bad, number in (([(3, 3)], 0), ([(5, 9), (0, 5)], 1), ([(0, 6), (5, 9)], 1), ([(-1, 2)], 0), ([(0, 10**6)], 0)):
-        with pytest.raises(InputError, match=rf"span {number} is \[.*; expected \[start, end\) with start < end, inside the doc"):
+        with pytest.raises(InputError, match=rf"span {number} is \["):
             retriever.score(QUERY, DOCUMENT, spans=bad)
-    with pytest.raises(InputError, match=r"spans are \[\(0\.5, 3\)\]; expected pairs of whole numbers, \(n, 2\)"):
-        retriever.score(QUERY, DOCUMENT, spans=[(0.5, 3)])
-    with pytest.raises(InputError, match="unit and spans both select what to score"):
+    with pytest.raises(InputError, match="unit and spans"):
         retriever.score(QUERY, DOCUMENT, spans=words, unit="sentence")
 
 
@@ -190,19 +182,6 @@ def test_long_documents_are_tokenized_in_pieces_without_a_difference(
     assert list(retriever.score_many(QUERY, documents)) == expected
 
 
-def test_whitespace_around_a_query_is_left_out(tmp_path: Path) -> None:
-    retriever = SentenceRetriever(byte_level_model(tmp_path))
-    assert retriever.score(" dog \n", "The dog. A fox.") == retriever.score("dog", "The dog. A fox.")
-
-
-def test_scan_keeps_arrays(retriever: SentenceRetriever) -> None:
-    (scored,) = retriever.scan(QUERY, [DOCUMENT])
-    every = retriever.score(QUERY, DOCUMENT)
-    assert len(scored) == 24
-    assert scored.sentences() == every
-    assert list(scored.ranked()) == retriever.retrieve(QUERY, DOCUMENT, 100)
-
-
 def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
     whole = retriever.score(QUERY, DOCUMENT)
     one = retriever.score(QUERY, DOCUMENT, window=10_000, stride=5_000)
@@ -214,14 +193,6 @@ def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
         retriever.score(QUERY, DOCUMENT, window=60)
 
 
-def test_retrieve(retriever: SentenceRetriever) -> None:
-    every = retriever.score(QUERY, DOCUMENT)
-    best = retriever.retrieve(QUERY, DOCUMENT, top_k=5)
-    assert best == sorted(every, key=lambda s: (-s.score, s.index))[:5]
-    assert len(retriever.retrieve(QUERY, DOCUMENT, top_k=1000)) == 24
-    assert retriever.retrieve(QUERY, "") == []
-
-
 def test_progress(retriever: SentenceRetriever) -> None:
     seen: list[tuple[int, int]] = []
     retriever.score(QUERY, DOCUMENT, progress=lambda done, total: seen.append((done, total)))
@@ -230,17 +201,9 @@ def test_progress(retriever: SentenceRetriever) -> None:
 
 
 def test_bad_input(retriever: SentenceRetriever) -> None:
-    with pytest.raises(InputError, match="the query is empty"):
-        retriever.score("  ", DOCUMENT)
-    for query in ("\u200b", "\x00", "\u202e \u200b"):
-        with pytest.raises(InputError, match="has no tokens in this model's vocabulary; give words to look for"):
+    for query in ("  ", "\u200b", "\x00", "\u202e \u200b"):
+        with pytest.raises(InputError, match="the query"):
             retriever.score(query, DOCUMENT)
-    with pytest.raises(InputError, match=r"the query is None; expected text \(str\)"):
-        retriever.score(None, DOCUMENT)
     for spans in (None, [(0, 1)]):
-        with pytest.raises(InputError, match=r"a document is b'a'; expected text \(str\)"):
+        with pytest.raises(InputError, match="a document is b'a'"):
             retriever.score(QUERY, b"a", spans=spans)
-    with pytest.raises(InputError, match="documents are 'a cat'; expected a list of texts"):
-        list(retriever.score_many(QUERY, "a cat"))
-    with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
-        retriever.retrieve(QUERY, DOCUMENT, top_k=0)

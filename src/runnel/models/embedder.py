@@ -122,11 +122,11 @@ class Embedder:
 
     def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's query prompt, if it has one."""
-        return self.encode(texts, **({"prompt": self._prompt("query")} | options))  # type: ignore[arg-type]
+        return self.encode(texts, **({"prompt": self.model.prompts.get("query")} | options))  # type: ignore[arg-type]
 
     def encode_document(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's document prompt, if it has one."""
-        return self.encode(texts, **({"prompt": self._prompt("document")} | options))  # type: ignore[arg-type]
+        return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
         self,
@@ -187,14 +187,10 @@ class Embedder:
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
                 self.truncated += rendered.cut > 0
-                yield self._in_blocks(text, encoded.slice(0, len(encoded) - rendered.cut), rendered.ids)
-
-    def _in_blocks(self, text: str, encoded: Encoded, ids: np.ndarray) -> np.ndarray:
-        """Return the ids, laid out in passages if the backbone cannot read them as one."""
-        backbone, tokenizer = self.model.backbone, self.model.tokenizer
-        if not backbone.reads_passages or len(ids) <= (backbone.max_tokens or len(ids)):
-            return ids
-        return lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers()).ids
+                row = rendered.ids
+                if self.model.backbone.reads_passages and len(row) > (self.model.backbone.max_tokens or len(row)):
+                    row, _ = self._places(text, encoded.slice(0, len(encoded) - rendered.cut))
+                yield row
 
     def _check_room(self, prefix: str, max_tokens: int) -> None:
         template, tokenizer = self.model.templates["document"], self.model.tokenizer
@@ -203,16 +199,12 @@ class Embedder:
             kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
             raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
 
-    def _prompt(self, name: str) -> str | None:
-        return name if name in self.model.prompts else None
-
     # ---- many vectors from one pass ------------------------------------------------------------------------------------
 
     def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
         """Return a vector for each [start, end) character span, float32 (len(spans), d), from one pass over `text`.
 
-        Each vector is conditioned on the text before its span. A span's tokens are the tokens that start inside it.
-        Mean-pooling models average the span's hidden vectors; end-vector models use the hidden vector of its last token.
+        Each vector is conditioned on the text before its span: the mean over the tokens that start inside it, or the last one's.
 
         Raises:
             InputError: spans are not pairs of whole numbers; a span is outside the text, is empty or holds no token; or the model

@@ -1,13 +1,11 @@
 """Heads, templates and prompts of EmbeddingRWKV: RWKV-7 embedders, and rerankers that read the states the embedders leave.
 
 A text ends with one end marker, the last row of the embedding table (65535). Its vector is the retrieval head's output there. The
-checkpoints also have heads for classification and for similarity, which are not read. A reranker's pair has the document first,
-so documents can be remembered.
+checkpoints also have heads for classification and for similarity, which are not read.
 
 Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0.
 Differs: texts are read without padding. There, batches are padded with token 0, which the model reads. Documents and queries are
-    tokenized separately from the text around them, as in every template here; the ids are the same unless a document begins with
-    white space or ends with a line break.
+    tokenized separately from the text around them, as in every template here.
 """
 
 from __future__ import annotations
@@ -41,11 +39,7 @@ def recognizes_heads(checkpoint: Checkpoint) -> bool:
 
 
 def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
-    """Return the head "embed", and "rerank" if the checkpoint has a state reranker.
-
-    Raises:
-        CheckpointError: a tensor is missing, unexpected or mis-shaped, or the reranker does not fit the embedder.
-    """
+    """Return the head "embed", and "rerank" if the checkpoint has a state reranker."""
     where = str(checkpoint.folder)
     vector = _named(checkpoint, _VECTOR)
     if stray := [name for name in checkpoint.heads if name.startswith("head.") and not name.startswith((_VECTOR, *_UNREAD))]:

@@ -23,21 +23,16 @@ _ROWS = 1 << 12  # sentences whose words are counted at a time
 class Item:
     """A query and a document to read as one row, in which a pair or the document's sentences (n) are scored.
 
-    Attributes:
-        request: the row. Its positions are the ends of the scored units. With a head that matches, its ranges are the text that
-            the units are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their
-            lexical features (n, F) float32.
-        cut: tokens of the document cut by `max_tokens`.
-        empty: the document of a pair has no token.
-        sentences: sentences of the document; None for a pair.
-        labels: (S,) float32, 1 for sentences that answer the query; None if unknown.
+    The request's positions are the ends of the scored units. With a head that matches, its ranges are the text that the units
+    are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their lexical features
+    (n, F) float32.
     """
 
     request: Request
-    cut: int = 0
-    empty: bool = False
-    sentences: SentenceTokens | None = None
-    labels: np.ndarray | None = None
+    cut: int = 0  # tokens of the document cut by `max_tokens`
+    empty: bool = False  # the document of a pair has no token
+    sentences: SentenceTokens | None = None  # None for a pair
+    labels: np.ndarray | None = None  # (S,) float32, 1 for sentences that answer the query; None if unknown
 
     @property
     def tokens(self) -> int:
@@ -71,9 +66,7 @@ def query_marks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return marks (tokens, K) of a row whose query starts at `start`, and the share (1, 1) of its idf in the document.
 
-    Args:
-        document_ids: distinct and sorted.
-        idf: (V,) static table.
+    `document_ids` are distinct and sorted.
     """
     marks = np.zeros((tokens, MARKS), dtype=np.float32)
     place = slice(start, start + len(query_ids))
@@ -95,10 +88,7 @@ def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 class SentenceScores:
     """Scores of a document's sentences, each computed, except for its lexical part, after its last token is read.
 
-    Args:
-        tokens: the document.
-        weights: (T,) weights of its tokens in means.
-        query_mean: (D,) weighted mean of the query's hidden vectors.
+    weights (T,): of its tokens in means; query_mean (D,): weighted mean of the query's hidden vectors.
     """
 
     def __init__(self, tokens: SentenceTokens, weights: Tensor, query_mean: Tensor, head: MatchScore) -> None:
@@ -132,14 +122,10 @@ class SentenceScores:
 
 
 def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
-    """Compute features of each sentence from exact matches: (S, 2) float32.
+    """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from exact matches.
 
-    Column 0: share of the query's static idf in the sentence. Column 1: BM25 (k1 0.9, b 0.4) with the sentences of this
+    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 (k1 0.9, b 0.4) with the sentences of this
     document as the collection, divided by the sum of the query's idf in it.
-
-    Args:
-        ids: (T,) ids of the request; bounds: (S+1,) token boundaries of the sentences; query_ids: ids of the query.
-        idf: (V,) static table.
     """
     terms, count = np.unique(query_ids), len(bounds) - 1
     df = np.zeros(len(terms), dtype=np.int64)

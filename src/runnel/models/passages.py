@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,35 +28,21 @@ from runnel.models.memory_block import Remembered, read_sealed, seal
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences
-from runnel.text.tokenizer import Encoded
 
 log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """The result of one pass over a document.
+    """The result of one pass over a document; if the model pools the first token, each passage is read as a text of its own."""
 
-    Attributes:
-        vector: (d,) float32, as from `Embedder.encode_document`; if the model pools the first token, the normalized mean of the
-            passages' vectors, weighted by their tokens.
-        spans: (P, 2) int64, characters of each passage; they tile the text.
-        passages: (P, d) float32, as from `Embedder.encode_spans` for `spans`; if the model pools the first token, each as from
-            `Embedder.encode_document` for its text alone.
-        tokens: length of the document, special tokens included.
-        tokens_read: tokens that the backbone had to read, fewer than `tokens` if text was appended.
-        saved: input for `read_documents` to continue after this text; None for documents below `save_from` tokens.
-        memory: the remembered document in 8 bits, if requested: its sentences (`SentenceVectors.to_bytes`) if the backbone
-            reads passages, otherwise as stored by `Reranker.remember`.
-    """
-
-    vector: np.ndarray
-    spans: np.ndarray
-    passages: np.ndarray
-    tokens: int
-    tokens_read: int
-    saved: bytes | None
-    memory: Piece | None
+    vector: np.ndarray  # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by their tokens
+    spans: np.ndarray  # (P, 2) int64, characters of each passage; they tile the text
+    passages: np.ndarray  # (P, d) float32, as from `Embedder.encode_spans` for `spans`, or `encode_document` for each
+    tokens: int  # special tokens included
+    tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
+    saved: bytes | None  # input for `read_documents` to continue after this text; None for documents below `save_from` tokens
+    memory: Piece | None  # in 8 bits: `SentenceVectors.to_bytes` if the backbone reads passages, else as `Reranker.remember`
 
 
 @dataclass(eq=False)
@@ -99,7 +85,7 @@ def read_documents(
         return _read_in_blocks(embedder, texts, remember, progress)
     if embedder.pooling == "cls":
         return _read_apart(embedder, texts, passage_tokens, progress)
-    readings = _prepare_all(embedder, texts, passage_tokens, save_from)
+    readings = list(_prepare(embedder, texts, passage_tokens, save_from))
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
         if before is not None:
             _resume(embedder, reading, before)
@@ -172,32 +158,23 @@ def _read_apart(
     return documents
 
 
-def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
-    """Tokenize and lay out documents, in one call to the tokenizer, which uses all cores."""
-    model = embedder.model
+def _prepare(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> Iterator[_Reading]:
+    """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
+    model, template = embedder.model, embedder.model.templates["document"]
     prompt = model.prompts.get("document", "")
-    encoded = model.templates["document"].encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
-    return [
-        _prepare(embedder, text, one.shifted(-len(prompt)), passage_tokens, save_from)
-        for text, one in zip(texts, encoded, strict=True)
-    ]
-
-
-def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: int, save_from: int) -> _Reading:
-    """Lay out a document. `encoded` holds the prompt, at negative offsets, and the text."""
-    model = embedder.model
-    rendered = model.templates["document"].render(model.tokenizer, document=encoded.ids)
-    sentences = split_sentences(text)
-    bounds = sentence_of_tokens(sentences, encoded)
-    bounds[0] = np.searchsorted(encoded.starts, 0)
-    chosen = passage_bounds(bounds, passage_tokens)
-    tokens = bounds[chosen] + rendered.slices["document"].start
-    starts = np.append(sentences[:, 0], len(text))[chosen]
-    spans = np.stack([starts[:-1], starts[1:]], 1)
-    reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:])
-    if model.backbone.recurrent and len(rendered.ids) >= save_from and len(spans) > 1:
-        reading.split = int(tokens[-2])
-    return reading
+    encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+    for text, one in zip(texts, encoded, strict=True):
+        rendered, sentences = template.render(model.tokenizer, document=one.ids), split_sentences(text)
+        own = one.shifted(-len(prompt))  # the prompt has negative offsets
+        bounds = sentence_of_tokens(sentences, own)
+        bounds[0] = np.searchsorted(own.starts, 0)
+        chosen = passage_bounds(bounds, passage_tokens)
+        tokens = bounds[chosen] + rendered.slices["document"].start
+        starts = np.append(sentences[:, 0], len(text))[chosen]
+        reading = _Reading(rendered.ids, np.stack([starts[:-1], starts[1:]], 1), tokens[:-1], tokens[1:])
+        if model.backbone.recurrent and len(rendered.ids) >= save_from and len(chosen) > 2:
+            reading.split = int(tokens[-2])
+        yield reading
 
 
 def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:

@@ -28,10 +28,7 @@ def check_width(width: int | None, dimension: int, name: str = "truncate_dim") -
 
 
 def truncated(vectors: np.ndarray, width: int) -> np.ndarray:
-    """Return the first `width` numbers of vectors (..., d), of unit length again; unchanged if they have no more.
-
-    Models are trained for this or lose some quality (Matryoshka representation learning, Kusupati et al., 2022); docs/vectors.md.
-    """
+    """Return the first `width` numbers of vectors (..., d), of unit length again, if they have more (Kusupati et al., 2022)."""
     if vectors.shape[-1] <= width:
         return vectors
     part = vectors[..., :width]

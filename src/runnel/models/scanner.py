@@ -1,10 +1,9 @@
 """Sentence scores from one pass of a recurrent model over the query and then the whole document.
 
-The query is read first; its state is forked over every document. Each sentence is scored at its last visible token, so the
-score depends on the query and on all text up to there (paper E, which restarts every 120k tokens; here the state is carried to
-the end).
+Each sentence is scored at its last visible token (paper E, which restarts every 120k tokens; here the state is carried to the
+end).
 
-    T  tokens of a document   S  sentences   D  width of hidden vectors   K  kinds of mark
+    S  sentences   D  width of hidden vectors
 """
 
 from __future__ import annotations
@@ -39,12 +38,7 @@ class ScannedQuery:
 
 
 class Scanner:
-    """A scorer of sentences with a recurrent model that reads the query first.
-
-    Raises:
-        InputError: the model's sentence template does not begin with the query, something follows the document, or the head
-            scores sentence vectors.
-    """
+    """A scorer of sentences with a recurrent model that reads the query first."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -62,7 +56,6 @@ class Scanner:
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
 
     def read_query(self, query: str) -> ScannedQuery:
-        """Read a query."""
         query_ids, ids, place = self.prefix(query)
         (result,) = self.model.engine.run([Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)])
         assert result.state is not None
@@ -108,10 +101,7 @@ class Scanner:
     def window_scores(
         self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
     ) -> np.ndarray:
-        """Return scores (S,) as in paper E: the mean over windows that each start from the query alone.
-
-        See `SentenceRetriever.score`.
-        """
+        """Return scores (S,) as in paper E: the mean over windows that each start from the query alone."""
         if not 0 < stride <= window:
             raise InputError(f"stride must be from 1 to the window of {window} tokens, got {stride}")
         total = len(tokens.ids)

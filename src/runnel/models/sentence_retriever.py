@@ -220,11 +220,10 @@ class SentenceRetriever:
         yield from self.scorer.read(tokens, progress)
 
     def explain(self, query: str, document: SentenceVectors, index: int) -> dict[str, float]:
-        """Return the parts of a sentence's score by name; their sum is the score.
+        """Return the parts of a sentence's score by name; their sum is the score. A sentence without a token has none.
 
-        The first is the score of an average sentence of the document. The others are what the sentence's meaning, its words, the
-        words it shares with the best sentences, its neighbors and its length add to that (Shapley values). A sentence without a
-        token has no parts.
+        The first is the score of an average sentence; the others are what meaning, words, words shared with the best sentences,
+        neighbors and length add to it (Shapley values).
 
         Args:
             document: from `remember`.

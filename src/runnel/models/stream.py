@@ -3,7 +3,7 @@
 A recurrent model continues from its state. A model that reads passages keeps the text of the last passage, the only one that
 appended text can change: memory depends on the longest sentence, not on the text.
 
-D  width of hidden vectors   d  width of the vectors   R  tokens of a row, including markers
+D  width of hidden vectors   d  width of the vectors
 """
 
 from __future__ import annotations
@@ -133,11 +133,7 @@ class Stream:
 
 
 class PassageStream:
-    """The embedding of a text that arrives in pieces; the interface of `Stream`.
-
-    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far. `tokens`
-    counts the tokens of complete passages, including markers.
-    """
+    """The interface of `Stream`; `tokens` counts the tokens of complete passages, including markers."""
 
     def __init__(self, embedder: Embedder, prompt: str = "") -> None:
         self._embedder, self._model, self._empty = embedder, embedder.model, True
@@ -148,7 +144,6 @@ class PassageStream:
         self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
 
     def feed(self, text: str) -> PassageStream:
-        """Read more text. Words may be split between pieces."""
         expect_text(text, "the text")
         self._text += text
         self._empty = self._empty and self._embedder.is_empty(text)
@@ -157,12 +152,6 @@ class PassageStream:
         return self
 
     def embedding(self) -> np.ndarray:
-        """Return the vector of the text so far, float32 (d,), unit length.
-
-        Raises:
-            InputError: the stream has received no text with a token (`Embedder.is_empty`).
-            NumericalError: the vector is NaN or infinite.
-        """
         if self._empty:
             raise InputError(_EMPTY)
         layout, _ = self._lay_out()
@@ -172,7 +161,6 @@ class PassageStream:
         return _vector(self._embedder, (total / count).float()[None])
 
     def save(self, path: str | Path) -> None:
-        """Write everything needed to continue to one safetensors file (atomically)."""
         text = torch.tensor(list(self._text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
         state = State({}, torch.tensor([self.tokens]))
         extra = {"sum": self._sum, "text": text, "empty": torch.tensor([self._empty])}
@@ -180,11 +168,6 @@ class PassageStream:
 
     @classmethod
     def load(cls, embedder: Embedder, path: str | Path) -> PassageStream:
-        """Continue a stream written by `save`.
-
-        Raises:
-            StateError: the file is damaged or was written by another model.
-        """
         state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
         stream = cls(embedder)
         parts = {name: tensor.dtype for name, tensor in extra.items()}
@@ -218,7 +201,7 @@ class PassageStream:
         return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
     def _read(self, ids: np.ndarray) -> Tensor:
-        """Return the sum (D,) fp64 of the hidden vectors of a row (R,)."""
+        """Return the sum (D,) fp64 of the hidden vectors of a row."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
         return result.sums[0]
 
