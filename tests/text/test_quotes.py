@@ -101,11 +101,6 @@ def test_typography(quote, stretch):
         assert TEXT[only(found).start : only(found).end] == stretch
 
 
-def test_case_is_reported():
-    assert only(verify_quote("It was -5 Degrees", TEXT)).case_differs
-    assert not only(verify_quote("It was  -5 degrees", TEXT)).case_differs
-
-
 def test_accents_and_parts_of_characters_are_no_place():
     assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
     assert verify_quote("f", "a ﬁsh").match == "absent"
@@ -167,12 +162,6 @@ def test_added_and_omitted_words_and_marks():
     assert changes("the exception is raised again, otherwise it is") == [(",", ";", ";")]
     assert changes("the clause - ends, the exception") == [("-", "", "")]
     assert changes("this clause ends, the exception is") == [("this", "the", "the")]
-    assert changes("the clause ends, the exception was") == [("was", "is", "is")]
-
-
-def test_hyphenation_is_no_change():
-    found = verify_quote("valley – a hyphenated term. Café prices fell", TEXT)
-    assert [(c.quote, c.text) for c in only(found).changes] == [("term", "word")]
 
 
 MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
@@ -190,32 +179,23 @@ def test_what_differs_is_always_said(quote, text):
 
 
 @pytest.mark.parametrize(
-    ("quote", "text", "message"),
-    [
-        ("", "a", "the quote is empty; give the words to verify"),
-        (" \n", "a", "the quote is empty"),
-        ("a" * (LONGEST_QUOTE + 1), "a", "the quote has 20,001 characters; expected at most 20,000: verify it in parts"),
-        (None, "a", r"the quote is None; expected text \(str\)"),
-        ("a", b"a", r"the text is b'a'; expected text \(str\)"),
-    ],
+    ("quote", "text", "named"),
+    [(" \n", "a", "empty"), ("a" * (LONGEST_QUOTE + 1), "a", "20,001"), (None, "a", "quote is None"), ("a", b"a", "b'a'")],
 )
-def test_refused(quote, text, message):
-    with pytest.raises(InputError, match=message):
+def test_refused(quote, text, named):
+    with pytest.raises(InputError, match=named):
         verify_quote(quote, text)
 
 
 def test_endless_comparisons_are_refused(monkeypatch):
     monkeypatch.setattr(quotes, "_WORK", 1 << 20)
-    with pytest.raises(InputError, match=r"the quote is too repetitive to compare with this text; give a shorter or more"):
+    with pytest.raises(InputError, match="too repetitive"):
         verify_quote("a" * 150 + "-a", "a" * 10_000)
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n", "-", "\u00ad"])
-def test_texts_without_words(text):
-    assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
-
-
-def test_quotes_without_letters():
+def test_texts_without_words_and_quotes_without_letters():
+    for text in ("", "\n", "-", "\u00ad"):
+        assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
     assert verify_quote("–", "a – b").match == "exact"
     assert verify_quote("–", "a - b").match == "absent"
 

@@ -1,14 +1,14 @@
 """Bytes as text: encodings, and a message for each kind of unusable input."""
 
 import io
-import os
+import re
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.reading import check_encoding, decode, open_bytes
 
 
@@ -28,10 +28,10 @@ def test_utf8_is_never_taken_for_anything_else(text):
 def test_a_named_encoding():
     assert decode("café".encode("cp1252"), "a", "cp1252").text == "café"
     assert decode("café".encode("utf-16-le"), "a", "utf-16-le").text == "café"
-    with pytest.raises(ReadError, match=r"a is not valid ascii: byte 0xe9 at offset 8 \(line 2.*give its encoding"):
+    with pytest.raises(ReadError, match=r"a .*ascii.* 0xe9 at offset 8 \(line 2"):
         decode(b"caf\nspaa\xe9", "a", "ascii")
-    with pytest.raises(InputError, match="unknown encoding 'utf-99'"):
-        check_encoding("utf-99")
+    with pytest.raises(ReadError, match="utf-16"):
+        decode(b"\xff\xfea\0b", "a")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -61,11 +61,10 @@ def test_what_is_not_western_is_refused(data):
         ('<meta charset="{}">', "shift_jis"),
         ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r"),
         ('<?xml version="1.0" encoding="{}"?>', "cp1251"),
-        ("<meta charset={}>", "iso-2022-jp"),
     ],
 )
 def test_markup_declares_its_encoding(markup, encoding):
-    words = "日本語" if "jp" in encoding or "jis" in encoding else "Привет всем"
+    words = "日本語" if "jis" in encoding else "Привет всем"
     data = (markup.format(encoding) + words).encode(encoding)
     assert decode(data, "a", markup=True).text.endswith(words)
 
@@ -77,15 +76,9 @@ def test_a_false_or_odd_declaration_does_no_harm():
         assert decode(f"<meta charset={name}>plain".encode(), "a", markup=True).text.endswith("plain")
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"abc\0def", r"is binary \(a NUL byte at offset 3\)"),
-        (b"\x89PN\x01\x02\x03\x04\x05\x06", "of its first bytes are control characters"),
-    ],
-)
-def test_binary_files(data, message):
-    with pytest.raises(ReadError, match=f"{message}.*expected text"):
+@pytest.mark.parametrize("data", [b"abc\0def", b"\x89PN\x01\x02\x03\x04\x05\x06"])
+def test_binary_files(data):
+    with pytest.raises(UnsupportedKind, match=r"a\.bin is binary"):
         decode(data, "a.bin")
 
 
@@ -94,46 +87,25 @@ def test_terminal_logs_are_text():
     assert decode(data, "log.txt").text.startswith("\x1b[31m")
 
 
-def test_bytes_behind_a_mark_must_be_valid():
-    with pytest.raises(ReadError, match="not valid utf-16"):
-        decode(b"\xff\xfea\0b", "a")
-
-
 def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc")))
     assert open_bytes("-").read() == b"abc"
 
 
-def test_missing_files_and_directories(tmp_path):
-    with pytest.raises(ReadError, match=r"no file .*nothing\.txt; check the path"):
-        open_bytes(tmp_path / "nothing.txt")
-    with pytest.raises(ReadError, match="is a directory; give the files in it"):
-        open_bytes(tmp_path)
-    with pytest.raises(ReadError, match="cannot be read"):
-        open_bytes("a\0b")
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    for path in (tmp_path / "nothing.txt", tmp_path, "a\0b", "https://a.org/b"):
+        with pytest.raises(ReadError, match=re.escape(str(path))):
+            open_bytes(path)
 
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read every file; run the tests as another user"
-)
-def test_unreadable_files(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("x")
-    path.chmod(0)
-    with pytest.raises(ReadError, match="no permission to read"):
-        open_bytes(path)
-
-
-def test_unreadable_files_by_the_error(monkeypatch):
     def refuse(*_):
         raise PermissionError("denied")
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(ReadError, match=r"no permission to read a\.txt"):
+    with pytest.raises(ReadError, match=r"permission .*a\.txt"):
         open_bytes("a.txt")
 
 
-@pytest.mark.parametrize("encoding", ["hex", "rot13", "base64", "no such encoding", "utf\0", ""])
+@pytest.mark.parametrize("encoding", ["hex", "utf-99", "utf\0", ""])
 def test_only_encodings_of_text_are_taken(encoding):
-    with pytest.raises(InputError, match=r"unknown encoding .*; expected a name such as 'utf-8'"):
+    with pytest.raises(InputError, match="unknown encoding"):
         check_encoding(encoding)

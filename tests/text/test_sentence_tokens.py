@@ -59,12 +59,6 @@ def test_the_line_end_is_not_the_end_of_the_sentence():
     assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.bounds[1:] - 1] == ["\n", "\n", "."]
 
 
-def test_without_whitespace_tokens_the_last_token_counts():
-    text = "the dog jumps.\n\nThe fox runs.\nThe sea."
-    tokens = read_sentences(text, [build("bert_like").encode(text)])
-    assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
-
-
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
 def test_units_of_clauses_have_twenty_tokens(text):

@@ -48,9 +48,7 @@ def test_notation():
         Part("text", " x"),
         Part("token", "end"),
     )
-    assert template.fields == ["query", "document"]
-    assert Template.parse("").parts == ()
-    assert Template.parse("{query} {document}").parts == (Part("field", "query"), Part("field", "document", space=True))
+    assert template.fields == ["query", "document"] and Template.parse("").parts == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,18 +60,31 @@ def test_the_notation_is_written_as_it_was_read(pieces):
 
 
 @pytest.mark.parametrize(
-    ("notation", "message"),
+    ("notation", "named"),
     [
-        ("{querry}", r"unknown \{querry\}.*did you mean \{query\}\?"),
-        ("{token:}", r"unknown \{token:\}"),
-        ("a { b", r"a single '\{' at character 2.*write '\{\{'"),
-        ("a } b", r"a single '\}'"),
-        ("{query}{query}", "names a field twice"),
+        ("{querry}", r"\{querry\}.*\{query\}"),
+        ("{token:}", r"\{token:\}"),
+        ("a { b", r"'\{' at character 2"),
+        ("a } b", r"'\}'"),
+        ("{query}{query}", "twice"),
     ],
 )
-def test_mistakes_in_the_notation(notation, message):
-    with pytest.raises(InputError, match=message):
+def test_mistakes_in_the_notation(notation, named):
+    with pytest.raises(InputError, match=named):
         Template.parse(notation)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"template": "{query}", "max_tokns": 3}, "max_tokns"),
+        ({}, "'template' is None"),
+        *(({"template": "{query}", "max_tokens": value}, f"max_tokens is {value!r}") for value in ("3", 0, -1, 2.5, True)),
+    ],
+)
+def test_json_is_strict(content, named):
+    with pytest.raises(InputError, match=named):
+        Template.from_dict(content)
 
 
 @NAMES
@@ -142,49 +153,27 @@ def test_budgets():
         rendered = template.render(tokenizer, query, document, max_tokens=budget)
         assert len(rendered.ids) == budget and rendered.cut == 6 + 5 - (budget - fixed)
         assert rendered.ids[-1] == tokenizer.end_id and rendered.ids[rendered.slices["query"]].tolist() == [10, 11, 12]
-    with pytest.raises(InputError, match=f"max_tokens is {fixed - 1}, .* have {fixed} tokens; raise max_tokens"):
-        template.render(tokenizer, query, document, max_tokens=fixed - 1)
-    with pytest.raises(InputError, match="max_tokens is 3"):
-        QUERY.render(tokenizer, query, max_tokens=3)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.5, True])
-def test_budgets_are_checked(value):
-    with pytest.raises(InputError, match="expected a positive whole number"):
-        Template.parse("{query}", max_query_tokens=value)
-    with pytest.raises(InputError, match="expected a positive whole number"):
-        QUERY.render(build("bert_like"), np.arange(3), max_tokens=value)
-
-
-def test_a_total_budget_cannot_be_split():
-    template = Template.parse("{document}{query}", max_tokens=9)
-    with pytest.raises(InputError, match="use max_document_tokens"):
-        template.before("query")
+    for filled, budget in ((template, fixed - 1), (template, 0), (QUERY, 3)):
+        ids = {"query": query, "document": document}
+        with pytest.raises(InputError, match=f"max_tokens is {budget}"):
+            filled.render(tokenizer, **{field: ids[field] for field in filled.fields}, max_tokens=budget)
+    with pytest.raises(InputError, match="max_tokens=9"):  # the document's length would depend on the query
+        Template.parse("{document}{query}", max_tokens=9).before("query")
     assert Template.parse("a{query}", max_tokens=9).before("query").max_tokens == 9
 
 
 def test_missing_and_needless_fields():
     tokenizer = build("bert_like")
-    with pytest.raises(InputError, match="needs the ids of the document; pass document="):
-        templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3))
-    with pytest.raises(InputError, match=r"has no \{document\}; omit document="):
-        QUERY.render(tokenizer, np.arange(3), np.arange(3))
-    with pytest.raises(InputError, match="has no field 'document'; it has query"):
-        QUERY.before("document")
-    with pytest.raises(InputError, match="needs an end marker and the tokenizer has none"):
-        QUERY.render(build("cl100k_like"), np.arange(3))
+    for call, named in (
+        (lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)), "document="),
+        (lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)), r"\{document\}"),
+        (lambda: QUERY.before("document"), "'document'"),
+        (lambda: QUERY.render(build("cl100k_like"), np.arange(3)), "end marker"),
+        (lambda: QUERY.starting_at("query").to_dict(), "whole template"),
+    ):
+        with pytest.raises(InputError, match=named):
+            call()
     assert len(Template.parse("").render(tokenizer).ids) == 0
-
-
-def test_json_is_strict():
-    with pytest.raises(InputError, match="unknown key 'max_tokns' in a template"):
-        Template.from_dict({"template": "{query}", "max_tokns": 3})
-    with pytest.raises(InputError, match="'template' is None"):
-        Template.from_dict({})
-    with pytest.raises(InputError, match="max_tokens is '3'"):
-        Template.from_dict({"template": "{query}", "max_tokens": "3"})
-    with pytest.raises(InputError, match="store the whole template"):
-        QUERY.starting_at("query").to_dict()
 
 
 def test_text_in_fields_never_becomes_a_marker():

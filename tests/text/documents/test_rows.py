@@ -28,33 +28,30 @@ def test_jsonl(rows):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "place"),
     [
-        ('{"text": "x"}\n{"text": ', "line 2: not valid JSON"),
-        ('\n["x"]', "line 2: expected an object in braces, got list"),
-        ('{"body": "x"}', "row 1: expected a document with .text., got the keys 'body'"),
-        ('{"text": "x"}\n{"body": "x"}', "row 2: expected .text., got the keys 'body'"),
-        ('{"text": 7}', "row 1: expected .text., got the keys 'text'"),
-        ("[" * 100_000, "line 1: not valid JSON"),
-        (b'{"text": "x"}\n{"text": "\xe9"}', "the text is not UTF-8 .*; give its encoding or convert it"),
-        ('{"text": "' + "x" * 1000, "line 1 is larger than 1,000 bytes"),
+        ('{"body": "x"}', "row 1: .*'body'"),
+        ('{"text": "x"}\n{"body": "x"}', "row 2: .*'body'"),
+        ('{"text": 7}', "row 1: .*'text'"),
+        (b'{"text": "x"}\n{"text": "\xe9"}', "not UTF-8"),
+        ('{"text": "' + "x" * 1000, "line 1 .*1,000 bytes"),
     ],
 )
-def test_bad_rows_are_named(rows, content, message):
-    with pytest.raises(ReadError, match=rf"bad\.jsonl.*{message}"):
-        rows("bad.jsonl", content, Limits(unpacked_bytes=1000 if "larger" in message else 1 << 28))
+def test_bad_rows_are_named(rows, content, place):
+    with pytest.raises(ReadError, match=rf"bad\.jsonl.*{place}"):
+        rows("bad.jsonl", content, Limits(unpacked_bytes=1000))
 
 
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        ('{"question": "q", "file": "a.txt", "text": "x"}', "a question about other files"),
-        ('{"query": "q", "document": "d", "evidence": []}', "a question about other files"),
+        ('{"question": "q", "file": "a.txt", "text": "x"}', "a question"),
+        ('{"query": "q", "document": "d", "evidence": []}', "a question"),
         ('{"query": "q", "positive": "d"}', "the keys 'query', 'positive'"),
     ],
 )
 def test_a_first_row_that_is_no_document_makes_the_file_another_kind(rows, row, what):
-    with pytest.raises(UnsupportedKind, match=rf'a\.jsonl, row 1: expected a document with "text", got {what}$'):
+    with pytest.raises(UnsupportedKind, match=rf"a\.jsonl, row 1: .*{what}"):
         rows("a.jsonl", f'\n{row}\n{{"text": "x"}}')
     with pytest.raises(ReadError) as error:  # the file is one of documents
         rows("a.jsonl", '{"text": "x"}\n{"body": "x"}')
@@ -74,7 +71,16 @@ def test_rows_before_a_bad_one_are_read(tmp_path):
 def test_csv_with_a_text_column(rows):
     content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
-    assert rows("a.csv", "id;text\nx;caf\xe9\n".encode("cp1252"), encoding="cp1252") == [("x", "café")]
+    western = "id;text\nx;caf\xe9\n".encode("cp1252")
+    assert rows("a.csv", western, encoding="cp1252") == [("x", "café")]
+    for content, encoding, reason in (
+        (western, None, "0xe9"),
+        (western, "utf-16", "BOM"),
+        ('{"text": "a"}', "punycode", "Invalid"),
+    ):
+        with pytest.raises(ReadError, match=rf"a\.csv: .*{reason}"):
+            rows("a.csv", content, encoding=encoding)
+    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]  # longer than Python's limit
 
 
 def test_csv_without_a_text_column_names_its_values(rows):
@@ -85,15 +91,10 @@ def test_csv_without_a_text_column_names_its_values(rows):
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
 
 
-def test_csv_rows_longer_than_pythons_bound(rows):
-    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]
-
-
 def test_bad_csv(rows):
-    with pytest.raises(ReadError, match=r"a\.csv, line 2: 3 values in 2 columns"):
-        rows("a.csv", "a,b\n1,2,3\n")
-    with pytest.raises(ReadError, match=r"a\.csv, line 2: not a valid table"):
-        rows("a.csv", 'a,b\n1,"2"x\n')
+    for row in ("1,2,3", '1,"2"x'):
+        with pytest.raises(ReadError, match=r"a\.csv, line 2"):
+            rows("a.csv", f"a,b\n{row}\n")
 
 
 def test_tsv_with_and_without_names(rows):
@@ -111,12 +112,6 @@ def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, enco
     assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
 
 
-def test_tables_in_another_encoding_are_refused(rows):
-    with pytest.raises(ReadError, match=r"a\.csv: the text is not UTF-8 \(.*byte 0xfc\); give its encoding or convert it$"):
-        rows("a.csv", "id,text\n1,grün\n".encode("cp1252"))
-    assert rows("a.csv", "id,text\n1,grün\n".encode("cp1252"), encoding="cp1252") == [("1", "grün")]
-
-
 def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
     (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)
@@ -124,23 +119,9 @@ def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
     for name in ("a.jsonl.gz", "a.jsonl"):
         with DocumentReader(small) as reader:
             assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000
-    data = (tmp_path / "a.jsonl.gz").read_bytes()
-    (tmp_path / "a.jsonl.gz").write_bytes(data[:-20])
-    with DocumentReader() as reader, pytest.raises(ReadError, match=r"a\.jsonl\.gz is damaged or incomplete"):
-        list(reader.read(tmp_path / "a.jsonl.gz"))
 
 
 def test_a_file_of_rows_is_not_one_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     with pytest.raises(InputError, match=r"a\.jsonl contains rows"):
         read_document(tmp_path / "a.jsonl")
-
-
-@pytest.mark.parametrize(("encoding", "reason"), [("utf-16", "does not start with BOM"), ("punycode", "Invalid extended code")])
-def test_rows_in_an_encoding_that_they_are_not_in(tmp_path, encoding, reason):
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    with (
-        DocumentReader(encoding=encoding) as reader,
-        pytest.raises(ReadError, match=rf"a.jsonl: .* is not {encoding} \(.*{reason}"),
-    ):
-        list(reader.read(tmp_path / "a.jsonl"))
