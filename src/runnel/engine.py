@@ -1,16 +1,7 @@
-"""The engine: many texts of any length through one backbone, in steps of bounded size.
+"""The engine: many texts of any length through one backbone, in steps of bounded size (docs/how-it-works.md).
 
-Requests wait in a queue. Each step packs the next segments of several requests, up to `step_tokens` tokens, and runs
-them through all layers. An unfinished request keeps its state in a row of a pool; finished requests leave, and
-new ones join, at the next step. So memory depends on `step_tokens`, not on text length, and a short query never waits for
-a long document. Each request's outputs (`request.py`) are taken from the hidden vectors as they are computed; the vectors are not
-kept.
-
-Calls from several threads share the queue: a step is run by one of the threads that wait for results, in turn, and reads for all.
-
-This is vertical inference. A recurrence can be cut after any token, other backbones only at the end of a block (`block_ends`):
-an encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
-inference): the results are the same, but memory then also depends on the longest text.
+An unfinished request keeps its state in a row of a pool between steps. Calls from several threads share the queue: a step is run
+by one of the threads that wait for results, in turn, and reads for all.
 
     T  tokens of one request   D  width of hidden vectors   V  vocabulary   K  kinds of mark
 """
@@ -138,13 +129,9 @@ class Engine:
         return [result.get() for result in self.map(requests, progress)]
 
     def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None, *, keep_states: bool = False) -> Tensor:
-        """Read the same tokens after each of several texts; return their hidden vectors (n, T, D) fp32.
+        """Read the same tokens (T,) after each of n texts; return their hidden vectors (n, T, D) fp32.
 
-        Args:
-            states: of n texts; they may be overwritten.
-            ids: (T,) token ids.
-            marks: (n, T, K) float32.
-            keep_states: also leave the states after the tokens in `states`.
+        `marks` are (n, T, K) float32. `states` may be overwritten; with `keep_states` they are those after the tokens.
         """
         rows, added = torch.arange(len(states)), None
         if marks is not None and self.mark_vectors is not None:

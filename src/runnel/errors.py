@@ -1,22 +1,4 @@
-"""Every error that runnel raises on purpose.
-
-    RunnelError
-    ├── InputError (ValueError)          an argument or a text that cannot be used
-    │   └── ReadError                    a file that is missing, unreadable, damaged, beyond a limit or undecodable
-    │       ├── UnsupportedKind          a file of a kind that runnel does not read: binary, an image, an archive
-    │       └── ScannedPdf               a PDF whose pages are pictures
-    ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
-    ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
-    ├── StoreError                       an index that is missing, of another model or format, or damaged, or a foreign file
-    │   └── StoreBusy                    an index that another process is writing
-    ├── EndpointError                    a language model's endpoint that cannot be reached or does not answer as expected
-    ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
-    ├── MissingDependency (ImportError)  an optional package is needed; the message has the install command
-    ├── BackendUnavailable (RuntimeError) the requested device or kernel is not available
-    └── Cancelled                        the request was cancelled before it finished
-
-Every message says what is wrong, what was expected and what to do.
-"""
+"""Every error that runnel raises on purpose. A message says what is wrong, what was expected and what to do."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,12 +58,7 @@ class MissingDependency(RunnelError, ImportError):
 
 @contextmanager
 def needing(what: str, extra: str) -> Iterator[None]:
-    """Turn the error of a failed import into a MissingDependency.
-
-    Args:
-        what: what needs which package.
-        extra: the extra of runnel that has the package.
-    """
+    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in which extra of runnel."""
     try:
         yield
     except ImportError as error:

@@ -48,11 +48,7 @@ def expect_replaceable(path: Path) -> None:
 
 
 def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
-    """Open a file that runnel keeps beside a user's files, to read and to append; create it, with `mode`, if it does not exist.
-
-    Raises:
-        StoreError: it is a link, has a second name or is no regular file, so that writing could change a file of the user.
-    """
+    """Open a file that runnel keeps beside a user's files, to read and append; create it, with `mode`, if it does not exist."""
 
     def opener(name: str, flags: int) -> int:
         # Without waiting for the other end of a pipe. Windows has neither flag.
@@ -75,9 +71,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
     leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
-
-    Raises:
-        OSError: as `expect_replaceable`, or the file cannot be written; the error names `path`.
     """
     expect_replaceable(path)
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
@@ -94,7 +87,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes | str) -> None:
-    """Replace the file `path` with these bytes, or with this text in UTF-8. Raises as `replacing`."""
+    """Replace the file `path` with these bytes, or with this text in UTF-8."""
     with replacing(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 

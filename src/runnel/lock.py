@@ -16,16 +16,7 @@ _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process r
 
 
 class WriterLock:
-    """The exclusive right to write, held until `release` or until the process ends.
-
-    Args:
-        path: the lock file.
-        what: the folder or file that the lock protects; named in the error.
-
-    Raises:
-        StoreBusy: another process, or another lock of this process, holds it.
-        StoreError: the lock file is a link, or a file of somebody else, which is left as it is.
-    """
+    """The exclusive right to write `what`, a folder or file: the lock file `path`, until `release` or the end of the process."""
 
     def __init__(self, path: Path, what: Path) -> None:
         self._path, self._what = path, what

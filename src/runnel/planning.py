@@ -29,23 +29,14 @@ _TIMED = 512  # the most tokens of the timed step
 
 @dataclass(frozen=True)
 class Plan:
-    """How an engine uses a memory budget; `Engine(backbone, plan)` runs it.
+    """How an engine uses a memory budget; `Engine(backbone, plan)` runs it."""
 
-    Args:
-        segment: V, tokens of a step.
-        chunk: Q if the operator runs in plain torch; None if it has no chunks or runs in compiled kernels with a fixed one.
-        step_bytes: working memory of one step, rounded up.
-        state_bytes: fp32 state of one text. An engine has up to four of its own.
-        memory_bytes: the budget.
-        tokens_per_s: expected speed, measured on one step; None if the backbone has no weights to run.
-    """
-
-    segment: int
-    chunk: int | None
-    step_bytes: int
-    state_bytes: int
-    memory_bytes: int
-    tokens_per_s: float | None = None
+    segment: int  # V
+    chunk: int | None  # Q if the operator runs in plain torch; None: it has no chunks, or kernels with a fixed one
+    step_bytes: int  # working memory of one step, rounded up
+    state_bytes: int  # fp32 state of one text; an engine has up to four of its own
+    memory_bytes: int  # the budget
+    tokens_per_s: float | None = None  # measured on one step; None if the backbone has no weights to run
 
     @property
     def expected_bytes(self) -> int:
@@ -66,14 +57,7 @@ class Plan:
 
 
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
-    """Return the longest useful segment within a budget, without running the model.
-
-    Args:
-        memory_bytes: the limit of memory for steps and states, without the weights.
-
-    Raises:
-        InputError: too little for one segment; the message says how much is needed.
-    """
+    """Return the longest useful segment within a budget of steps and states, without running the model."""
     plain = _plain_form(backbone)
     each = backbone.step_bytes_per_token + (0 if plain is None else _plain_bytes(backbone, plain))
     fixed = _STATES * backbone.state_bytes

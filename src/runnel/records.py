@@ -85,16 +85,7 @@ def normalize(text: str) -> str:
 
 
 def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
-    """Group sentences that differ only in whitespace.
-
-    Args:
-        sentences: best first.
-        count: the number of groups to return, best sentences first.
-        also: normalized texts whose groups are also returned, wherever they rank.
-
-    Returns:
-        Groups in the order of their best sentence, sentences in the order given.
-    """
+    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and those of the texts `also`."""
     groups: dict[str, list[Sentence]] = {}
     wanted = 0
     for sentence in sentences:
@@ -111,9 +102,7 @@ def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[st
 class Places:
     """Pages and headings of a document.
 
-    Args:
-        blocks: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]};
-            "": none.
+    `blocks`: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]}, or "".
     """
 
     blocks: str = ""
@@ -200,12 +189,7 @@ def expect_text(value: object, what: str) -> None:
 
 
 def expect_series(values: object, what: str, expected: str) -> None:
-    """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table.
-
-    Args:
-        what: names the values, in the plural.
-        expected: for the message.
-    """
+    """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table."""
     if isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns"):  # of a table, the names of its columns
         raise InputError(f"{what} are a {type(values).__name__}; expected {expected}")
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
@@ -228,14 +212,7 @@ def expect_count(value: object, what: str) -> None:
 
 
 def read_model_json(path: Path, *, expect: type = dict, default: object = None) -> Any:
-    """Return the object, or the list with `expect=list`, in a JSON file of a model folder.
-
-    Args:
-        default: returned if the file is missing; None: an error.
-
-    Raises:
-        CheckpointError: it is missing, cannot be read, is not JSON, or holds another value.
-    """
+    """Return the object, or the list with `expect=list`, in a JSON file of a model folder, or `default` if it is missing."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -256,16 +233,10 @@ _MOST = 1 << 31  # no size, count or token id in a JSON object is larger
 
 
 def arguments(target: type, values: object, what: str, given: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the values of a JSON object as keyword arguments of `target`.
+    """Return the values of a JSON object, which is called `what`, as the keyword arguments of `target` that are not `given`.
 
-    Args:
-        target: a dataclass, all of whose fields must be there, or another class, whose defaults may be left out. Annotations are
-            int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple[one type, ...], Any, a dataclass, unions of these.
-        what: names the object in messages: "a Mamba-2 config".
-        given: parameters that do not come from the object.
-
-    Raises:
-        CheckpointError: not an object, an unknown or missing name, or a value of another type or out of range.
+    All fields of a dataclass must be there; the defaults of another class may be left out. Annotations are int (from 0 to 2^31),
+    float, bool, str, None, Literal, dict, tuple[one type, ...], Any, a dataclass, unions of these.
     """
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{what} is {_short(values)}; expected an object with names and values")

@@ -142,14 +142,7 @@ def total_progress(progress: Callable[[int], None] | None) -> Progress | None:
 
 
 class Collector:
-    """A collector of a request's outputs from the hidden vectors as they are computed.
-
-    Args:
-        weight: (V,) weight of each id in sums (None: 1).
-
-    Raises:
-        InputError: a position or a range is not inside the text.
-    """
+    """A collector of a request's outputs from the hidden vectors as they are computed; `weight` (V,) of each id in sums."""
 
     def __init__(self, request: Request, ids: np.ndarray, weight: Tensor | None) -> None:
         self._request = request
@@ -193,14 +186,10 @@ class Collector:
 
 
 class RangeSums:
-    """Weighted sums of hidden vectors over token ranges, updated segment by segment.
+    """Weighted sums of hidden vectors over token ranges (B, 2), which may overlap, updated segment by segment; `weights` (T,).
 
     The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum is not lost next to a large
     one.
-
-    Args:
-        ranges: (B, 2) int64 [start, end), in any order; they may overlap.
-        weights: (T,) weights of the tokens.
     """
 
     def __init__(self, ranges: np.ndarray, weights: Tensor) -> None:
@@ -240,10 +229,7 @@ class RangeSums:
         self._open = sums[-1].clone()
 
     def take_complete(self) -> tuple[int, Tensor]:
-        """Return the number of the first newly complete range and the sums (k, D) fp64 of all newly complete ranges; drop them.
-
-        Only for ranges in order, without overlaps and empty ranges.
-        """
+        """Return the first newly complete range and the sums (k, D) fp64 of all; for ranges in order that do not overlap."""
         sums, self._closed = self._all_closed(), []
         first = self._next - len(sums)
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])

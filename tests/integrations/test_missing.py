@@ -16,6 +16,7 @@ LIBRARIES = {
     "langchain": "langchain_core",
     "llama_index": "llama_index",
     "mteb": "mteb",
+    "qdrant": "qdrant_client",
     "sentence_transformers": "sentence_transformers",
 }
 

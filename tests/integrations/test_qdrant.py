@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.stored_documents import SETTINGS, Place, document, unit
 
-from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.errors import InputError, StoreError
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
@@ -60,20 +60,14 @@ def both(tmp_path_factory):
 
 FILTERS = [
     {},
-    {"year": 2},
-    {"year": {"!=": 2}},
     {"year": {">=": 1, "<": 3}},
-    {"year": [0, 3]},
     {"year": []},
     {"size": 1 / 3},
-    {"size": {"!=": 1 / 3}},
-    {"size": [0, 2 / 3]},
-    {"size": {">": 0.2}},
+    {"size": {"!=": 1 / 3, ">": 0.2}},
+    {"size": [0, 2 / 3], "year": {"<=": 2}},
     {"language": "it's"},
     {"language": {"!=": "en"}, "draft": True},
-    {"language": ["en", "de"], "year": {"<=": 2}},
-    {"draft": {"!=": True}},
-    {"draft": [True, False]},
+    {"language": ["en", "de"], "draft": {"!=": True}},
 ]
 
 
@@ -190,9 +184,7 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
 
 def test_places_are_checked():
     for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
-        with pytest.raises(
-            InputError, match=r"is not a Qdrant collection; give one such as qdrant\+http://localhost:6333/collection"
-        ):
+        with pytest.raises(InputError, match="is not a Qdrant collection"):
             open_store(uri)
 
 
@@ -250,9 +242,3 @@ def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
             open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")
         server.shutdown()
     assert keys == [("/collections/index/exists", "secret")]
-
-
-def test_without_the_package_the_install_line_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(MissingDependency, match=r'needs qdrant-client .*; pip install "runnel\[qdrant\]"'):
-        open_store("qdrant+http://host:6333/index")

@@ -175,11 +175,7 @@ class MtebIndex:
     def index(
         self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **options: object
     ) -> None:
-        """Index the documents of a corpus that the index does not have yet.
-
-        Raises:
-            InputError: a document cannot be indexed.
-        """
+        """Index the documents of a corpus that the index does not have yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self._place(task_metadata, hf_split, hf_subset)
         with Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model) as index:
@@ -200,11 +196,7 @@ class MtebIndex:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **options: object,
     ) -> dict[str, dict[str, float]]:
-        """Return query id -> document id -> score, of the `top_k` best documents.
-
-        Raises:
-            InputError: the task has candidates to rerank.
-        """
+        """Return query id -> document id -> score, of the `top_k` best documents."""
         if top_ranked is not None:
             raise InputError("an index searches all documents, but this task has candidates; evaluate a reranker or an embedder")
         with Index.open(self._place(task_metadata, hf_split, hf_subset), self.model) as index:
@@ -226,15 +218,15 @@ def _meta(model: Model, name: object, revision: str | None, settings: Sequence[o
     digest = hashlib.blake2b(repr((model.backbone.fingerprint(), settings)).encode(), digest_size=10).hexdigest()
     path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
     label = path.parent.name if path.name == "model" else path.name  # of a run
+    weights = list(model.backbone.parameters())
     known: dict[str, object] = {
         "name": f"runnel/{label}",
         "revision": revision or digest,
         "framework": ["PyTorch"],
         "model_type": ["dense"],
+        "n_parameters": sum(weight.numel() for weight in weights),
+        "memory_usage_mb": sum(weight.nbytes for weight in weights) / 2**20,
     }
-    weights = list(model.backbone.parameters())
-    known["n_parameters"] = sum(weight.numel() for weight in weights)
-    known["memory_usage_mb"] = sum(weight.nbytes for weight in weights) / 2**20
     return ModelMeta.create_empty(known | _card_facts(model.card) | facts)
 
 

@@ -41,6 +41,9 @@ from runnel.search.filters import Condition
 from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import words_of
 
+with needing("this index needs qdrant-client", "qdrant"):
+    from qdrant_client import QdrantClient, models
+
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
@@ -76,23 +79,14 @@ class QdrantStore:
 
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
-        """Create an empty index.
-
-        Raises:
-            StoreError: the collection already exists, or the server cannot be reached.
-        """
-        client, name = _connect(uri)
-        store = cls(uri, client, name, settings)
+        """Create an empty index."""
+        store = cls(uri, *_connect(uri), settings)
         store._create()
         return store
 
     @classmethod
     def open(cls, uri: str) -> QdrantStore:
-        """Open an existing index.
-
-        Raises:
-            StoreError: no index, one of another format, or the server cannot be reached.
-        """
+        """Open an existing index."""
         client, name = _connect(uri)
         state = cls(uri, client, name, IndexSettings("", [], 0)).state()
         if state is None:
@@ -102,13 +96,10 @@ class QdrantStore:
     @classmethod
     def holds_index(cls, uri: str) -> bool:
         """Return whether a URI holds an index."""
-        client, name = _connect(uri)
-        return cls(uri, client, name, IndexSettings("", [], 0)).state() is not None
+        return cls(uri, *_connect(uri), IndexSettings("", [], 0)).state() is not None
 
     @_plainly
     def _create(self) -> None:
-        from qdrant_client import models
-
         if self.state() is not None:
             raise StoreError(f"{self.uri} already holds an index; open it, or choose another place")
         if self._client.collection_exists(self._name):
@@ -180,8 +171,6 @@ class QdrantStore:
         return found
 
     def scan(self) -> Iterator[list[PassageRow]]:
-        from qdrant_client import models
-
         wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
         for points in self._pages(wanted, columns, vectors=["meaning"]):
@@ -209,8 +198,6 @@ class QdrantStore:
 
     @_plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        from qdrant_client import models
-
         counts = Counter(map(word_id, words_of([query])[0]))
         if not counts:
             return []
@@ -284,8 +271,6 @@ class QdrantStore:
             self._client.upsert(self._name, batch)
 
     def _write_hashes(self, documents: Sequence[DocumentRow]) -> None:
-        from qdrant_client import models
-
         for rows in _groups(documents):
             updates = [
                 models.SetPayload(payload={name: getattr(row, name) for name in HASHES}, points=[point_id("document", row.id)])
@@ -294,8 +279,6 @@ class QdrantStore:
             self._client.batch_update_points(self._name, [models.SetPayloadOperation(set_payload=update) for update in updates])
 
     def _write_state(self, number: int) -> None:
-        from qdrant_client import models
-
         payload = {"settings": json.dumps(asdict(self.settings)), "number": number, "time": time.time()}
         self._client.upsert(self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)])
 
@@ -313,8 +296,6 @@ def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
-    with needing("this index needs qdrant-client", "qdrant"):
-        from qdrant_client import QdrantClient
     parts = urlsplit(uri.removeprefix("qdrant+"))
     place, _, name = parts.path.rpartition("/")
     known = place and not parts.netloc if parts.scheme == "file" else parts.netloc and parts.scheme in ("http", "https")

@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from runnel.errors import InputError
+from runnel.errors import InputError, needing
 from runnel.search.filters import Condition
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
+
+with needing("this index needs qdrant-client", "qdrant"):
+    from qdrant_client import models
 
 BLOBS = ("saved", "memory")  # parts of a document that are no text
 HASHES = ("source_hash", "content_hash")
@@ -23,8 +26,6 @@ _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # of the ids of poin
 
 def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
     """Return the point of a document: its text and metadata, its hashes blank; `fields` can be filtered by."""
-    from qdrant_client import models
-
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"} | dict.fromkeys(HASHES, "")
     payload |= {name: base64.b64encode(payload[name]).decode() for name in BLOBS if payload[name] is not None}
     payload |= {"kind": "document", "document": row.id, "metadata": json.dumps(dict(row.metadata)), "fields": fields}
@@ -33,8 +34,6 @@ def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
 
 def passage_point(row: PassageRow, fields: dict[str, Any], words: list[str], average: float) -> Any:
     """Return the point of a passage or whole document; `average` is the mean number of words of a passage."""
-    from qdrant_client import models
-
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "vector"}
     payload |= {"kind": "whole" if row.number == WHOLE else "passage", "fields": fields}
     vectors: dict[str, Any] = {"meaning": row.vector.tolist()}
@@ -61,8 +60,6 @@ def word_id(word: str) -> int:
 
 def points_of(kind: str, documents: Sequence[str]) -> Any:
     """Return a filter for the points of documents: their texts ("document"), or all that have vectors ("passage")."""
-    from qdrant_client import models
-
     text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
     own = models.FieldCondition(key="document", match=models.MatchAny(any=list(documents)))
     return models.Filter(must=[own, text]) if kind == "document" else models.Filter(must=[own], must_not=[text])
@@ -70,19 +67,11 @@ def points_of(kind: str, documents: Sequence[str]) -> Any:
 
 def points_like(kind: str) -> Any:
     """Return a filter for the points of a kind: "document", "passage" or "whole"."""
-    from qdrant_client import models
-
     return models.Filter(must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))])
 
 
 def to_qdrant(wanted: list[Condition]) -> Any:
-    """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on it.
-
-    Raises:
-        InputError: an order of texts or of true and false, which Qdrant does not have.
-    """
-    from qdrant_client import models
-
+    """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on it."""
     must: list[Any] = []
     for name, sign, value in wanted:
         key = f"fields.{name}"
@@ -102,8 +91,6 @@ def to_qdrant(wanted: list[Condition]) -> Any:
 
 
 def _equal(key: str, value: Any) -> Any:
-    from qdrant_client import models
-
     if isinstance(value, float):
         return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
     return models.FieldCondition(key=key, match=models.MatchValue(value=value))

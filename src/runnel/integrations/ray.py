@@ -118,10 +118,11 @@ def index_files(
     stored = by_file(known)
     encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
+    groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in _groups(files)]
     reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
         pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
-        for together in _together(_encoded(ray, list(_groups(files, stored)), reading, pool), progress):
+        for together in _together(_encoded(ray, groups, reading, pool), progress):
             documents = [row for made in together for row in made.new.documents]
             for row in documents:
                 (changes.updated if row.id in known else changes.added).append(row.id)
@@ -145,18 +146,18 @@ def index_files(
     return changes
 
 
-def _groups(files: Iterable[Path], stored: Stored) -> Iterator[tuple[list[Path], Stored]]:
-    """Yield files in the groups that one task reads, with what the index has of them."""
+def _groups(files: Iterable[Path]) -> Iterator[list[Path]]:
+    """Yield files in the groups that one task reads."""
     group: list[Path] = []
     size = 0
     for file in files:
         size += file.stat().st_size if file.is_file() else 0
         group.append(file)
         if size >= _GROUP_BYTES or len(group) >= _GROUP_FILES:
-            yield group, {name: stored[name] for name in map(str, group) if name in stored}
+            yield group
             group, size = [], 0
     if group:
-        yield group, {name: stored[name] for name in map(str, group) if name in stored}
+        yield group
 
 
 def _together(batches: Iterable[tuple[_Batch, int]], progress: Callable[[int], None] | None) -> Iterator[list[_Batch]]:
@@ -222,11 +223,7 @@ def _read(row: Any, reading: _Reading) -> Iterator[dict[str, list[bytes]]]:
 
 
 class _Worker:
-    """A process that holds the model, and encodes one batch after another.
-
-    Raises:
-        StoreError: this machine has another version of runnel, or another model of the name.
-    """
+    """A process that holds the model, and encodes one batch after another."""
 
     def __init__(self, pool: _Pool, runnel: str) -> None:
         if (here := version("runnel")) != runnel:
