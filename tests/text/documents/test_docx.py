@@ -20,6 +20,14 @@ def read(path):
         return check(read_docx(archive, Limits()))
 
 
+def read_with(path, more):
+    """Read a document with more at the end of its body."""
+    replace_in_zip(
+        path, path.with_name("b.docx"), {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)}
+    )
+    return read(path.with_name("b.docx"))
+
+
 @pytest.fixture
 def path(tmp_path):
     """A document with something of everything."""
@@ -60,7 +68,7 @@ def test_blocks_and_headings(path):
     assert path_of["Detail"] == ("The title", "Part one", "Detail") and path_of["Last."] == ("The title", "Part two")
 
 
-def test_changes_are_read_as_accepted_and_content_controls_are_read(path, tmp_path):
+def test_changes_are_read_as_accepted_and_content_controls_are_read(path):
     run = "<w:r><w:t>{}</w:t></w:r>"
     more = (
         f'<w:p><w:ins w:id="1" w:author="x">{run.format("inserted")}</w:ins>'
@@ -70,8 +78,7 @@ def test_changes_are_read_as_accepted_and_content_controls_are_read(path, tmp_pa
         "<w:p><m:oMath xmlns:m='http://schemas.openxmlformats.org/officeDocument/2006/math'><m:r><m:t>E=mc</m:t></m:r></m:oMath></w:p>"
         "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>counted</w:t></w:r></w:p>"
     )
-    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
-    document = read(tmp_path / "b.docx")
+    document = read_with(path, more)
     assert shown(document)[-5:] == [
         ("paragraph", "inserted"),
         ("paragraph", "controlled"),
@@ -83,32 +90,28 @@ def test_changes_are_read_as_accepted_and_content_controls_are_read(path, tmp_pa
 
 
 def test_footnotes_come_last(path, tmp_path):
-    document = docx.Document(path)
     w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     notes = f"<w:footnotes {w}><w:footnote><w:p><w:r><w:t>A note.</w:t></w:r></w:p></w:footnote></w:footnotes>"
-    from docx.opc.packuri import PackURI
-    from docx.opc.part import Part
-
-    part = Part(PackURI("/word/footnotes.xml"), "application/xml", notes.encode(), document.part.package)
-    document.part.relate_to(part, "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes")
-    document.save(tmp_path / "b.docx")
+    link = b'<Relationship Id="rId99" Type="x/footnotes" Target="footnotes.xml"/></Relationships>'
+    more = {"word/_rels/document.xml.rels": lambda xml: xml.replace(b"</Relationships>", link)}
+    replace_in_zip(path, tmp_path / "b.docx", more)
+    with zipfile.ZipFile(tmp_path / "b.docx", "a") as archive:
+        archive.writestr("word/footnotes.xml", notes)
     assert shown(read(tmp_path / "b.docx"))[-1] == ("note", "A note.")
 
 
-def test_text_boxes_are_read_once(path, tmp_path):
+def test_text_boxes_are_read_once(path):
     box = "<w:p><w:r><w:t>in a box</w:t></w:r></w:p>"
     fallback = f'<x:Fallback xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">{box}</x:Fallback>'
     more = f"<w:p><w:r><w:t>around </w:t></w:r><w:pict>{box}</w:pict>{fallback}</w:p>"
-    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
-    assert shown(read(tmp_path / "b.docx"))[-2:] == [("paragraph", "in a box"), ("paragraph", "around")]
+    assert shown(read_with(path, more))[-2:] == [("paragraph", "in a box"), ("paragraph", "around")]
 
 
-def test_a_table_in_a_cell_and_tab_stops(path, tmp_path):
+def test_a_table_in_a_cell_and_tab_stops(path):
     table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p>{}</w:tc></w:tr></w:tbl>"
     stop = "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>stop</w:t></w:r></w:p>"
     more = table.format("outer", table.format("inner", "")) + stop
-    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
-    assert shown(read(tmp_path / "b.docx"))[-2:] == [("row", "outer inner"), ("paragraph", "stop")]
+    assert shown(read_with(path, more))[-2:] == [("row", "outer inner"), ("paragraph", "stop")]
 
 
 @pytest.mark.parametrize("part", [_BODY, "word/styles.xml", "_rels/.rels"])
@@ -159,13 +162,10 @@ def test_entities_are_refused_whatever_the_encoding(path, tmp_path):
         read(tmp_path / "b.docx")
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [("", "paragraph"), ("9", "paragraph"), ("12", "paragraph"), ("x", "paragraph"), ("1", "heading")]
-)
-def test_outline_levels(path, tmp_path, value, kind):
-    level = f'<w:p><w:pPr><w:outlineLvl w:val="{value}"/></w:pPr><w:r><w:t>Outlined</w:t></w:r></w:p>'.encode()
-    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", level + b"<w:sectPr", 1)})
-    assert shown(read(tmp_path / "b.docx"))[-1] == (kind, "Outlined")
+@pytest.mark.parametrize(("value", "kind"), [("9", "paragraph"), ("12", "paragraph"), ("x", "paragraph"), ("1", "heading")])
+def test_outline_levels(path, value, kind):
+    level = f'<w:p><w:pPr><w:outlineLvl w:val="{value}"/></w:pPr><w:r><w:t>Outlined</w:t></w:r></w:p>'
+    assert shown(read_with(path, level))[-1] == (kind, "Outlined")
 
 
 def test_damaged_documents(path, tmp_path):

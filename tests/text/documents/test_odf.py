@@ -90,36 +90,24 @@ def test_a_presentation(tmp_path):
     assert paths(document)["Say this."] == ("The plan",) and paths(document)["point"] == ("Slide 2",)
 
 
-def test_an_empty_text(tmp_path):
-    odf(tmp_path / "a.odt", "text", "")
-    assert read(tmp_path / "a.odt").text == ""
-
-
 def test_what_cannot_be_read(path, tmp_path):
     for part, change, message in (
         ("content.xml", lambda xml: xml[:60], "'content.xml' is not valid XML"),
         ("content.xml", lambda xml: b"<!DOCTYPE x [<!ENTITY e 'e'>]>" + xml, "declares XML entities"),
-        (
-            "META-INF/manifest.xml",
-            lambda xml: b"<m><e><encryption-data/></e></m>",
-            "an encrypted document; open it with its password",
-        ),
+        ("META-INF/manifest.xml", lambda xml: b"<m><e><encryption-data/></e></m>", "encrypted"),
     ):
         replace_in_zip(path, tmp_path / "b.odt", {part: change})
         with pytest.raises(ReadError, match=message):
             read(tmp_path / "b.odt")
     odf(tmp_path / "a.odg", "drawing", "")
-    with pytest.raises(UnsupportedKind, match="an OpenDocument file of the kind 'drawing'; save it as PDF"):
+    with pytest.raises(UnsupportedKind, match="'drawing'"):
         read(tmp_path / "a.odg")
     odf(tmp_path / "a.ods", "spreadsheet", SHEETS.replace("item", "word " * 5000))
-    with pytest.raises(ReadError, match=r"is larger than 20,000 bytes; raise Limits\.unpacked_bytes"):
+    with pytest.raises(ReadError, match="20,000 bytes"):
         read(tmp_path / "a.ods", Limits(unpacked_bytes=20_000))
 
 
 def test_deep_lists_do_no_harm(tmp_path):
-    odf(
-        tmp_path / "a.odt",
-        "text",
-        "<text:list><text:list-item>" * 2000 + "<text:p>deep</text:p>" + "</text:list-item></text:list>" * 2000,
-    )
+    opened, closed = "<text:list><text:list-item>", "</text:list-item></text:list>"
+    odf(tmp_path / "a.odt", "text", opened * 2000 + "<text:p>deep</text:p>" + closed * 2000)
     assert shown(read(tmp_path / "a.odt")) == [("item", "deep")]

@@ -81,15 +81,12 @@ def test_smartart_is_read_and_links_are_not_followed(tmp_path):
 
 
 def test_damaged_files(path, tmp_path):
+    relations = "ppt/_rels/presentation.xml.rels"
     for part, change, message in (
         ("ppt/presentation.xml", lambda xml: xml[:40], "'ppt/presentation.xml' is not valid XML"),
         ("ppt/slides/slide1.xml", lambda xml: b"<!DOCTYPE x [<!ENTITY e 'e'>]>" + xml, "declares XML entities"),
-        (
-            "ppt/_rels/presentation.xml.rels",
-            lambda xml: xml.replace(b"slide2.xml", b"gone.xml"),
-            r"its part 'ppt/slides/gone\.xml'",
-        ),
-        ("ppt/_rels/presentation.xml.rels", lambda xml: xml.replace(b'"rId2"', b'"none"'), "slide 3 is missing from the file"),
+        (relations, lambda xml: xml.replace(b"slide2.xml", b"gone.xml"), r"'ppt/slides/gone\.xml'"),
+        (relations, lambda xml: xml.replace(b'"rId2"', b'"none"'), "slide 3"),
     ):
         replace_in_zip(path, tmp_path / "b.pptx", {part: change})
         with pytest.raises(ReadError, match=message):
@@ -100,5 +97,5 @@ def test_deep_groups_and_long_texts_are_limited(tmp_path):
     pptx(tmp_path / "a.pptx", ["<p:grpSp>" * 3000 + shape(["deep"]) + "</p:grpSp>" * 3000])
     assert read(tmp_path / "a.pptx").text == "deep"
     pptx(tmp_path / "a.pptx", [shape(["word " * 2000])] * 3)
-    with pytest.raises(ReadError, match=r"is larger than 20,000 bytes; raise Limits\.unpacked_bytes"):
+    with pytest.raises(ReadError, match="20,000 bytes"):
         read(tmp_path / "a.pptx", Limits(unpacked_bytes=20_000))

@@ -61,12 +61,6 @@ def test_every_kind_through_one_reader_twice_the_same(folder):
     }  # fmt: skip
 
 
-def test_one_document_by_one_call(folder):
-    document = read_document(folder / "a.pdf")
-    assert document.text == "A sentence." and document.blocks[0].page == 1
-    assert read_document(folder / "a.txt").text == "A sentence.\n"
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.pdf", "a.txt.gz", "page"])
 def test_standard_input(folder, monkeypatch, name):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
@@ -89,7 +83,7 @@ def test_an_encoding_reaches_all_text(tmp_path):
         assert read_document(tmp_path / name, encoding="koi8-r").text == "Привет"
         with pytest.raises(ReadError, match=f"{name}.*is not valid utf-8"):
             read_document(tmp_path / name)
-    with pytest.raises(InputError, match="unknown encoding 'utf-99'"):
+    with pytest.raises(InputError, match="utf-99"):
         DocumentReader(encoding="utf-99")
 
 
@@ -98,34 +92,29 @@ def test_limits(folder, tmp_path):
     (tmp_path / "big.txt.gz").write_bytes(gzip.compress(b"x" * 10_000_000))
     (tmp_path / "twice.gz").write_bytes(gzip.compress(gzip.compress(b"x")))
     small = Limits(unpacked_bytes=1000)
-    with pytest.raises(ReadError, match=r"big\.txt has 1,001 bytes; expected at most 1,000 \(Limits.file_bytes\)"):
-        read_document(tmp_path / "big.txt", limits=Limits(file_bytes=1000))
-    with pytest.raises(ReadError, match=r"big\.txt is larger than 1,000 bytes"):
-        read_document(tmp_path / "big.txt", limits=small)
-    with pytest.raises(ReadError, match=r"big\.txt\.gz, unpacked, has more than 1,000 bytes"):
-        read_document(tmp_path / "big.txt.gz", limits=small)
-    with pytest.raises(ReadError, match="packed twice"):
-        read_document(tmp_path / "twice.gz")
-    with pytest.raises(ReadError, match=r"a\.docx: the archive's unpacked content is larger than 1,000 bytes"):
-        read_document(folder / "a.docx", limits=small)
-
-
-def test_endless_input_ends_at_the_limit():
-    with pytest.raises(ReadError, match=r"/dev/zero has more than 1,000,000 bytes"):
-        read_document("/dev/zero", limits=Limits(file_bytes=1_000_000))
+    for path, limits, reason in (
+        (tmp_path / "big.txt", Limits(file_bytes=1000), "1,001 bytes"),
+        (tmp_path / "big.txt", small, "1,000 bytes"),
+        (tmp_path / "big.txt.gz", small, "1,000 bytes"),
+        (tmp_path / "twice.gz", small, "twice"),
+        (folder / "a.docx", small, "1,000 bytes"),
+        (Path("/dev/zero"), Limits(file_bytes=1_000_000), "1,000,000 bytes"),
+    ):
+        with pytest.raises(ReadError, match=rf"{path.name}.*{reason}"):
+            read_document(path, limits=limits)
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.epub", "a.txt.gz"])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_files_cut_off_anywhere_are_read_errors_with_their_name(folder, tmp_path, name, share):
+def test_files_cut_off_anywhere_are_read_errors_with_their_name(folder, tmp_path, name):
     data = (folder / name).read_bytes()
-    (tmp_path / name).write_bytes(data[: int(len(data) * share)])
-    try:
-        text = read_document(tmp_path / name).text
-    except ReadError as error:
-        assert name in str(error)
-    else:
-        assert name == "a.pdf" and text == "A sentence."  # PDFium mends what it can
+    for share in (0.1, 0.5, 0.9):
+        (tmp_path / name).write_bytes(data[: int(len(data) * share)])
+        try:
+            text = read_document(tmp_path / name).text
+        except ReadError as error:
+            assert name in str(error)
+        else:
+            assert name == "a.pdf" and text == "A sentence."  # PDFium mends what it can
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.epub", "a.html", "a.txt.gz", "a.csv"])
@@ -153,12 +142,10 @@ def test_other_archives_are_named(folder, tmp_path):
 
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("xl/other.xml", "")
-    with pytest.raises(ReadError, match=r"b\.zip: a zip archive that is no document of a known kind \(it holds xl/other.xml\)"):
+    with pytest.raises(UnsupportedKind, match=r"b\.zip: .*xl/other\.xml"):
         read_document(tmp_path / "b.zip")
     (tmp_path / "b.zip").rename(tmp_path / "b.docx")
-    with pytest.raises(
-        ReadError, match=r"the file is damaged or no docx document \(it holds xl/other.xml\); save it again"
-    ) as error:
+    with pytest.raises(ReadError, match=r"b\.docx: .*xl/other\.xml") as error:
         read_document(tmp_path / "b.docx")
     assert not isinstance(error.value, UnsupportedKind)  # in a folder, this one is a failure
 
@@ -192,10 +179,7 @@ def failing(monkeypatch, tmp_path):
         yield read
 
 
-@pytest.mark.parametrize(
-    ("deed", "message"),
-    [("segfault", r"crashed the process that parsed it \(SIGSEGV\)"), ("abort", "SIGABRT"), ("exit", "exit code 3")],
-)
+@pytest.mark.parametrize(("deed", "message"), [("segfault", "SIGSEGV"), ("exit", "exit code 3")])
 def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, message):
     before = failing("")
     with pytest.raises(ReadError, match=rf"{deed}\.html .*{message}"):
@@ -207,8 +191,8 @@ def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, messag
 @pytest.mark.parametrize(
     ("deed", "message"),
     [
-        ("raise", r"cannot be parsed \(ZeroDivisionError: by the parser\)"),
-        ("recurse", "cannot be parsed .RecursionError"),
+        ("raise", "ZeroDivisionError: by the parser"),
+        ("recurse", "RecursionError"),
         pytest.param(
             "memory",
             "needs more than 2,147,483,648 bytes of memory",
