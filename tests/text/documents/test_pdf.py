@@ -222,6 +222,6 @@ def test_what_only_looks_like_a_running_head_stays(read):
 
 
 def test_hyphens_that_belong_to_a_name_or_an_option_stay(read):
-    lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or FcGet-", "Home."]
+    lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or Fc-", "GetHome."]
     text = " ".join(read([lines]).text.split())
     assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcGetHome."
