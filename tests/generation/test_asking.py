@@ -94,9 +94,7 @@ def test_the_budget_is_kept_and_the_best_excerpts_fill_it(budget: int) -> None:
 
 
 def test_a_budget_too_small_for_anything() -> None:
-    with pytest.raises(
-        InputError, match=r"the best excerpt needs \d+ tokens with the question and the instructions; the budget is 20"
-    ):
+    with pytest.raises(InputError, match="20"):
         choose("Which?", [excerpt(0, 13)], 20, words)
 
 

