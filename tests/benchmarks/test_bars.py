@@ -70,11 +70,6 @@ def test_each_bar_can_be_lost_and_held(key):
     assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
 
 
-def test_what_is_not_measured_is_neither_held_nor_lost():
-    found = rows({})
-    assert {(row.lost, row.verdict, row.shown) for row in found} == {(False, "not measured", "not measured")}
-
-
 def test_a_missing_system_is_named():
     points = [p for p in POINTS if p["system"] != "llama.cpp"]
     skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]

@@ -11,9 +11,8 @@ import pytest
 from helpers.waiting import GIVE_UP_S
 
 from benchmarks import control
-from benchmarks.control import read_experiment, run_experiment, tokens_per_s
+from benchmarks.control import read_experiment, run_experiment
 from benchmarks.control_page import page_text, plot
-from benchmarks.families import match
 from runnel.errors import InputError
 
 pytest.importorskip("sentence_transformers")
@@ -94,13 +93,6 @@ def test_the_shipped_experiment_compares_five_families_of_equal_size():
     assert len(experiment.settings.seeds) == 3 and max(active) <= 1.05 * min(active)
     tables = [shape.total - shape.active for shape in experiment.shapes]
     assert set(tables) == {30522 * 64}
-
-
-def test_active_parameters_are_all_but_the_embedding_table():
-    (shape,) = match({"mamba2": {"head_size": 16, "state_size": 8}}, 32, 22_000, 100, 7, "file")
-    layer = 32 + 32 * (2 * 64 + 2 * 8 + 4) + (64 + 2 * 8) * 5 + 3 * 4 + 64 + 64 * 32  # norm, in, convolution, heads, norm, out
-    assert (shape.active, shape.total) == (shape.layers * layer + 32, shape.layers * layer + 32 + 3200)
-    assert shape.layers == round(22_000 / layer)
 
 
 def test_figures_over_seeds(finished, tmp_path):
@@ -195,8 +187,3 @@ def test_an_experiment_that_cannot_be_run(place, old, new, message):
     with pytest.raises(InputError, match=message) as error:
         read_experiment(path)
     assert str(path) in str(error.value)
-
-
-def test_the_speed_is_that_of_most_intervals():
-    rows = [{"tokens": 100 * n, "seconds": float(n)} for n in range(6)] + [{"tokens": 600, "seconds": 99.0}]  # a pause
-    assert tokens_per_s(rows) == 100 and tokens_per_s(rows[:1]) is None

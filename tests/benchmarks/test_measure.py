@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 from helpers.bench_workers import HIDDEN
 
-from benchmarks.measure import answer, compare, spread
+from benchmarks.measure import answer, compare
 from runnel.errors import BackendUnavailable, InputError
-
-
-def test_extremes_are_kept():
-    assert spread([4.0, 1.0, 2.5]) == {"median": 2.5, "mean": 2.5, "min": 1.0, "max": 4.0, "runs": 3}
-    assert spread([5.0, 1.0, 3.0, 3.0, 3.0])["mean"] == 3.0
-    assert spread([]) is None
 
 
 def vectors(cosine):

@@ -7,7 +7,7 @@ import pytest
 from helpers.bench_workers import READY, wrong_hidden
 
 from benchmarks import bars, page
-from benchmarks.page_text import figure, page_text, table
+from benchmarks.page_text import page_text
 from benchmarks.segments import Grid
 from benchmarks.speed import Settings
 
@@ -137,26 +137,9 @@ def test_an_error_of_any_request_stops_the_page(small, tmp_path, monkeypatch, sy
     assert f"error: {named}" in reported and not (tmp_path / "performance.md").exists()
 
 
-def test_what_other_systems_refuse_is_a_result_and_what_ours_refuses_is_not():
-    row = {"model": "m", "outcome": "refused", "note": "no such layers"}
-    assert page.failures({"points": [row | {"system": "transformers"}]}) == []
-    assert page.failures({"points": [row | {"system": "runnel"}]}) == ["points: m runnel: refused: no such layers"]
-
-
 def test_the_published_page_is_what_its_json_says():
     docs = Path(page.__file__).parent.parent / "docs"
     result = json.loads((docs / "performance.json").read_text())
     assert page_text(result) == (docs / "performance.md").read_text()
     unmeasured = [row for row in result["parts"] if row["outcome"] == "not measured"]
     assert page.failures(result | {"parts": [row for row in result["parts"] if row not in unmeasured]}) == []
-
-
-def test_figures():
-    spread = {"median": 1234.5, "mean": 1300.0, "min": 1000.0, "max": 2000.0, "runs": 3}
-    assert figure({"outcome": "ok", "rate": spread}, "rate") == "1,234"
-    assert figure({"outcome": "ok", "rate": spread}, "rate", 1, extremes=True) == "1,234.5 (1,000.0–2,000.0)"
-    assert figure({"outcome": "ok", "rate": spread | {"runs": 1}}, "rate", extremes=True) == "1,234"
-    assert figure({"outcome": "left out", "note": "slow", "rate": spread}, "rate") == "left out: slow"
-    assert figure({"outcome": "ok", "rate": spread}, "rate", middle="mean") == "1,300"
-    assert figure({"outcome": "ok", "rate": None}, "rate") == "–"
-    assert table(["a", "b"], [["1", "x|y"]]) == "| a | b |\n| --- | --- |\n| 1 | x\\|y |"

@@ -4,22 +4,14 @@ import json
 import re
 
 import pytest
-from helpers.toy import Toy
 
 from benchmarks.__main__ import main
-from benchmarks.padding import padding, ssd_flops
-from benchmarks.reading import cut, measure, read_documents, work
+from benchmarks.padding import ssd_flops
+from benchmarks.reading import measure, read_documents, work
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Settings
 
 COUNTS = ["linear layers, recurrence, attention", "2 x parameters, attention", "2 x parameters, SSD in chunks of 256"]
-
-
-def test_documents(tmp_path):
-    assert read_documents("3x512") == ((512, 512, 512),)
-    (tmp_path / "lengths").write_text("12\n\n 7 3 9 \n")
-    assert read_documents(str(tmp_path / "lengths")) == ((12,), (7, 3, 9))
-    assert cut(((12,), (7, 3, 9)), 7) == ((7,), (7, 3, 7)) and cut(((12,),), None) == ((12,),)
 
 
 @pytest.mark.parametrize(("model", "tflop", "billions"), [("mamba2-130m", 19.0, 0.1), ("mamba2-1.3b", 197.9, 1.3)])
@@ -52,17 +44,6 @@ def test_padding_goes_by_batch_and_transformers_have_no_ssd():
     count = describe_subject("bert-base").standard_flops
     assert flops == {"packed": sum(map(count, (10, 20, 40, 5))), "padded": 2 * count(20) + count(40) + count(5)}
     assert found["tokens"] == 75 and COUNTS[2] not in found["flops"]
-
-
-def test_padding_of_the_toy():
-    """The toy takes 16 operations a token and has 400 parameters."""
-    found = padding([1, 9, 2, 8, 3], batch=2, backbone=Toy())
-    assert (found["texts"], found["tokens"]) == (5, 23)
-    assert found["padded"] == 2 * 9 + 2 * 8 + 3
-    assert found["padded_sorted"] == 2 * 2 + 2 * 8 + 9
-    assert (found["packed_flops"], found["padded_flops"], found["padded_sorted_flops"]) == (16 * 23, 16 * 37, 16 * 29)
-    assert (found["standard_packed_flops"], found["standard_padded_flops"]) == (816 * 23, 816 * 37)
-    assert found["standard_padded_sorted_flops"] == 816 * 29
 
 
 # ---- measuring -----------------------------------------------------------------------------------------------------------

@@ -130,16 +130,6 @@ def test_means_weigh_sets_alike():
     assert cell["mean"] == 0.75 and cell["difference"] == 0.25 and 0 <= cell["low"] < 0.25 < cell["high"] <= 0.5
 
 
-def test_the_means_of_sets_that_bm25_does_not_solve_are_apart():
-    sets = [results.Set(name, None, True, 1) for name in ("a", "b")]
-    found = {"BM25": {"a": [1.0, 1.0], "b": [0.0, 1.0]}, "other": {"a": [1.0, 1.0], "b": [1.0, 1.0]}}
-    part = results._compared(found, sets)
-    assert part["hard"] == ["b"] and part["systems"][1]["all"]["difference"] == 0.25
-    assert part["systems"][1]["hard"]["difference"] == 0.5
-    solved = results._compared({"BM25": {"a": [1.0]}, "other": {"a": [0.0]}}, sets[:1])
-    assert solved["hard"] == [] and solved["systems"][1]["all"]["difference"] == -1 and "hard" not in solved["systems"][1]
-
-
 def test_the_published_page_is_what_its_json_says():
     docs = Path(results.__file__).parent.parent / "docs"
     assert page_text(json.loads((docs / "results.json").read_text())) == (docs / "results.md").read_text()

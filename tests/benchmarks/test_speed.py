@@ -69,13 +69,6 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
 
-def test_no_roofline_whose_products_are_wrong(fake_workers):
-    fake_workers.answers = {"runnel": {"products": {"error": 0.5}}}
-    report, _ = bench()
-    assert {p.outcome for p in report.points if p.system == "linear layers"} == {"wrong"}
-    assert figures(report)["runnel", "bf16", 1, 64]["of_roofline"] is None
-
-
 @pytest.mark.parametrize("system", ["runnel", "bert"])
 def test_a_system_that_breaks_is_a_failure(fake_workers, system):
     fake_workers.answers = {system: {"first": {"error": "it fell over"}}}
@@ -104,15 +97,6 @@ def test_slow_cells_are_left_out_and_say_so(fake_workers):
     assert found["runnel", "bf16", 1, 65536]["outcome"] == "left out"
     assert found["runnel", "bf16", 1, 65536]["note"] == "it would take about 66 s"
     assert found["bert", "bf16", 1, 8192]["note"] == "it would take about 1,049 s"
-
-
-def test_memory_comes_from_a_fresh_process_for_each_cell(fake_workers):
-    report, _ = bench(others=("bert",), memory=True)
-    cold = [(spec.system, spec.cold) for spec in fake_workers.started]
-    assert cold == [("runnel", False), ("bert", False), *[("runnel", True)] * 2, *[("bert", True)] * 2]
-    peaks = {p.system: p.to_dict()["peak_bytes"] for p in report.points}
-    assert peaks == {"runnel": 1 << 20, "linear layers": None, "bert": 1 << 20}
-    assert all(len(p.seconds) == 3 for p in report.points)  # the run for memory is not one of the timed ones
 
 
 @pytest.mark.parametrize("dtypes", [("bf16", "int8"), ("int8", "bf16"), ("int8",)])

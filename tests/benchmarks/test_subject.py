@@ -6,7 +6,7 @@ from helpers.tiny_shapes import same
 
 from benchmarks.measure import compare
 from benchmarks.shapes import load_subject
-from benchmarks.subject import Clock, LinearLayers, Subject
+from benchmarks.subject import LinearLayers, Subject
 from runnel.backbones.int8 import int8_problem
 
 INT8_PROBLEM = int8_problem(torch.device("cpu"))
@@ -56,24 +56,3 @@ def test_eight_bits_agree_with_the_plain_path_and_are_compared_with_bf16(tiny_sh
     assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
     assert linear.flops_per_token == whole.flops_per_token
     assert linear.error() < 0.05
-
-
-def test_linear_layers_see_every_token_in_segments(monkeypatch):
-    linear = LinearLayers(load_subject("tiny", torch.float32))
-    seen = []
-    product = torch.mm
-    monkeypatch.setattr(torch, "mm", lambda x, w, out: (seen.append(len(x)), product(x, w, out=out))[1])
-    linear.run(torch.zeros(3, 50, dtype=torch.int64), 64)
-    assert sum(seen) == 150 * len(linear.weights)
-    assert set(seen) == {64, 22}
-
-
-def test_the_first_run_of_a_short_cell_does_not_count(monkeypatch):
-    clock, seen = Clock("cpu"), []
-    monkeypatch.setattr(clock, "once", lambda call: call() or (0.5 if len(seen) > 1 else 0.9))
-    run = lambda ids, segment: seen.append((tuple(ids.shape), segment))  # noqa: E731
-    assert clock.seconds(run, 2, 5, None) == 0.5 and seen == [((2, 5), None)] * 2
-    clock.seconds(run, 2, 5, None)
-    assert len(seen) == 3  # known by now
-    monkeypatch.setattr(clock, "once", lambda call: call() or 2.0)
-    assert clock.seconds(run, 1, 0, 8) == 2.0 and seen[3:] == [((1, 0), 8)]  # not short
