@@ -140,17 +140,17 @@ class LibraryTokenizer(Tokenizer):
         chars = 0
         for text in texts:
             expect_text(text, "the text")
-            if len(text) > 2 * _PIECE_CHARS:
-                done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
-                done.append(self.encode(text))
-                waiting, chars = [], 0
-                continue
-            waiting.append(text)
+            long = len(text) > 2 * _PIECE_CHARS
+            waiting += [] if long else [text]
             chars += len(text)
-            if chars >= _GROUP_CHARS:
-                done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
+            if chars >= _GROUP_CHARS or long:
+                done += self._encode_whole(waiting)
                 waiting, chars = [], 0
-        return done + self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
+            done += [self.encode(text)] if long else []
+        return done + self._encode_whole(waiting)
+
+    def _encode_whole(self, texts: list[str]) -> list[Encoded]:
+        return self._encode_parts(texts, [0] * len(texts), [0] * len(texts))
 
     def stream(self, position: int = 0) -> LibraryStream:
         return LibraryStream(self, position)

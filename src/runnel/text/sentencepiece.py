@@ -1,7 +1,6 @@
 """Convert a SentencePiece model (tokenizer.model) to a tokenizer.json of the tokenizers library, with the same ids.
 
-Only BPE models whose normalizer changes nothing but spaces are converted, such as those of Mistral and Llama. Other models are
-refused with the reason: an approximate conversion would silently give wrong ids.
+Models that are not BPE, or whose normalizer changes more than spaces, are refused: an approximation would give wrong ids.
 
 The file is one protobuf message, of which a few fields are read; numbers and names are those of `sentencepiece_model.proto`
 in google/sentencepiece. There, the priority of a merge is the score of the resulting piece, whatever its two halves are; here

@@ -26,10 +26,6 @@ class Shard:
     number: int
     count: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.count:
-            raise InputError(f"there is no shard {self.number} of {self.count}; shards are numbered from 1")
-
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Parse a shard written as 2/8."""

@@ -149,10 +149,7 @@ class Template:
         notation = content.get("template")
         if not isinstance(notation, str):
             raise InputError(f"a template's 'template' is {notation!r}; expected text such as 'query: {{query}}{{end}}'")
-        budgets = {name: content.get(name) for name in known - {"template"}}
-        for name, value in budgets.items():
-            _check_budget(name, value)
-        return cls.parse(notation, **budgets)  # type: ignore[arg-type]  # checked above
+        return cls.parse(notation, **{name: content.get(name) for name in known - {"template"}})  # type: ignore[arg-type]
 
     def before(self, field: Field) -> Template:
         """Return the parts before a field, which a state saved before it has read.
@@ -170,7 +167,7 @@ class Template:
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
         """Return the text to encode before a field's text: a space or nothing."""
-        return " " if self._part(field).space and not tokenizer.adds_space else ""
+        return " " if self.parts[self._index(field)].space and not tokenizer.adds_space else ""
 
     def encode(self, tokenizer: Tokenizer, field: Field, text: str) -> Encoded:
         """Encode a field's text for `render`. Offsets refer to `text`; an empty text has no tokens."""
@@ -284,9 +281,6 @@ class Template:
         if field not in self.fields:
             raise InputError(f"the template {str(self)!r} has no field {field!r}; it has {', '.join(self.fields) or 'none'}")
         return next(number for number, part in enumerate(self.parts) if part.kind == "field" and part.value == field)
-
-    def _part(self, field: Field) -> Part:
-        return self.parts[self._index(field)]
 
 
 def _named_part(name: str, notation: str) -> Part:

@@ -5,10 +5,8 @@
     tokenizer.json                          `library.LibraryTokenizer`: anything that the tokenizers library runs
     tokenizer.model.v3, tokenizer.model     the same, converted from SentencePiece (`sentencepiece.convert`)
 
-They are tried in this order. The first comes first because only RWKV uses it, and because its folders' files for other
-programs disagree with it; a tokenizer.json is preferred to its SentencePiece version, which lacks added tokens.
-
-Strings such as "</s>" in user text are encoded as ordinary characters, never as the special token.
+They are tried in this order: the files for other programs in RWKV's folders disagree with the first, and a SentencePiece model
+lacks the added tokens of its tokenizer.json.
 """
 
 from __future__ import annotations
@@ -81,18 +79,13 @@ class Encoded:
 
 
 class TokenStream(Protocol):
-    """Text fed piece by piece. Tokens are returned as soon as no later text can change them.
+    """Text fed piece by piece. Tokens are returned as soon as no later text can change them."""
 
-    Attributes:
-        text: text fed but not yet returned as tokens, short unless the text has no place to cut. (A token for the first bytes
-            of its first character may already have been returned.)
-        position: offset of the first character of `text`.
-    """
-
-    position: int
+    position: int  # of the first character of `text`
 
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """Text that is not yet returned as tokens. The first bytes of its first character may be."""
 
     def feed(self, text: str) -> Encoded:
         """Add text; return the tokens that are now final, with offsets into the whole stream."""

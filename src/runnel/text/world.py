@@ -1,12 +1,7 @@
 r"""The RWKV World tokenizer: greedy longest match of bytes, without merges or splitting into words.
 
 The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in bytes. Ids are those of the
-file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token. Tokenizer files for
-other programs in the same folder are ignored: some register "\n\n" (261) as a special token with another id, which the
-models were not trained with.
-
-The offsets of a token for part of a character cover the whole character, as in the byte-level tokenizers of the tokenizers
-library.
+file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ _GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")  # begins a line that may have 
 def read_code(decoded: Decoded) -> DocumentText:
     """Read source code: blocks begin at definitions, after them, and after blank lines."""
     text = straighten(decoded.text)
-    canonical = Canonical()
-    canonical.warnings += [decoded.warning] if decoded.warning else []
+    canonical = Canonical(decoded.warning)
     at, start, end = 0, 0, 0  # of the line, and of the open block
     for whole in text.split("\n"):
         words = whole.strip()

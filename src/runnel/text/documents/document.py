@@ -212,9 +212,9 @@ def straighten(text: str) -> str:
 class Canonical:
     """A text under construction. Set `page` before adding its blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, warning: str | None = None) -> None:
         self.blocks: list[Block] = []
-        self.warnings: list[str] = []
+        self.warnings = [warning] if warning else []
         self.page: int | None = None
         self.length = 0
         self._parts: list[str] = []
@@ -275,8 +275,7 @@ class Canonical:
 def read_plain(decoded: Decoded) -> DocumentText:
     """Read plain text. Paragraphs end at blank lines, pages at form feeds."""
     text = straighten(decoded.text)
-    canonical = Canonical()
-    canonical.warnings += [decoded.warning] if decoded.warning else []
+    canonical = Canonical(decoded.warning)
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
     start = 0

@@ -40,8 +40,7 @@ _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 def read_html(decoded: Decoded) -> DocumentText:
     """Read blocks as a browser shows them, tables row by row, without scripts, styles, <nav>, form controls, hidden elements."""
-    canonical = Canonical()
-    canonical.warnings += [decoded.warning] if decoded.warning else []
+    canonical = Canonical(decoded.warning)
     title = add_page(canonical, decoded.text)
     if not canonical.length:
         canonical.warnings.append("no text: the page is empty, has only navigation, or is filled by scripts")

@@ -41,8 +41,7 @@ class _Marks:
 def read_markdown(decoded: Decoded) -> DocumentText:
     """Read Markdown: headings (`# ...`, or underlined), code, list items, table rows, paragraphs; front matter is code."""
     text = straighten(decoded.text)
-    canonical = Canonical()
-    canonical.warnings += [decoded.warning] if decoded.warning else []
+    canonical = Canonical(decoded.warning)
     marks = _Marks(text, canonical)
     title: str | None = None
     fence: str | None = None  # the closing fence of open code
