@@ -1,15 +1,6 @@
 """Published benchmarks in folders as their authors publish them: NanoBEIR, LoCoV0, LoCoV1, LongEmbed and MS MARCO.
 
-A set in another form than BEIR's is written as a BEIR folder next to the results, from which it is evaluated.
-
-| form | files | metric |
-|---|---|---|
-| a data set of the hub, as NanoBEIR's | corpus/SPLIT-*.parquet, queries/..., qrels/... (or default/...) | nDCG@10 |
-| LongEmbed | SET/corpus.jsonl, queries.jsonl and qrels.jsonl; needle and passkey have eight lengths | nDCG@10, nDCG@1 |
-| LoCoV1 | LoCoV1-Documents/..., LoCoV1-Queries/..., of which the rows of the test split count | nDCG@10 |
-| LoCoV0 | SET/validation.jsonl of SCROLLS: "input" is the document, "output" the query | nDCG@10 |
-| LoCoV0 | qasper-test-v0.3.json of Qasper, or "test" of its data set of the hub: papers, by title and by abstract | nDCG@10 |
-| MS MARCO | the files of passages or documents under their own names | those of the papers B and C |
+A set in another form than BEIR's (docs/evaluation.md has the forms) is written as a BEIR folder, from which it is evaluated.
 
 Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., 2024 (LongEmbed);
 Craswell et al., 2020 and 2021.

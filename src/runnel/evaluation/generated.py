@@ -1,8 +1,7 @@
 """LongEmbed's synthetic sets, needle and passkey, generated: the same texts on every machine.
 
-Each of the eight lengths is a set of its own with 100 documents and 50 queries; a document has at most 3/4 words for each token
-of the length. A document hides one sentence at a random place: a person's passkey in a text of five repeated sentences, or a fact
-in an essay. A query asks for one of the persons or facts.
+Each of the eight lengths is a set with 100 documents, of at most 3/4 words for each token, and 50 queries. A document hides one
+sentence: a person's passkey in a text of five repeated sentences, or a fact in an essay.
 
 Source: Zhu et al., LongEmbed, 2024, 3.2; the filler of passkey is that of Mohtashami and Jaggi, 2023.
 Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are put together at random from

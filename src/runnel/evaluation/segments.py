@@ -1,7 +1,4 @@
-"""How much of a document is read, and its score from segments: FirstP, LongP, MaxP and SumP.
-
-FirstP and LongP read the first tokens of a document. MaxP and SumP score each segment by itself; the document has the highest of
-these scores, or their sum.
+"""How much of a document is read, and its score from segments: FirstP, LongP, MaxP and SumP (docs/evaluation.md).
 
 Source: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural Language Modeling, 2019; paper C, 4.3 and B.2.2.
 Differs: segments have a number of tokens, not of words. SumP of a reranker adds the sigmoids of its scores, so that no segment

@@ -1,13 +1,6 @@
-"""Haystack: components that embed texts and documents, search an index of runnel, rank documents, and return the sentences of
-documents that answer.
+"""Haystack: components that embed, search an index, rank, and find sentences (docs/integrations.md).
 
-    from runnel.integrations.haystack import RunnelDocumentEmbedder, RunnelRanker, RunnelSentences, RunnelTextEmbedder
-
-    documents = RunnelDocumentEmbedder("pocket").run(documents)["documents"]
-    sentences = RunnelSentences("pocket", top_k=5).run(query=query, documents=documents)["documents"]
-
-A model is loaded by `warm_up`, which pipelines call, or by the first `run`. Pipelines run components in threads where they run
-asynchronously. Texts are read whole, in one call of the model for a list of them. Pipelines are stored with the names of models.
+A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pipelines are stored with the names of models.
 """
 
 from __future__ import annotations

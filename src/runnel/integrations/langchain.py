@@ -1,12 +1,6 @@
-"""LangChain: embeddings, a retriever over an index, and document compressors that rerank or return the sentences that answer.
+"""LangChain: embeddings, a retriever over an index, and compressors that rerank or find sentences (docs/integrations.md).
 
-    from runnel.integrations.langchain import RunnelEmbeddings, RunnelReranker, RunnelRetriever, RunnelSentences
-
-    store = InMemoryVectorStore(RunnelEmbeddings("pocket"))
-    sentences = RunnelSentences(model="pocket", top_n=3).compress_documents(store.similarity_search(query), query)
-
-Asynchronous calls run in LangChain's threads. Texts are read whole, in one call of the model for a list of them. Names of
-arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's.
+Names of arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
-"""LlamaIndex: an embedding model, a node parser with exact places, a retriever over an index of runnel, and postprocessors that
-rerank or return sentences.
+"""LlamaIndex: an embedding model, a node parser, a retriever over an index, and postprocessors (docs/integrations.md).
 
-    from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelRetriever, RunnelSentences
-
-    pipeline = IngestionPipeline(transformations=[RunnelNodeParser(), RunnelEmbedding("pocket")])
-    nodes = RunnelSentences(top_n=5).postprocess_nodes(retriever.retrieve(query), query_str=query)
-
-Asynchronous calls run in threads. Texts are read whole, in one call of the model for a batch of them. The embedding and the
-postprocessors are stored (`to_dict`) with the name of their model, from which they load it again.
+The embedding and the postprocessors are stored (`to_dict`) with the name of their model, from which they load it again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Models in the library mteb: an embedder as its encoder, a reranker as its cross-encoder, an index as its search.
 
-    import mteb
-    from runnel.integrations.mteb import MtebEncoder
-
-    mteb.evaluate(MtebEncoder("pocket"), mteb.get_tasks(tasks=["NFCorpus"]))
-
-`runnel evaluate MODEL mteb:TASK...` does the same. Instructions are those of paper D, tables 12 and 13, by the task's name, else
-by its type; a task that is in neither has mteb's own. They come before the queries of retrieval and reranking, and before all
-texts of other tasks (D, G.2).
+Instructions are those of paper D, tables 12 and 13, by the task's name, else by its type; a task that is in neither has mteb's
+own. They come before the queries of retrieval and reranking, and before all texts of other tasks (D, G.2).
 
 Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER, which
 does not fit.

@@ -3,9 +3,8 @@
 Its points: one for each passage and each whole document with its vector (passages also with their words, as a sparse vector); one
 for each document with its text, without a vector; and one with the settings.
 
-Differs from the other stores: Qdrant has no commits over several requests, so a reader can see half of one, and nothing
-excludes a second writer. A document's hashes are written last, so a document that a crash left
-incomplete counts as changed, and the next `add` writes it again.
+Differs from the other store: Qdrant has no commits over several requests (docs/stores.md). A document's hashes are written last,
+so a document that a crash left incomplete counts as changed, and the next `add` writes it again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Index files on a Ray cluster: Ray Data reads them in tasks, a pool of workers that hold the model encodes, the driver commits.
+"""Index files on a Ray cluster (docs/scale.md).
 
     groups of files -> tasks: `read_found`, in batches -> workers: `DocumentEncoder.encode` -> driver: `Store.commit`
 
-Batches arrive in the order of the files, so the index is the one that `Index.add_files` makes, and a repeated call goes on after
-the last commit. Ray starts a killed worker again and repeats what it was at.
+Batches arrive in the order of the files, so the index is the one that `Index.add_files` makes.
 
 Differs: workers write no fragments of a table. The driver's commits go to any store, and a killed driver loses what came since
 the last one.
