@@ -82,7 +82,7 @@ def _values(backbone: Backbone) -> dict[str, Any]:
         f"{name}.ssm.conv_kernel": c.conv_width,
         f"{name}.ssm.inner_size": c.inner_size,
         f"{name}.ssm.state_size": c.state_size,
-        f"{name}.ssm.time_step_rank": c.rank if name == "mamba" else c.num_heads,
+        f"{name}.ssm.time_step_rank": c.dt_rank if name == "mamba" else c.num_heads,
         f"{name}.attention.layer_norm_rms_epsilon": float(c.norm_eps),
     }
     return values if name == "mamba" else values | {f"{name}.ssm.group_count": c.groups}

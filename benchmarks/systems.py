@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.shapes import DTYPES, describe_subject, load_subject
 from runnel.backbones.base import Backbone
-from runnel.backbones.transformer.config import library
+from runnel.backbones.library import require_library
 from runnel.errors import InputError
 
 
@@ -36,7 +36,7 @@ class TransformersLibrary:
     _LAYERS = ("blocks.", "layers."), ("out_norm.", "norm_f.")  # its prefixes, ours
 
     def __init__(self, model: str, dtype: str, device: str) -> None:
-        hf = library()
+        hf = require_library("the comparison with the transformers library")
         ours = load_subject(model, torch.float32, device)
         built = counterpart(hf, ours)
         names = {self._ours(name): name for name in built.state_dict()}
@@ -71,7 +71,7 @@ def counterpart(hf: Any, ours: Backbone) -> nn.Module:
     c: Any = ours.config
     common = {"vocab_size": ours.vocab_size, "hidden_size": ours.hidden_size, "num_hidden_layers": ours.num_layers}
     if ours.architecture == "mamba1":
-        more = {"state_size": c.state_size, "conv_kernel": c.conv_width, "expand": c.expand, "time_step_rank": c.rank}
+        more = {"state_size": c.state_size, "conv_kernel": c.conv_width, "expand": c.expand, "time_step_rank": c.dt_rank}
         return hf.MambaModel(hf.MambaConfig(**common, **more, layer_norm_epsilon=c.norm_eps, use_bias=c.proj_bias))
     if ours.architecture == "mamba2":
         more = {"state_size": c.state_size, "conv_kernel": c.conv_width, "expand": c.expand, "num_heads": c.num_heads}
@@ -89,7 +89,7 @@ class EqualBert:
     """A transformer of about as many weights: BERT's layers of the same width, as many as it takes, attention by torch's SDPA."""
 
     def __init__(self, model: str, dtype: str, device: str) -> None:
-        hf = library()
+        hf = require_library("the comparison with the transformers library")
         width, weights = _size(model)
         width = max(64, width - width % 64)
         layers = max(1, round(weights / (12 * width * width)))

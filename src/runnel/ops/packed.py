@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +42,11 @@ def boundaries(
     return cu
 
 
-def expect(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless `tensor` has this shape."""
-    if tuple(tensor.shape) != shape:
-        raise InputError(f"{operator}: {name} must have shape {shape} to fit the other inputs, got {tuple(tensor.shape)}")
+def expect(operator: str, shape: tuple[int, ...], **tensors: Tensor | None) -> None:
+    """Raise InputError unless all tensors that are given have this shape."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise InputError(f"{operator}: {name} must have shape {shape} to fit the other inputs, got {tuple(tensor.shape)}")
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
@@ -66,6 +69,32 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
     filled = cu.diff() > 0
     rows, places = torch.nonzero(filled).flatten(), cu[1:][filled] - 1
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
+
+
+def over_time(
+    step: Callable[..., tuple[Tensor, ...]],
+    cu: Tensor,
+    y: Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    state: Sequence[Tensor] | None,
+) -> tuple[Tensor, ...]:
+    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype, and the states (S, *shape).
+
+    Args:
+        step: maps a token and the states before it to its row of y and the states after it, in `accumulation_dtype(y)`.
+        state: the states before each sequence; None: zeros.
+    """
+    dtype, rows = accumulation_dtype(y), []
+    start = [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes] if state is None else state
+    ends = [[part[:0].to(dtype)] for part in start]
+    for s, (first, last) in enumerate(pairwise(cu.tolist())):
+        states: Sequence[Tensor] = [part[s].to(dtype) for part in start]
+        for t in range(first, last):
+            row, *states = step(t, *states)
+            rows.append(row)
+        for end, part in zip(ends, states, strict=True):
+            end.append(part[None])
+    return (torch.stack(rows) if rows else y.new_zeros(y.shape)).to(y.dtype), *(torch.cat(end) for end in ends)
 
 
 class Chunks(NamedTuple):

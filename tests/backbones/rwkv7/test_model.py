@@ -99,7 +99,7 @@ class Sequential:
 
 
 def test_config_round_trip_is_strict() -> None:
-    assert (TINY.num_heads, TINY.inner_size, TINY.group_norm_eps) == (3, 80, pytest.approx(16e-5))
+    assert (TINY.num_heads, TINY.ffn_size, TINY.group_norm_eps) == (3, 80, pytest.approx(16e-5))
     assert Rwkv7Config(50, 768, 12).group_norm_eps == pytest.approx(64e-5)
     assert Rwkv7Config(50, 768, 12).ffn_size == 3072
     assert Rwkv7Config.from_dict(TINY.to_dict()) == TINY

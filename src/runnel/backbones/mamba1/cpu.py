@@ -53,7 +53,7 @@ class Mamba1Cpu(CpuStep):
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, 2 * c.inner_size)
         x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
-        low_rank = self._numbers("low rank", tokens, c.rank + 2 * c.state_size)
+        low_rank = self._numbers("low rank", tokens, c.dt_rank + 2 * c.state_size)
         gated = self._inputs("gated", tokens, c.inner_size, self._groups) if self._int8 else y
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm)
@@ -61,8 +61,8 @@ class Mamba1Cpu(CpuStep):
             with parallel():
                 kernels.conv_silu(projected.array, 0, block.taps, block.conv_bias, conv, index, *rows, x.array, group)
             block.x_proj(x, low_rank)
-            torch.mm(low_rank.tensor[:, : c.rank], block.dt_proj, out=dt.tensor)
-            coefficients = low_rank.tensor[:, c.rank :].float().contiguous()
+            torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)
+            coefficients = low_rank.tensor[:, c.dt_rank :].float().contiguous()
             with parallel():
                 kernels.gated_scan(
                     x.array, dt.array, block.dt_bias, block.rates, as_array(coefficients), block.skip,

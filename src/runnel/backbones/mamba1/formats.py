@@ -45,13 +45,13 @@ def read_mamba1(
     sizes = read_sizes(layout, config, backbone, where)
     if layout == BARE:
         state_size = shape_of(backbone, MIXER + "A_log", 2, where)[1]
-        rank: int | None = shape_of(backbone, MIXER + "dt_proj.weight", 2, where)[1]
+        rank = shape_of(backbone, MIXER + "dt_proj.weight", 2, where)[1]
     else:
         options, names = config, ("state_size", "time_step_rank")
         if layout == ORIGINAL:
             options, names = ssm_options(config), ("d_state", "dt_rank")
             refuse_ssm(options, COMMON | {"dt_rank"}, where)
         state_size = whole(options, names[0], where, 16)
-        rank = None if options.get(names[1], "auto") == "auto" else whole(options, names[1], where)
+        rank = 0 if options.get(names[1], "auto") == "auto" else whole(options, names[1], where)
     parsed = Mamba1Config(**sizes, state_size=state_size, dt_rank=rank)
     return "single-pass scanner" if heads else layout, parsed, backbone, heads

@@ -25,7 +25,7 @@ from runnel.ops import causal_conv1d, selective_scan
 
 @dataclass(frozen=True)
 class Mamba1Config(BackboneConfig):
-    """Shape of a Mamba-1 backbone. `dt_rank` None: hidden_size / 16, rounded up, as published."""
+    """Shape of a Mamba-1 backbone. `dt_rank` 0: hidden_size / 16, rounded up, as published."""
 
     vocab_size: int
     hidden_size: int
@@ -33,25 +33,19 @@ class Mamba1Config(BackboneConfig):
     state_size: int = 16
     conv_width: int = 4
     expand: int = 2
-    dt_rank: int | None = None
+    dt_rank: int = 0
     norm_eps: float = 1e-5
     proj_bias: bool = False
     conv_bias: bool = True
 
     def __post_init__(self) -> None:
-        if self.dt_rank is None:
+        if not self.dt_rank:
             object.__setattr__(self, "dt_rank", -(-self.hidden_size // 16))
         super().__post_init__()
 
     @property
     def inner_size(self) -> int:
         return self.expand * self.hidden_size
-
-    @property
-    def rank(self) -> int:
-        """`dt_rank` as a number."""
-        assert self.dt_rank is not None
-        return self.dt_rank
 
 
 class Mamba1Mixer(nn.Module):
@@ -63,12 +57,12 @@ class Mamba1Mixer(nn.Module):
         channels, states = config.inner_size, config.state_size
         self.in_proj = nn.Linear(config.hidden_size, 2 * channels, bias=config.proj_bias)
         self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
-        self.x_proj = nn.Linear(channels, config.rank + 2 * states, bias=False)
-        self.dt_proj = WideBiasLinear(config.rank, channels)
+        self.x_proj = nn.Linear(channels, config.dt_rank + 2 * states, bias=False)
+        self.dt_proj = WideBiasLinear(config.dt_rank, channels)
         self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
         self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
-        nn.init.uniform_(self.dt_proj.weight, -(config.rank**-0.5), config.rank**-0.5)
+        nn.init.uniform_(self.dt_proj.weight, -(config.dt_rank**-0.5), config.dt_rank**-0.5)
         with torch.no_grad():
             self.dt_proj.bias.copy_(init_dt_bias(channels))
         init_out_proj(self.out_proj, config.num_layers)
@@ -78,7 +72,7 @@ class Mamba1Mixer(nn.Module):
         c = self.config
         x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
         x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv, activation="silu")
-        low_rank, B, C = apply_linear(self.x_proj, x).split([c.rank, c.state_size, c.state_size], dim=-1)
+        low_rank, B, C = apply_linear(self.x_proj, x).split([c.dt_rank, c.state_size, c.state_size], dim=-1)
         dt = self.dt_proj(low_rank)
         y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
         return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
@@ -126,7 +120,7 @@ class Mamba1(BlockBackbone[Mamba1Layer]):
     @property
     def step_bytes_per_token(self) -> int:
         c = self.config
-        rows = 6 * c.hidden_size + 6 * c.inner_size + c.rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
+        rows = 6 * c.hidden_size + 6 * c.inner_size + c.dt_rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
         plain = self.fast is None and self.device.type != "meta"  # on meta it is described, to be run elsewhere
         scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0  # decays and states of a chunk
         return 4 * (rows + scan)
@@ -135,7 +129,7 @@ class Mamba1(BlockBackbone[Mamba1Layer]):
     def flops_per_token(self) -> int:
         """For each state: dt A, its exponential, dt B x, the update, and the product with C, about 9 in all."""
         c = self.config
-        linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.rank + 2 * c.state_size)
+        linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.dt_rank + 2 * c.state_size)
         return c.num_layers * (linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size)
 
     def kernel_problem(self) -> str | None:

@@ -16,59 +16,36 @@ from runnel.backbones.checkpoint.values import number, whole
 from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.errors import CheckpointError
 
-# Keys of ssm_cfg that say how weights were initialized or which kernel ran are among those that `refuse_ssm` ignores; and these.
-_KERNELS = {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
+# Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what `refuse_ssm` ignores, and the last.
+_KNOWN = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
+_KNOWN |= {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
 
 
 def read_mamba3(
     config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Mamba3Config, dict[str, Stored], dict[str, Stored]]:
-    """Return the layout in words, the config, tensors by the module's names, and a scanner's head ("weight", "bias").
-
-    Args:
-        config: contents of config.json; empty if the folder has none: one group is assumed then.
-        tensors: all tensors of the checkpoint by their name in the file.
-        where: folder, for messages.
-
-    Raises:
-        CheckpointError: a hybrid, an unknown option, or config and tensors contradict each other.
+    """Read as `read_mamba1` does; one group is assumed if there is no config.
 
     Source: MambaConfig, Mamba3, Block and GatedMLP of state-spaces/mamba e9594ce.
     """
     refuse_options(config, where)
     backbone, heads = sort_tensors(tensors, where)
     ssm = ssm_options(config)
-    declared = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
-    refuse_ssm(ssm, declared | _KERNELS, where)
+    refuse_ssm(ssm, _KNOWN, where)
     found = _from_shapes(backbone, ssm, where)
-    says: dict[str, Any] = {
-        **{key: ssm.get(key) for key in ("d_state", "headdim", "expand", "is_outproj_norm", "is_mimo")},
-        "layer": ssm.get("layer"),
-        "mimo_rank": ssm.get("mimo_rank") if ssm.get("is_mimo") else None,
-        "rope_fraction": ssm.get("rope_fraction"),
-        "d_model": config.get("d_model"),
-        "n_layer": config.get("n_layer"),
-        "vocab_size": padded_vocab(config, where, multiple=8) if "vocab_size" in config else None,
-        "d_intermediate": None if "d_intermediate" not in config else bool(config["d_intermediate"]),
-    }
-    is_: dict[str, Any] = {
-        "d_state": found.state_size,
-        "headdim": found.head_size,
-        "expand": found.expand,
-        "is_outproj_norm": found.out_norm,
-        "is_mimo": found.ranks is not None,
-        "layer": "Mamba3",
-        "mimo_rank": found.ranks,
-        "rope_fraction": 2 * found.turned / found.state_size,
-        "d_model": found.hidden_size,
-        "n_layer": found.num_layers,
-        "vocab_size": found.vocab_size,
-        "d_intermediate": found.ffn_size is not None,
-    }
-    for key, value in says.items():
-        if value is not None and value != is_[key]:
+    says = {**ssm, **config, "mimo_rank": ssm.get("mimo_rank") if ssm.get("is_mimo") else None}
+    if "vocab_size" in config:
+        says["vocab_size"] = padded_vocab(config, where, multiple=8)
+    if "d_intermediate" in config:
+        says["d_intermediate"] = bool(config["d_intermediate"])
+    stored: dict[str, Any] = {"layer": "Mamba3", "d_state": found.state_size, "headdim": found.head_size, "expand": found.expand}
+    stored |= {"is_outproj_norm": found.out_norm, "is_mimo": found.ranks is not None, "mimo_rank": found.ranks}
+    stored |= {"rope_fraction": 2 * found.angles / found.state_size, "d_intermediate": found.ffn_size is not None}
+    stored |= {"d_model": found.hidden_size, "n_layer": found.num_layers, "vocab_size": found.vocab_size}
+    for key, value in stored.items():
+        if says.get(key) not in (None, value):
             raise CheckpointError(
-                f"{where}: config.json says {key} is {value}, in the weights it is {is_[key]}; they do not belong together"
+                f"{where}: config.json says {key} is {says[key]}, in the weights it is {value}; they do not belong together"
             )
     return "single-pass scanner" if heads else "state-spaces original", found, backbone, heads
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,22 +38,22 @@ from runnel.ops.trapezoid.torch import CHUNK
 class Mamba3Config(HeadsConfig):
     """Shape of a Mamba-3 backbone.
 
-    `ranks` None: without mimo. `angles` None: a quarter of `state_size`, as published. `ffn_size` None: no feed-forward layers.
+    `ranks` None: without mimo. `angles` 0: a quarter of `state_size`, as published. `ffn_size` None: no feed-forward layers.
     """
 
     ranks: int | None = None
-    angles: int | None = None
+    angles: int = 0
     ffn_size: int | None = None
     out_norm: bool = False
     decay_floor: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.angles is None:
+        if not self.angles:
             object.__setattr__(self, "angles", self.state_size // 4)
         super().__post_init__()
-        if self.state_size % 2 or 2 * self.turned > self.state_size:
+        if self.state_size % 2 or 2 * self.angles > self.state_size:
             raise InputError(
-                f"state_size must be even and at least twice the angles, got {self.state_size} and {self.turned} angles"
+                f"state_size must be even and at least twice the angles, got {self.state_size} and {self.angles} angles"
             )
 
     @property
@@ -61,16 +62,10 @@ class Mamba3Config(HeadsConfig):
         return self.ranks or 1
 
     @property
-    def turned(self) -> int:
-        """`angles` as a number: the pairs of channels that are turned."""
-        assert self.angles is not None
-        return self.angles
-
-    @property
     def projections(self) -> list[int]:
         """Rows of in_proj: z, x, B, C, dt, A, trap, angles."""
         both = self.rank * self.groups * self.state_size
-        return [self.inner_size, self.inner_size, both, both, *[self.num_heads] * 3, self.turned]
+        return [self.inner_size, self.inner_size, both, both, *[self.num_heads] * 3, self.angles]
 
 
 class Mamba3Mixer(nn.Module):
@@ -102,10 +97,8 @@ class Mamba3Mixer(nn.Module):
         A = -(A.clamp(min=0) + 1 / (1 - A.clamp(max=0))).clamp(min=c.decay_floor)
         k, q = self._keys(b, self.B_norm, self.B_bias), self._keys(C, self.C_norm, self.C_bias)
         z, x = z.unflatten(-1, (c.num_heads, c.head_size)), x.unflatten(-1, (c.num_heads, c.head_size))
-        before, last_x, angle = None, None, None
-        if state is not None:
-            ssm, key, last_x, angle = state
-            before = (ssm, key, self._inputs(last_x))
+        ssm, key, last_x, angle = state or (None, None, None, None)
+        before = None if ssm is None or key is None or last_x is None else (ssm, key, self._inputs(last_x))
         angle, last_angle = _sums(math.pi * torch.tanh(angles)[:, None] * dt[..., None], cu_seqlens, angle)
         k, q = (_turn(part, angle[:, :, None], neighbors=not mimo) for part in (k, q))
         v = self._inputs(x)
@@ -129,20 +122,6 @@ class Mamba3Mixer(nn.Module):
         return x[..., None, :] * self.mimo_x if self.config.ranks is not None else x[..., None, :]
 
 
-class Mamba3Mlp(nn.Module):
-    """The feed-forward part of a block."""
-
-    def __init__(self, width: int, size: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, 2 * size, bias=False)
-        self.fc2 = nn.Linear(size, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(T, D) -> (T, D)"""
-        value, gate = apply_linear(self.fc1, x).chunk(2, dim=-1)
-        return apply_linear(self.fc2, value * F.silu(gate))
-
-
 class Mamba3Layer(nn.Module):
     """One block: norms, mixer, feed-forward layer and residuals."""
 
@@ -150,17 +129,20 @@ class Mamba3Layer(nn.Module):
         super().__init__()
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mixer = Mamba3Mixer(config)
-        self.mlp: Mamba3Mlp | None = None
+        self.mlp: Any = None
         if config.ffn_size is not None:
             self.norm2 = RMSNorm(config.hidden_size, config.norm_eps)
-            self.mlp = Mamba3Mlp(config.hidden_size, config.ffn_size)
+            fc1 = nn.Linear(config.hidden_size, 2 * config.ffn_size, bias=False)
+            self.mlp = nn.ModuleDict({"fc1": fc1, "fc2": nn.Linear(config.ffn_size, config.hidden_size, bias=False)})
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
         """hidden (T, D) and this layer's state, as in `Mamba3.state_shapes`, all None for zero -> the same, all new."""
-        before = None if state[0] is None else state
-        out, *after = self.mixer(self.norm(hidden), cu_seqlens, before)
+        out, *after = self.mixer(self.norm(hidden), cu_seqlens, None if state[0] is None else state)
         hidden = hidden + out
-        return (hidden if self.mlp is None else hidden + self.mlp(self.norm2(hidden)), *after)
+        if self.mlp is not None:
+            value, gate = apply_linear(self.mlp["fc1"], self.norm2(hidden)).chunk(2, dim=-1)
+            hidden = hidden + apply_linear(self.mlp["fc2"], value * F.silu(gate))
+        return (hidden, *after)
 
 
 class Mamba3(BlockBackbone[Mamba3Layer]):
@@ -183,15 +165,15 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
             "ssm": (c.num_layers, c.num_heads, c.head_size, c.state_size),
             "k": (c.num_layers, c.num_heads, c.rank, c.state_size),
             "v": (c.num_layers, c.num_heads, c.head_size),
-            "angle": (c.num_layers, c.num_heads, c.turned),
+            "angle": (c.num_layers, c.num_heads, c.angles),
         }
 
     @property
     def step_bytes_per_token(self) -> int:
         """Residual, projections, gates, feed-forward; keys, queries and angles of all groups and heads."""
         c = self.config
-        shared = 2 * c.rank * c.groups * c.state_size + c.turned + 3 * c.num_heads
-        heads = c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.turned)
+        shared = 2 * c.rank * c.groups * c.state_size + c.angles + 3 * c.num_heads
+        heads = c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.angles)
         return 4 * (4 * c.hidden_size + sum(c.projections) + shared + heads + c.inner_size + 3 * (c.ffn_size or 0))
 
     @property

@@ -66,7 +66,7 @@ class Rwkv7Cpu(CpuStep):
         first = model.blocks[0].att
         super().__init__(model, first.output, first.w_down.weight.dtype)
         c = self._config = model.config
-        self._groups = count_groups(c.inner_size, _GROUP)
+        self._groups = count_groups(c.ffn_size, _GROUP)
         self._shape = Shape(c.num_heads, c.head_size, c.group_norm_eps)
         self._layers = [self._layer(layer) for layer in model.blocks]
         self._ranks = int(self._layers[-1].low_rank.first[-1]) * TILE_COLUMNS
@@ -118,11 +118,11 @@ class Rwkv7Cpu(CpuStep):
     def _work(self, tokens: int) -> _Work:
         """Return memory for the activations of a step; what is used up before the next is made shares it."""
         c, one = self._config, tokens * self._config.hidden_size
-        memory = self._memory.tensor("slots", max(4 * one, one + tokens * c.inner_size), dtype=self._dtype)
+        memory = self._memory.tensor("slots", max(4 * one, one + tokens * c.ffn_size), dtype=self._dtype)
         slots = memory[: 4 * one].view(4, tokens, c.hidden_size)
-        middle = Activations.of(memory[one : one + tokens * c.inner_size].view(tokens, c.inner_size))
+        middle = Activations.of(memory[one : one + tokens * c.ffn_size].view(tokens, c.ffn_size))
         if self._int8:
-            squared = self._inputs("inputs", tokens, c.inner_size, self._groups)
+            squared = self._inputs("inputs", tokens, c.ffn_size, self._groups)
             gated = self._inputs("inputs", tokens, c.hidden_size, c.num_heads)
             three = self._inputs("inputs", 3 * tokens, c.hidden_size)
             x = three.tensor.view(3, tokens, three.tensor.shape[1])

@@ -38,7 +38,7 @@ _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the of
 
 @dataclass(frozen=True)
 class Rwkv7Config(BackboneConfig):
-    """Shape of an RWKV-7 backbone. `ffn_size` None: 4 x hidden_size, as published.
+    """Shape of an RWKV-7 backbone. `ffn_size` 0: 4 x hidden_size, as published.
 
     The default ranks are from the published 0.1B and 0.4B models; no formula gives the ranks of all published models, so they are
     read from a checkpoint's tensors. `v_rank` is without effect on a model of one layer.
@@ -48,7 +48,7 @@ class Rwkv7Config(BackboneConfig):
     hidden_size: int
     num_layers: int
     head_size: int = 64
-    ffn_size: int | None = None
+    ffn_size: int = 0
     decay_rank: int = 64
     a_rank: int = 64
     v_rank: int = 32
@@ -56,7 +56,7 @@ class Rwkv7Config(BackboneConfig):
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.ffn_size is None:
+        if not self.ffn_size:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
         super().__post_init__()
         if self.hidden_size % self.head_size:
@@ -65,12 +65,6 @@ class Rwkv7Config(BackboneConfig):
     @property
     def num_heads(self) -> int:
         return self.hidden_size // self.head_size
-
-    @property
-    def inner_size(self) -> int:
-        """`ffn_size` as a number."""
-        assert self.ffn_size is not None
-        return self.ffn_size
 
     @property
     def group_norm_eps(self) -> float:
@@ -168,8 +162,8 @@ class Rwkv7ChannelMix(nn.Module):
     def __init__(self, config: Rwkv7Config) -> None:
         super().__init__()
         self.x_k = nn.Parameter(torch.zeros(config.hidden_size))
-        self.key = nn.Linear(config.hidden_size, config.inner_size, bias=False)
-        self.value = nn.Linear(config.inner_size, config.hidden_size, bias=False)
+        self.key = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.value = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, step_back: Tensor) -> Tensor:
         """x and step_back (T, D) -> out (T, D)."""
@@ -255,15 +249,15 @@ class Rwkv7(Backbone):
     def step_bytes_per_token(self) -> int:
         """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at most fp32; 8-bit inputs."""
         c = self.config
-        halves = max(7 * c.hidden_size, c.hidden_size + c.inner_size)
-        in_8_bits = max(3 * c.hidden_size, c.inner_size) + 7 * c.num_heads + 12
+        halves = max(7 * c.hidden_size, c.hidden_size + c.ffn_size)
+        in_8_bits = max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12
         return 4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank) + in_8_bits
 
     @property
     def flops_per_token(self) -> int:
         c = self.config
         ranks = c.num_layers * (c.decay_rank + c.a_rank + c.gate_rank) + (c.num_layers - 1) * c.v_rank
-        square = c.num_layers * (4 * c.hidden_size + 2 * c.inner_size)
+        square = c.num_layers * (4 * c.hidden_size + 2 * c.ffn_size)
         recurrence = 9 * c.num_layers * c.hidden_size * c.head_size
         return 2 * c.hidden_size * (square + 2 * ranks) + recurrence
 

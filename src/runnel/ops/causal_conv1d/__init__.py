@@ -46,9 +46,8 @@ def causal_conv1d(
             f"{_NAME}: x must be (T, C) and weight (C, w) with w >= 1, got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
     tokens, channels = x.shape
-    expect(_NAME, "weight", weight, (channels, weight.shape[1]))
-    if bias is not None:
-        expect(_NAME, "bias", bias, (channels,))
+    expect(_NAME, (channels, weight.shape[1]), weight=weight)
+    expect(_NAME, (channels,), bias=bias)
     if activation not in (None, "silu"):
         raise InputError(f"{_NAME}: activation must be None or 'silu', got {activation!r}")
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (channels, weight.shape[1] - 1))

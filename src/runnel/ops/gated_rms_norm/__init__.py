@@ -31,8 +31,8 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int
     """
     if y.ndim != 2:
         raise InputError(f"{_NAME}: y must be (T, C), got {tuple(y.shape)}")
-    expect(_NAME, "z", z, tuple(y.shape))
-    expect(_NAME, "weight", weight, (y.shape[1],))
+    expect(_NAME, tuple(y.shape), z=z)
+    expect(_NAME, (y.shape[1],), weight=weight)
     if groups < 1 or y.shape[1] % groups:
         raise InputError(f"{_NAME}: groups must divide the {y.shape[1]} channels, got {groups}")
     out: Tensor = implementation(_NAME, backend, y)(y, z, weight, eps, groups)

@@ -51,30 +51,21 @@ def mlstm(
 
     Source: Beck et al. 2024 (arXiv 2405.04517), section 2.3; chunkwise form: Beck et al. 2025 (arXiv 2503.14376), section 2.
     """
-    cu = _check(q, k, v, i, f, cu_seqlens, state)
-    out: tuple[Tensor, State] = implementation(_NAME, backend, v)(q, k, v, i, f, cu, state, eps)
-    return out
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
-    """Raise InputError unless all shapes fit; return cu (S+1,) int64 on the CPU."""
     if q.ndim != 3 or v.ndim != 3:
         raise InputError(f"{_NAME}: q must be (T, H, K) and v (T, H, V), got {tuple(q.shape)} and {tuple(v.shape)}")
     (tokens, heads, width), size = q.shape, v.shape[2]
-    expect(_NAME, "k", k, (tokens, heads, width))
-    expect(_NAME, "v", v, (tokens, heads, size))
-    expect(_NAME, "i", i, (tokens, heads))
-    expect(_NAME, "f", f, (tokens, heads))
+    expect(_NAME, (tokens, heads, width), k=k)
+    expect(_NAME, (tokens, heads, size), v=v)
+    expect(_NAME, (tokens, heads), i=i, f=f)
     if not q.dtype == k.dtype == v.dtype:
         found = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
         raise InputError(f"{_NAME}: q, k and v must have one dtype, got {found[0]}, {found[1]} and {found[2]}")
-    if state is not None and len(state) != 3:
-        raise InputError(f"{_NAME}: the state must be three tensors (C, n, m), got {len(state)}")
     cu = boundaries(_NAME, tokens, cu_seqlens, None if state is None else state[0], (heads, width, size))
     if state is not None:
-        expect(_NAME, "n of the state", state[1], (cu.numel() - 1, heads, width))
-        expect(_NAME, "m of the state", state[2], (cu.numel() - 1, heads))
-    return cu
+        expect(_NAME, (cu.numel() - 1, heads, width), state_n=state[1])
+        expect(_NAME, (cu.numel() - 1, heads), state_m=state[2])
+    out: tuple[Tensor, State] = implementation(_NAME, backend, v)(q, k, v, i, f, cu, state, eps)
+    return out
 
 
 __all__ = ["mlstm"]

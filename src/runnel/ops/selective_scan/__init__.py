@@ -47,12 +47,10 @@ def selective_scan(
     if x.ndim != 2 or A.ndim != 2:
         raise InputError(f"{_NAME}: x must be (T, Di) and A (Di, N), got {tuple(x.shape)} and {tuple(A.shape)}")
     tokens, channels = x.shape
-    expect(_NAME, "dt", dt, (tokens, channels))
-    expect(_NAME, "A", A, (channels, A.shape[1]))
-    expect(_NAME, "B", B, (tokens, A.shape[1]))
-    expect(_NAME, "C", C, (tokens, A.shape[1]))
-    if D is not None:
-        expect(_NAME, "D", D, (channels,))
+    expect(_NAME, (tokens, channels), dt=dt)
+    expect(_NAME, (channels, A.shape[1]), A=A)
+    expect(_NAME, (tokens, A.shape[1]), B=B, C=C)
+    expect(_NAME, (channels,), D=D)
     cu = boundaries(_NAME, tokens, cu_seqlens, state, tuple(A.shape))
     out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, dt, A, B, C, D, cu, state)
     return out

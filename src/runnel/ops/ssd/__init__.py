@@ -49,12 +49,9 @@ def ssd(
             f"{_NAME}: x must be (T, H, P) and B (T, G, N) with H a multiple of G, got {tuple(x.shape)} and {tuple(B.shape)}"
         )
     tokens, heads, size = x.shape
-    expect(_NAME, "dt", dt, (tokens, heads))
-    expect(_NAME, "A", A, (heads,))
-    expect(_NAME, "B", B, (tokens, *B.shape[1:]))
-    expect(_NAME, "C", C, tuple(B.shape))
-    if D is not None:
-        expect(_NAME, "D", D, (heads,))
+    expect(_NAME, (tokens, heads), dt=dt)
+    expect(_NAME, (heads,), A=A, D=D)
+    expect(_NAME, (tokens, *B.shape[1:]), B=B, C=C)
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (heads, size, B.shape[2]))
     out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, dt, A, B, C, D, cu, state)
     return out

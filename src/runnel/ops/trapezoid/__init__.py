@@ -52,14 +52,13 @@ def trapezoid(
     if q.ndim != 4 or v.ndim != 4:
         raise InputError(f"{_NAME}: q must be (T, H, R, N) and v (T, H, R, P), got {tuple(q.shape)} and {tuple(v.shape)}")
     (tokens, heads, rank, width), size = q.shape, v.shape[3]
-    expect(_NAME, "k", k, (tokens, heads, rank, width))
-    expect(_NAME, "v", v, (tokens, heads, rank, size))
-    for name, tensor in (("dt", dt), ("A", A), ("trap", trap)):
-        expect(_NAME, name, tensor, (tokens, heads))
+    expect(_NAME, (tokens, heads, rank, width), k=k)
+    expect(_NAME, (tokens, heads, rank, size), v=v)
+    expect(_NAME, (tokens, heads), dt=dt, A=A, trap=trap)
     cu = boundaries(_NAME, tokens, cu_seqlens, None if state is None else state[0], (heads, size, width))
     if state is not None:
-        expect(_NAME, "k of the state", state[1], (cu.numel() - 1, heads, rank, width))
-        expect(_NAME, "v of the state", state[2], (cu.numel() - 1, heads, rank, size))
+        expect(_NAME, (cu.numel() - 1, heads, rank, width), state_k=state[1])
+        expect(_NAME, (cu.numel() - 1, heads, rank, size), state_v=state[2])
     out: tuple[Tensor, State] = implementation(_NAME, backend, v)(q, k, v, dt, A, trap, cu, state)
     return out
 

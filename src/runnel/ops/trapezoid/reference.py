@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.packed import accumulation_dtype
+from runnel.ops.packed import accumulation_dtype, over_time
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -17,26 +17,15 @@ def trapezoid_reference(
     q: Tensor, k: Tensor, v: Tensor, dt: Tensor, A: Tensor, trap: Tensor, cu: Tensor, state: State | None
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
-    dtype = accumulation_dtype(v)
-    (_, heads, rank, width), size = q.shape, v.shape[3]
-    shapes = ((heads, size, width), (heads, rank, width), (heads, rank, size))
-    rows: list[Tensor] = []
-    ends: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
-    for s in range(cu.numel() - 1):
-        start = [torch.zeros(shape, dtype=dtype, device=v.device) for shape in shapes]
-        S, key, value = start if state is None else (part[s].to(dtype) for part in state)
-        for t in range(int(cu[s]), int(cu[s + 1])):
-            step, share = dt[t].to(dtype)[:, None, None], trap[t].to(dtype)[:, None, None]
-            decay = torch.exp(step * A[t].to(dtype)[:, None, None])
-            S = decay * S + (1 - share) * step * decay * (value.transpose(1, 2) @ key)
-            key, value = k[t].to(dtype), v[t].to(dtype)
-            S = S + share * step * (value.transpose(1, 2) @ key)
-            rows.append(q[t].to(dtype) @ S.transpose(1, 2))
-        for end, part in zip(ends, (S, key, value), strict=True):
-            end.append(part)
-    y = torch.stack(rows) if rows else v.new_zeros(v.shape)
-    S, key, value = (
-        torch.stack(end) if end else torch.zeros(0, *shape, dtype=dtype, device=v.device)
-        for end, shape in zip(ends, shapes, strict=True)
-    )
-    return y.to(v.dtype), (S, key, value)
+    dtype, ((_, heads, rank, width), size) = accumulation_dtype(v), (q.shape, v.shape[3])
+
+    def step(t: int, S: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        size, share, rate = (x[t].to(dtype)[:, None, None] for x in (dt, trap, A))
+        decay = torch.exp(size * rate)
+        S = decay * S + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
+        key, value = k[t].to(dtype), v[t].to(dtype)
+        S = S + share * size * (value.transpose(1, 2) @ key)
+        return q[t].to(dtype) @ S.transpose(1, 2), S, key, value
+
+    y, S, key, value = over_time(step, cu, v, [(heads, size, width), (heads, rank, width), (heads, rank, size)], state)
+    return y, (S, key, value)

@@ -27,11 +27,18 @@ def trapezoid_torch(
     dtype, device = accumulation_dtype(v), v.device
     (_, heads, rank, width), size = q.shape, v.shape[3]
     q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))  # converted once, so that a bf16 gradient is rounded once
-    own, again, both = weights(dt, trap, cu)
-    S, key_before, value_before = start_state(cu, state, again, (heads, rank, width, size))
+    own, again, filled = trap * dt, (1 - trap) * dt, cu.diff() > 0
+    after = torch.cat([again[1:], again[:1]])  # (T, H): the weight of a token's input at the next token of its sequence
+    after[(cu[1:][filled] - 1).to(device)] = 0
+    shapes = ((heads, size, width), (heads, rank, width), (heads, rank, size))
+    zero = tuple(own.new_zeros(cu.numel() - 1, *shape) for shape in shapes)
+    S, key_before, value_before = zero if state is None else (part.to(dtype) for part in state)
+    share = again.new_zeros(S.shape[:2])  # what the first token gives to the token before
+    share[filled.to(device)] = again[cu[:-1][filled].to(device)]
+    S = S + share[..., None, None] * (value_before.transpose(2, 3) @ key_before)
     grid = Grid(cu, max(1, CHUNK // power_of_two(rank)), dtype, device)
     query, key, value = grid.put(q), grid.put(k), grid.put(v_wide)
-    own_grid, both_grid = (grid.put(x).transpose(1, 2) for x in (own, both))  # (K, H, Q)
+    own_grid, both_grid = (grid.put(x).transpose(1, 2) for x in (own, own + after))  # (K, H, Q)
     log_decay = grid.put(dt * A.to(dtype)).cumsum(1).transpose(1, 2)  # (K, H, Q), inclusive
 
     # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and may overflow.
@@ -52,26 +59,3 @@ def trapezoid_torch(
     (entering,), (end,) = grid.carry((S,), advance)
     y = y + torch.einsum("kihrn,khpn->kihrp", query * log_decay.exp().transpose(1, 2)[..., None, None], entering)
     return grid.take(y).to(v.dtype), (end, last_tokens(k, cu, key_before), last_tokens(v_wide, cu, value_before))
-
-
-def weights(dt: Tensor, trap: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (T, H) each: the weight of a token's input at its own token, that of the token before at this one, and the sum of a
-    token's two weights; the last token of a sequence has only the first.
-    """
-    own, again = trap * dt, (1 - trap) * dt
-    inside = own.new_ones(len(own), 1)
-    inside[cu[1:][cu.diff() > 0] - 1] = 0
-    return own, again, own + torch.cat([again[1:], again[:1]]) * inside
-
-
-def start_state(cu: Tensor, state: State | None, again: Tensor, sizes: tuple[int, int, int, int]) -> State:
-    """Return the state before each sequence with the share that its first token gives to the token before, and k and v."""
-    heads, rank, width, size = sizes
-    count, shapes = cu.numel() - 1, ((heads, size, width), (heads, rank, width), (heads, rank, size))
-    if state is None:
-        S, key, value = (again.new_zeros(count, *shape) for shape in shapes)
-        return S, key, value
-    S, key, value = (part.to(again.dtype) for part in state)
-    rows = torch.nonzero(cu.diff() > 0).flatten().to(again.device)
-    share = again.new_zeros(count, heads).index_copy(0, rows, again[cu[:-1].to(again.device)[rows]])
-    return S + share[..., None, None] * (value.transpose(2, 3) @ key), key, value

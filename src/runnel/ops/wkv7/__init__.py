@@ -50,9 +50,8 @@ def wkv7(
     if k.ndim != 3 or v.ndim != 3:
         raise InputError(f"{_NAME}: k must be (T, H, K) and v (T, H, V), got {tuple(k.shape)} and {tuple(v.shape)}")
     tokens, heads, key_size = k.shape
-    for name, tensor in (("r", r), ("w", w), ("a", a), ("b", b)):
-        expect(_NAME, name, tensor, (tokens, heads, key_size))
-    expect(_NAME, "v", v, (tokens, heads, v.shape[2]))
+    expect(_NAME, (tokens, heads, key_size), r=r, w=w, a=a, b=b)
+    expect(_NAME, (tokens, heads, v.shape[2]), v=v)
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (heads, key_size, v.shape[2]))
     out: tuple[Tensor, Tensor] = implementation(_NAME, backend, v)(r, w, k, v, a, b, cu, state)
     return out

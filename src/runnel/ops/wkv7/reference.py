@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.packed import accumulation_dtype
+from runnel.ops.packed import accumulation_dtype, over_time
 
 
 def wkv7_reference(
@@ -16,16 +16,12 @@ def wkv7_reference(
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
-    (_, heads, key_size), value_size = k.shape, v.shape[2]
-    rows, ends = [], []
-    for s in range(cu.numel() - 1):
-        S = torch.zeros(heads, key_size, value_size, dtype=dtype, device=v.device) if state is None else state[s].to(dtype)
-        for t in range(int(cu[s]), int(cu[s + 1])):
-            query, log_decay, key, value, away, back = (x[t].to(dtype) for x in (r, w, k, v, a, b))
-            removed = (away[:, :, None] * S).sum(1)  # (H, V), from the state before its decay
-            S = torch.exp(log_decay)[:, :, None] * S + back[:, :, None] * removed[:, None] + key[:, :, None] * value[:, None]
-            rows.append((query[:, :, None] * S).sum(1))
-        ends.append(S)
-    o = torch.stack(rows) if rows else v.new_zeros(v.shape)
-    end = torch.stack(ends) if ends else torch.zeros(0, heads, key_size, value_size, dtype=dtype, device=v.device)
-    return o.to(v.dtype), end
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        query, log_decay, key, value, away, back = (x[t].to(dtype) for x in (r, w, k, v, a, b))
+        removed = (away[:, :, None] * S).sum(1)  # (H, V), from the state before its decay
+        S = torch.exp(log_decay)[:, :, None] * S + back[:, :, None] * removed[:, None] + key[:, :, None] * value[:, None]
+        return (query[:, :, None] * S).sum(1), S
+
+    o, end = over_time(step, cu, v, [(*k.shape[1:], v.shape[2])], None if state is None else [state])
+    return o, end
