@@ -24,7 +24,7 @@ from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.tasks import TaskFiles, expect_task, find_task
 from runnel.files import replacing
 from runnel.records import titled
-from runnel.text.lines import find, keys, read_json
+from runnel.text.lines import find, keys, read_json, text_of
 from runnel.text.tables import read_parquet
 from runnel.text.trec import MOST_GRADE, as_grade
 
@@ -97,10 +97,10 @@ def _sets_of(folder: Path) -> list[Set]:
     if sets := _msmarco(folder):
         return sets
     if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
-        return [Set(name, partial(_write_scrolls, name=name, rows=rows), _NDCG)]
+        return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
     if papers := _qasper(folder):
-        kinds = ("title", "abstract")
-        return [Set(f"qasper_{kind}", partial(_write_qasper, kind=kind, files=papers), _NDCG) for kind in kinds]
+        reads = {f"qasper_{kind}": partial(_papers, papers, kind) for kind in ("title", "abstract")}
+        return [Set(one, partial(_write_pairs, name=one, read=read), _NDCG) for one, read in reads.items()]
     loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
     if len(loco) == 2:
         return _loco(*(_files(part, "test") for part in loco))
@@ -141,11 +141,16 @@ def _msmarco(folder: Path) -> list[Set]:
     return sets
 
 
-def _write_scrolls(folder: Path, name: str, rows: Path) -> TaskFiles:
-    documents = (_text(f"Passage_{i}", row, ("input",), where) for i, (where, row) in enumerate(read_rows([rows])))
-    queries = (_text(f"Query_{i}", row, ("output",), where) for i, (where, row) in enumerate(read_rows([rows])))
-    judged = ((f"Query_{i}", f"Passage_{i}", 1) for i, _ in enumerate(read_rows([rows])))
-    return _write(folder, name, documents, queries, judged)
+def _write_pairs(folder: Path, name: str, read: Callable[[], Iterator[tuple[str, str]]]) -> TaskFiles:
+    """Write a set of LoCoV0, whose pairs are of a document and of its own query."""
+    pairs = list(read())
+    documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
+    queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
+    return _write(folder, name, documents, queries, ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))))
+
+
+def _scrolls(rows: Path) -> Iterator[tuple[str, str]]:
+    return ((text_of(row, "input", where), text_of(row, "output", where)) for where, row in read_rows([rows]))
 
 
 def _qasper(folder: Path) -> list[Path]:
@@ -156,23 +161,13 @@ def _qasper(folder: Path) -> list[Path]:
     return rows if {"title", "abstract", "full_text"} <= _columns(rows) else []
 
 
-def _write_qasper(folder: Path, kind: str, files: list[Path]) -> TaskFiles:
-    """Write a set of LoCoV0 whose queries are the papers' titles or abstracts; a paper's full text is the document."""
-    papers = list(_papers(files))
-    documents = ((f"Passage_{i}", _full_text(row, where)) for i, (where, row) in enumerate(papers))
-    queries = (_text(f"Query_{i}", {"text": row.get(kind)}, ("text",), where) for i, (where, row) in enumerate(papers))
-    judged = ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(papers)))
-    return _write(folder, f"qasper_{kind}", documents, queries, judged)
-
-
-def _papers(files: list[Path]) -> Iterator[Row]:
-    if files[0].suffix != ".json":
-        yield from read_rows(files)
-        return
-    for (name,), row in read_values(files[0], 1):
+def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the full text of each paper, with its title or its abstract."""
+    released = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
+    for where, row in released if files[0].suffix == ".json" else read_rows(files):
         if not isinstance(row, dict):
-            raise InputError(f"{files[0]}, paper {name}: expected an object, got {type(row).__name__}; download it again")
-        yield f"{files[0]}, paper {name}", row
+            raise InputError(f"{where}: expected an object, got {type(row).__name__}; download it again")
+        yield _full_text(row, where), text_of(row, kind, where)
 
 
 def _full_text(row: Mapping[str, Any], where: object) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from runnel.errors import InputError
@@ -258,10 +259,9 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
 
 def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
     """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
-    values = {answer.question.id: answer.values() for answer in answers}
-    places = {name: {k: v for k, v in one.items() if k.startswith("place")} for name, one in values.items()}
-    files = {name: {k: v for k, v in one.items() if not k.startswith("place")} for name, one in values.items()}
-    return mean(files) | mean({name: one for name, one in places.items() if one})
+    values = [answer.values() for answer in answers]
+    names = dict.fromkeys(name for one in values for name in one)
+    return {name: fmean(one[name] for one in values if name in one) for name in names}
 
 
 # ---- which settings find more ------------------------------------------------------------------------------------------
