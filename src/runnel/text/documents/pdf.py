@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runnel.errors import ReadError, ScannedPdf, needing
+from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
-from runnel.text.documents.pdf_page import ROW, page_text
+from runnel.text.documents.pdf_page import ROW, open_pdf, page_text
 from runnel.text.documents.pdf_text import ITEM, join_pages
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _KINDS = {ROW: "row", ITEM: "item"}
 _MARKS = ROW + ITEM + " \t\n\f"
 _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
-_PASSWORD = 4  # FPDF_ERR_PASSWORD
 _SHOWN = 12  # the most ranges of pages in a warning
 _PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
 _NUMBERING = 12  # extra characters that a heading may have over its title in the outline: "Chapter 3: "
@@ -38,17 +38,9 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
     Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, hyphens and running heads.
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
-    with needing("reading PDF needs pypdfium2", "documents"):
-        import pypdfium2
-    try:
-        document = pypdfium2.PdfDocument(path)
-    except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) == _PASSWORD:
-            raise ReadError(
-                "an encrypted PDF that requires a password; save a copy without one, for example with qpdf --decrypt"
-            ) from error
-        raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
-    try:
+    with open_pdf(path) as document:
+        from pypdfium2 import PdfiumError
+
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or hostile")
         outline = _outline(document)
@@ -57,24 +49,19 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
         for number in range(len(document)):
             text = ""
             try:
-                page = document[number]
-                try:
+                with closing(document[number]) as page:
                     text = page_text(page)
                     if not text.strip():
                         text = _plain((recognized or {}).get(number + 1, ""))
                     if not text.strip() and _has_picture(page):
                         scanned.append(number + 1)
-                finally:
-                    page.close()
-            except pypdfium2.PdfiumError:
+            except PdfiumError:
                 faults.append(number + 1)
             texts.append(text)
             length += len(text)
             limits.check_unpacked(length, "the text of the PDF")
         advice = {} if recognized is None else {"advice": "OCR found no text on them"}
         return _build(texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice)
-    finally:
-        document.close()
 
 
 def _has_picture(page: PdfPage) -> bool:

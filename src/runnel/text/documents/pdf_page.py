@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from runnel.errors import ReadError, needing
+
 if TYPE_CHECKING:
-    from pypdfium2 import PdfPage, PdfTextPage
+    from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, including the line end
 ROW = "\x01"  # before a table row; the file's own control characters are replaced with one that is dropped later
+_PASSWORD = 4  # FPDF_ERR_PASSWORD
 _CONTROL = re.compile("[\x01-\x08]")
 _PIECE = re.compile(r"(\r\n|\ufffe)")
 _LOOSE = 1.3  # a larger distance between lines, in units of the page's usual distance, begins a paragraph
@@ -41,14 +47,28 @@ class _Line:
     gaps: list[tuple[float, float]] = field(default_factory=list)
 
 
+@contextmanager
+def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
+    """Open a PDF; ReadError if it is encrypted or damaged."""
+    with needing("reading PDF needs pypdfium2", "documents"):
+        import pypdfium2
+    try:
+        document = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == _PASSWORD:
+            raise ReadError("an encrypted PDF; save a copy without a password, for example with qpdf --decrypt") from error
+        raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
+    with closing(document):
+        yield document
+
+
 def page_text(page: PdfPage) -> str:
     """Return the lines of a page: with an empty line before each paragraph and `ROW` before each table row.
 
     Cells of a row are joined with " | ". A raised number after a word refers to a note and is put in brackets; after a digit or
     one or two letters it is an exponent and is written in superscript digits.
     """
-    layer = page.get_textpage()
-    try:
+    with closing(page.get_textpage()) as layer:
         pieces = _PIECE.split(_CONTROL.sub("\x0e", layer.get_text_range()))  # line, separator, line, ...
         glyphs = _Glyphs(layer)
         lines = []
@@ -57,8 +77,6 @@ def page_text(page: PdfPage) -> str:
             if number % 2 == 0:
                 lines.append(_read_line(glyphs, piece, at))
             at += len(piece)
-    finally:
-        layer.close()
     return _assemble(lines, pieces[1::2])
 
 

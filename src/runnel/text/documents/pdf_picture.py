@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import unicodedata
+from contextlib import closing
 from ctypes import c_int
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.errors import ReadError, needing
 from runnel.records import Places
+from runnel.text.documents.pdf_page import open_pdf
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -71,14 +73,9 @@ def page_part(text: str, places: Places, start: int, end: int) -> PagePart | Non
 
 def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, Any]:
     """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many pixels."""
-    with needing("pictures of pages need pypdfium2 and pillow", "documents"):
+    with needing("pictures of pages need pillow", "documents"):
         import PIL.Image  # noqa: F401  (PDFium's bitmaps need it)
-        import pypdfium2
-    try:
-        document = pypdfium2.PdfDocument(path)
-    except pypdfium2.PdfiumError as error:
-        raise ReadError(f"a PDF that cannot be read any more ({error}); was it replaced?") from error
-    try:
+    with open_pdf(path) as document:
         if not 1 <= part.page <= len(document):
             raise ReadError(f"a PDF of {len(document):,} pages; expected page {part.page:,}: was it replaced?")
         page = document[part.page - 1]
@@ -87,15 +84,12 @@ def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[st
         png = io.BytesIO()
         page.render(scale=scale).to_pil().save(png, "PNG")
         return {"page": part.page, "png": base64.b64encode(png.getvalue()).decode(), "boxes": _boxes(page, part)}
-    finally:
-        document.close()
 
 
 def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
     from pypdfium2 import raw
 
-    layer = page.get_textpage()
-    try:
+    with closing(page.get_textpage()) as layer:
         characters = [chr(raw.FPDFText_GetUnicode(layer, number)) for number in range(layer.count_chars())]
         found = _find(_letters(characters), part)
         if found is None:
@@ -103,8 +97,6 @@ def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
         first, last = found
         pieces = range(layer.count_rects(first, last - first + 1))
         return _lines([_on_picture(page, layer.get_rect(number)) for number in pieces])
-    finally:
-        layer.close()
 
 
 def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
