@@ -283,24 +283,6 @@ def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -
     assert not any((tmp_path / "folder").glob("*.partial"))
 
 
-def test_folders_that_name_the_former_path_load(model: Model, tmp_path: Path) -> None:
-    """Folders saved before the classes moved say `runnel.training.modules` in their modules.json."""
-    for job, library in (("embed", SentenceTransformer), ("rerank", CrossEncoder)):
-        folder = tmp_path / job
-        (model if job == "embed" else Reranker(model)).save(folder)
-        saved = (folder / "modules.json").read_text()
-        former = saved.replace("runnel.integrations.sentence_transformers", "runnel.training.modules")
-        assert former != saved
-        (folder / "modules.json").write_text(former)
-        there = library(str(folder), trust_remote_code=True, local_files_only=True)
-        if job == "embed":
-            close(there.encode(TEXTS), Embedder.load(folder, dtype="float32").encode(TEXTS))
-        else:
-            close(there.predict(PAIRS), scores(folder), 1e-5)
-        there.save_pretrained(str(tmp_path / "again"))
-        assert json.loads((tmp_path / "again" / "modules.json").read_text()) == json.loads(saved)
-
-
 def test_the_library_asks_for_its_flag(tmp_path: Path) -> None:
     tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
     with pytest.raises(ValueError, match=r"(?s)runnel.integrations.sentence_transformers.EmbedderModule.*trust_remote_code=True"):

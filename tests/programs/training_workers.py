@@ -19,7 +19,6 @@ from transformers import Trainer, TrainerCallback
 
 from runnel.integrations.sentence_transformers import sentence_transformer
 from runnel.ops import backend
-from runnel.training.adapters import add_lora
 from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.segments import Long
 from runnel.training.sentence_table import SentenceData
@@ -41,13 +40,11 @@ class Losses(TrainerCallback):
                 file.write(json.dumps([state.global_step, logs["loss"], logs["grad_norm"], logs["learning_rate"]]) + "\n")
 
 
-def resumable(folder: Path, *, adapters: bool = False, **changes: Any) -> SentenceTrainer:
-    """Three epochs of shuffled batches, with a schedule and a checkpoint after every third step; `adapters`: with dropout too."""
+def resumable(folder: Path, **changes: Any) -> SentenceTrainer:
+    """Three epochs of shuffled batches, with a schedule and a checkpoint after every third step."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     model = tiny_model(folder / "start")
-    if adapters:
-        add_lora(model, 4, 8, dropout=0.1)
     data = SentenceData.write(folder / "train.arrow", model, examples(30, sentences=(4, 9)), tokens=(30, 60), seed=1)
     settings: dict[str, Any] = {
         "num_train_epochs": 3,

@@ -72,10 +72,6 @@ def test_files_that_pages_link_to_are_on_the_site(site):
     assert "pairs.toml" in recipes and "evidence-vectors.toml" in recipes
 
 
-def test_blocks_show_the_names_of_their_files(site):
-    assert '<span class="filename">columns.jsonl</span>' in (site / "data.html").read_text(encoding="utf-8")
-
-
 def test_nothing_is_loaded_from_other_hosts(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > len(PAGES)

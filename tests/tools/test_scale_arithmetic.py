@@ -13,12 +13,6 @@ def test_the_page_has_the_tables_of_the_script(name):
     assert found == getattr(scale, name)(), "run tools/scale_arithmetic.py --write"
 
 
-def test_the_parts_are_the_whole():
-    found = scale.costs()
-    whole = sum(found[f"{part}_bytes"] for part in ("documents", "passages", "words_index", "vector_index"))
-    assert sum(scale.document_bytes().values()) * found["documents"] == pytest.approx(whole)
-
-
 def test_the_time_of_filling_is_the_sum_of_the_commits(monkeypatch):
     found = {"commit_documents": 10, "commit_seconds": [[0, 1.0], [100, 3.0]]}
     monkeypatch.setattr(scale, "costs", lambda: found)

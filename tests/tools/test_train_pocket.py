@@ -17,13 +17,13 @@ from runnel.models.lexical import FEATURES
 from runnel.models.sentence_vectors import SentenceVectors
 from tools.train_pocket import relevance
 from tools.train_pocket.data import held_back
-from tools.train_pocket.encode import document_path, read_documents, save_array
+from tools.train_pocket.encode import document_path, read_documents
 from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.examples import Example, overlapping
 from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, set_weights, train
 from tools.train_pocket.lexical import Bm25, words
 from tools.train_pocket.long_documents import cosines
-from tools.train_pocket.measure import ALONE, LATE, OTHER, area, calibration_table, context_table, interval, sentence_tables
+from tools.train_pocket.measure import ALONE, LATE, OTHER, calibration_table, context_table
 from tools.train_pocket.recall import recall
 from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
 
@@ -140,12 +140,6 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: P
     assert "area" in calibration_table(head, held, elsewhere(held))
 
 
-def test_the_same_seed_gives_the_same_head():
-    found = examples(6)
-    one, two = (train(found, [], seed=3, steps=5, hidden_size=D) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-
-
 def test_merged_heads_score_as_their_mean_and_a_part_of_the_plain_sum():
     found = examples(6)
     heads = [train(found, [], seed=seed, steps=4, hidden_size=D) for seed in range(3)]
@@ -154,28 +148,6 @@ def test_merged_heads_score_as_their_mean_and_a_part_of_the_plain_sum():
         plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
         mean = torch.stack([scores(head, found)[number] for head in heads]).mean(0)
         torch.testing.assert_close(together[number], mean + 0.15 * plain, atol=1e-5, rtol=1e-5)
-
-
-def test_long_documents_are_thinned_with_their_answers_kept():
-    found = examples(3, sentences=700)
-    assert all(torch.isfinite(p).all() for p in train(found, [], seed=0, steps=3, hidden_size=D).parameters())
-
-
-def test_intervals_weigh_sets_alike_and_hold_the_mean():
-    sets = ["a"] * 90 + ["b"] * 10
-    mean, low, high = interval(sets, np.array([0.0] * 90 + [1.0] * 10))
-    assert (mean, low, high) == (0.5, 0.5, 0.5)
-    mean, low, high = interval(sets, np.random.default_rng(0).normal(0.1, 1, 100))
-    assert low < mean < high
-
-
-def test_tables_have_a_row_for_each_way_and_set():
-    found = examples(8)
-    rows = {"BM25 in document": [e.features[:, 4].numpy() for e in found], "other": [-e.features[:, 4].numpy() for e in found]}
-    text = sentence_tables(found, rows)
-    assert (
-        "| BM25 in document | 1.000 |" in text and "-1.000 (-1.000, -1.000)" in text and "| set 1 | 4 | 1.000 | 0.000 |" in text
-    )
 
 
 def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third():
@@ -198,21 +170,6 @@ def test_cosines_with_whole_documents_and_their_nearest_passages():
     whole, nearest = cosines(queries, passages)
     np.testing.assert_allclose(whole, [[0.6, 0], [0.8, 1]], atol=1e-6)
     np.testing.assert_allclose(nearest, [[1, 0], [1, 1]], atol=1e-6)
-
-
-def test_an_array_whose_writing_was_interrupted_is_not_kept(tmp_path, monkeypatch):
-    def stop(file, array):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "save", stop)
-    with pytest.raises(KeyboardInterrupt):
-        save_array(tmp_path / "known.npy", np.zeros(3, np.float32))
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_area_counts_pairs_in_order():
-    assert area(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == 0.875
 
 
 def test_relevance_weights_find_what_tells():

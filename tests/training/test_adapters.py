@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
-from helpers.tiny_transformers import write_transformer
 from torch import Tensor, nn
 
 from runnel import Embedder
@@ -58,14 +57,6 @@ def adapted(folder: Path, architecture: str, *, four_bit: bool = False) -> Model
     add_lora(model, r=4, alpha=8, four_bit=four_bit)
     trainable(model)
     return model
-
-
-@pytest.mark.parametrize("architecture", BACKBONES)
-def test_targets_are_all_linear_layers(tmp_path: Path, architecture: str) -> None:
-    built, config = BACKBONES[architecture]
-    layers = [name for name, module in built(config).named_modules() if isinstance(module, nn.Linear)]
-    model = adapted(tmp_path, architecture)
-    assert [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")] == layers
 
 
 @pytest.mark.parametrize("architecture", BACKBONES)
@@ -143,42 +134,13 @@ def test_four_bits(tmp_path: Path, architecture: str) -> None:
         torch.testing.assert_close(recomputed, whole, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("architecture", BACKBONES)
-def test_recomputing_with_dropout(tmp_path: Path, architecture: str) -> None:
-    """The second forward drops what the first dropped."""
-    model = training_model(tmp_path, architecture)
-    add_lora(model, r=4, alpha=8, dropout=0.5)
-    trainable(model)
-    train_a_little(model)
-    found = []
-    for recompute in (False, True):
-        model.backbone.zero_grad()
-        torch.manual_seed(1)
-        loss = outputs(model, Long(segment_tokens=8, recompute=recompute)).square().sum()
-        loss.backward()
-        found.append([loss.detach(), *(p.grad.clone() for p in lora(model.backbone).values())])
-    for plain, recomputed in zip(*found, strict=True):
-        torch.testing.assert_close(recomputed, plain, atol=1e-5, rtol=1e-4)
-    torch.manual_seed(2)
-    assert not torch.allclose(outputs(model).square().sum(), found[0][0])
-
-
-def test_some_targets(tmp_path: Path) -> None:
-    """A name means every layer called so; a longer one fewer."""
-    for target, count in (("value", 4), ("att.value", 2), ("layers.1.ffn.value", 1)):
-        model = training_model(tmp_path, "rwkv7")
-        add_lora(model, r=2, alpha=2, targets=[target])
-        names = [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")]
-        assert len(names) == count and all(name.endswith(target) for name in names)
-
-
 def test_bf16_weights(tmp_path: Path) -> None:
     """Adapters stay fp32 on bf16 weights, and merging keeps the weights' dtype."""
     model = training_model(tmp_path, "mamba1")
     for module in model.backbone.modules():
         if isinstance(module, nn.Linear):
             module.weight.data = module.weight.data.bfloat16()
-    add_lora(model, r=4, alpha=8, targets=["in_proj", "dt_proj"])
+    add_lora(model, r=4, alpha=8)
     trainable(model)
     train_a_little(model)
     assert {p.dtype for p in lora(model.backbone).values()} == {torch.float32}
@@ -212,25 +174,9 @@ def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
     np.testing.assert_allclose(Embedder(other).encode(DOCUMENTS), Embedder(model).encode(DOCUMENTS), atol=1e-6)
 
 
-def test_a_transformer(tmp_path: Path) -> None:
-    write_transformer(tmp_path, "llama")
-    training_model(tmp_path, "mamba2")  # for its tokenizer
-    model = load_model(tmp_path, dtype="float32")
-    rows = [render_document(model, "a dog")]
-    before = vectors(model, rows)
-    add_lora(model, r=2, alpha=4)
-    trainable(model)
-    train_a_little(model)
-    changed = vectors(model, rows)
-    assert not torch.allclose(changed, before, atol=1e-4)
-    merge(model)
-    np.testing.assert_allclose(vectors(model, rows).detach(), changed.detach(), atol=1e-5)
-
-
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     for call, message in (
-        (lambda: add_lora(model, 4, 8, targets=["in_proj", "gate"]), "'gate'; it has in_proj, out_proj"),
         (lambda: add_lora(model, 0, 8), "r=0"),
         (lambda: merge(model), "no adapters"),
         (lambda: save_adapter(model, tmp_path), "no adapters"),
@@ -247,16 +193,17 @@ def test_bad_input(tmp_path: Path) -> None:
         model.save(tmp_path / "adapted")
     assert not (tmp_path / "adapted").exists()
     save_adapter(model, tmp_path)
-    with pytest.raises(CheckpointError, match="a mamba2 of 2 layers, 32 wide; tiny is a rwkv7"):
-        load_adapter(training_model(tmp_path, "rwkv7"), tmp_path)
     other = training_model(tmp_path, "mamba2")
     add_lora(other, 4, 9)
-    with pytest.raises(CheckpointError, match=r"'alpha': 8.*'alpha': 9"):
-        load_adapter(other, tmp_path)
-    with pytest.raises(CheckpointError, match="heads that differ"):
-        load_adapter(training_model(tmp_path, "mamba2", papers_heads=True), tmp_path)
-    with pytest.raises(CheckpointError, match="cannot read"):
+    for wrong, message in (
+        (training_model(tmp_path, "rwkv7"), "a mamba2 of 2 layers, 32 wide; tiny is a rwkv7"),
+        (other, r"'alpha': 8.*'alpha': 9"),
+        (training_model(tmp_path, "mamba2", papers_heads=True), "heads"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_adapter(wrong, tmp_path)
+    with pytest.raises(CheckpointError, match="nowhere"):
         load_adapter(training_model(tmp_path, "mamba2"), tmp_path / "nowhere")
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="cannot read"):
+    with pytest.raises(CheckpointError, match=FILE):
         load_adapter(training_model(tmp_path, "mamba2"), tmp_path)

@@ -1,12 +1,10 @@
 from itertools import islice
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from runnel.errors import InputError
 from runnel.training.batches import TokenBatches
 
 lengths = st.lists(st.integers(1, 300), max_size=120)
@@ -36,15 +34,10 @@ def test_each_row_once_within_the_budget_and_equally_many_batches(rows, budget, 
         assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)  # empty only where nothing can be split
 
 
-@settings(max_examples=40)
-@given(lengths, budgets, st.integers(1, 3))
-def test_the_same_seed_and_epoch_give_the_same_batches(rows, budget, world) -> None:
-    assert all_batches(rows, budget, world, 2, seed=5) == all_batches(rows, budget, world, 2, seed=5)
-
-
 def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -> None:
     rows = np.random.default_rng(0).integers(10, 60, 200).tolist()
     first = all_batches(rows, 120, epoch=0, seed=1)
+    assert first == all_batches(rows, 120, epoch=0, seed=1)
     assert first != all_batches(rows, 120, epoch=1, seed=1)
     assert first != all_batches(rows, 120, epoch=0, seed=2)
     assert {frozenset(b) for b in first[0]} != {frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]}
@@ -62,12 +55,6 @@ def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
     assert np.mean([rows[batch].sum() / 10000 for batches in by_rank for batch in batches]) > 0.7
 
 
-def test_a_row_longer_than_the_budget_is_a_batch_of_its_own() -> None:
-    (batches,) = all_batches([5, 1000, 5, 5], 20)
-    assert [1] in batches
-    assert len(batches) == 2
-
-
 def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
     batches = TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
@@ -80,12 +67,3 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
 def test_fewer_rows_than_processes_leave_empty_batches() -> None:
     assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
     assert all_batches([], 10, 3) == [[], [], []]
-
-
-def test_senseless_arguments_are_errors() -> None:
-    with pytest.raises(InputError, match="row 1 has 0 tokens"):
-        TokenBatches([3, 0], 10)
-    with pytest.raises(InputError, match="at least 1, got 0"):
-        TokenBatches([3], 0)
-    with pytest.raises(InputError, match="rank must be from 0 to world - 1 = 1, got 2"):
-        TokenBatches([3], 10, world=2, rank=2)

@@ -47,29 +47,18 @@ def test_corpus_and_queries_of_a_folder(tmp_path):
     assert list(read_corpus(tmp_path)) == [Document("a", "x")]
     assert read_queries(tmp_path) == {"q": "y", "r": ""}
     empty = write(tmp_path / "x" / "y", "").parent
-    with pytest.raises(ReadError, match=r"has no corpus.jsonl or corpus.tsv; expected a BEIR folder"):
+    with pytest.raises(ReadError, match=r"corpus\.jsonl"):
         list(read_corpus(empty))
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ({"text": "no id"}, r"line 2: expected \"id\" .*, got the keys 'text'"),
-        ({"_id": "", "text": "empty id"}, "line 2: expected"),
-        ({"_id": "b"}, "line 2: expected"),
-        ({}, "line 2: expected .* got an empty object"),
-    ],
+    "line",
+    [{"text": "no id"}, {"_id": "", "text": "x"}, {"_id": "b"}, {}, "no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"],
 )
-def test_bad_json_row(tmp_path, line, message):
-    path = write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"}, line)
-    with pytest.raises(InputError, match=message):
-        list(read_corpus(path))
-
-
-@pytest.mark.parametrize("line", ["no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"])
-def test_bad_tab_row(tmp_path, line):
-    with pytest.raises(InputError, match=r"corpus.tsv, line 2: expected id and text, or id, url, title and body"):
-        list(read_corpus(write(tmp_path / "corpus.tsv", "a\tx", line)))
+def test_bad_rows(tmp_path, line):
+    first = "a\tx" if isinstance(line, str) else {"_id": "a", "text": "x"}
+    with pytest.raises(InputError, match="corpus, line 2: "):
+        list(read_corpus(write(tmp_path / "corpus", first, line)))
 
 
 def test_a_query_id_twice(tmp_path):

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.training.completions import read_exchanges
 from runnel.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.generator import read_exchanges
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
@@ -62,12 +62,12 @@ def test_beir(beir):
 
 def test_beir_which_split(beir):
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
-    with pytest.raises(InputError, match=r"qrels has dev\.tsv, test.tsv; expected train.tsv or a single file; give the path"):
+    with pytest.raises(InputError, match=r"dev\.tsv, test\.tsv"):
         list(read_triples(beir))
     (beir / "qrels" / "dev.tsv").unlink()
     assert kept(beir) == ([("query s", (A,), ())], {})
     (beir / "qrels" / "test.tsv").unlink()
-    with pytest.raises(ReadError, match=r"is a folder without qrels/\*.tsv"):
+    with pytest.raises(ReadError, match=re.escape(str(beir))):
         list(read_triples(beir))
 
 
@@ -84,7 +84,7 @@ def test_rows_of_mine(tmp_path):
     path = write(tmp_path / "x.jsonl", *rows)
     assert list(read_triples(path)) == [Triple("q", ("a", "b"), ("c",), instruction="p: "), Triple("r", ("d",), (), "5")]
     both = write(tmp_path / "both.jsonl", {**rows[0], "instruction": "i"})
-    with pytest.raises(InputError, match="line 1: 'prompt' and 'instruction' both hold an instruction for the query; keep one"):
+    with pytest.raises(InputError, match="line 1: 'prompt' and 'instruction'"):
         list(read_triples(both))
 
 
@@ -93,16 +93,11 @@ def test_parquet(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     assert list(read_triples(tmp_path / "x.parquet")) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-9])
-    with pytest.raises(ReadError, match=r"x\.parquet is damaged or incomplete"):
+    with pytest.raises(ReadError, match=r"x\.parquet"):
         list(read_triples(tmp_path / "x.parquet"))
     pq.write_table(pa.Table.from_pylist([{"query": "q", "positive": None}]), tmp_path / "null.parquet")
-    with pytest.raises(InputError, match=r'null.parquet, row 1: expected a text or a list of texts as "positive"'):
+    with pytest.raises(InputError, match=r"null\.parquet, row 1: .*positive"):
         list(read_triples(tmp_path / "null.parquet"))
-
-
-def test_instructions_in_columns(tmp_path):
-    path = write(tmp_path / "x.csv", "query,Instruction,positive", "q,find,a", "r,,b")
-    assert list(read_triples(path)) == [Triple("q", ("a",), instruction="find"), Triple("r", ("b",))]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +105,8 @@ def test_instructions_in_columns(tmp_path):
     [
         (["query;positive", "q, r;a"], [("q, r", ("a",), ())]),
         (["query,positive", "q,a", '"r, s","b\nc ""d"""'], [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())]),
-        (["question\tanswer", "q\ta, b"], [("q", ("a, b",), ())]),
         (["Anchor,Positive,Negative", "q,a,b"], [("q", ("a",), ("b",))]),
         (["query\tpositive\tnegative_1\tnegative_2", "q\ta\tb\tc"], [("q", ("a",), ("b", "c"))]),
-        (["sentence1,id,sentence2", "q,1,a"], [("q", ("a",), ())]),
         ([{"positive": "a", "anchor": "q"}, {"anchor": "r", "positive": "b"}], [("q", ("a",), ()), ("r", ("b",), ())]),
         ([{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}], [("q", ("a",), ("b", "c"))]),
         ([{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}], [("q", ("a", "b"), ("c",))]),
@@ -126,11 +119,6 @@ def test_instructions_in_columns(tmp_path):
 )
 def test_columns_by_name(tmp_path, lines, triples):
     assert kept(write(tmp_path / "data", *lines)) == (triples, {})
-
-
-def test_long_fields(tmp_path):
-    path = write(tmp_path / "long.csv", "query,positive", "q," + "x" * 300_000)
-    assert len(next(read_triples(path)).positives[0]) == 300_000
 
 
 def test_evidence(tmp_path):
@@ -190,45 +178,23 @@ def test_copies_judged_differently(beir):
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        (
-            "x.jsonl",
-            [{"query": "q", "pos": ["a"], "neg": ["b", "a"]}],
-            "line 1: a document is both positive and negative .*'q': 'a'",
-        ),
-        ("x.tsv", ["q 0 a 1", "z 0 a 1"], "query 'z': the query is not in .*queries.jsonl; give the queries"),
-        ("x.tsv", ["q\ta\tb"], "line 1: expected qrels, or the names of the columns"),
-        ("x.tsv", ["q 0 a 1", "q 0 z 1"], "x.tsv, query 'q': document 'z' is not in the corpus"),
-        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', but 1 on an earlier line"),
-        (
-            "x.csv",
-            ["What is it?,It is that."],
-            "line 1: expected qrels, or the names of the columns before the first row, got 'What is it",
-        ),
-        ("x.csv", ["query,positive", '"q","a\nb"', "r"], "line 4: expected 2 fields .query, positive., got 1"),
-        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: not a valid table"),
-        ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score' is a score of one pair; expected for each query a list"),
-        (
-            "x.csv",
-            ["query,positive,source", "q,a,1"],
-            "cannot tell the roles of the columns .*'source'; name them query, pos",
-        ),
-        ("x.csv", ["query,answer,document", "q,a,1"], "cannot tell the roles of the columns 'query', 'answer', 'document'"),
-        ("x.txt", ["one word"], "line 1: expected qrels, or the names of the columns before the first row, got 'one word'"),
-        ("x.json", ["[", "{}]"], "line 1: a list in JSON; expected jsonl, one object per line"),
-        ("x.txt", [""], "x.txt is empty; expected training examples"),
-        (
-            "x.jsonl",
-            [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}],
-            "line 2: expected a text as \"query\", got int '1'",
-        ),
-        ("x.jsonl", [{"query": "q", "pos": [1]}], 'line 1: expected a text or a list of texts as "pos", got list'),
-        ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: expected a number for each of 1 documents"),
-        (
-            "x.jsonl",
-            [{"query": "q", "positive_passages": ["a"]}],
-            "line 1: cannot tell the roles of the columns .*docs/data.md has",
-        ),
-        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are evidence examples"),
+        ("x.jsonl", [{"query": "q", "pos": ["a"], "neg": ["b", "a"]}], "line 1: .*'q': 'a'"),
+        ("x.tsv", ["q 0 a 1", "z 0 a 1"], r"query 'z': .*queries\.jsonl"),
+        ("x.tsv", ["q\ta\tb"], "line 1: "),
+        ("x.tsv", ["q 0 a 1", "q 0 z 1"], "query 'q': document 'z'"),
+        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0"),
+        ("x.csv", ["What is it?,It is that."], "line 1: .* got 'What is it"),
+        ("x.csv", ["query,positive", '"q","a\nb"', "r"], r"line 4: expected 2 fields \(query, positive\), got 1"),
+        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: "),
+        ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score'"),
+        ("x.csv", ["query,positive,source", "q,a,1"], "'source'"),
+        ("x.csv", ["query,answer,document", "q,a,1"], "'query', 'answer', 'document'"),
+        ("x.json", ["[", "{}]"], "line 1: a list"),
+        ("x.txt", [""], r"x\.txt is empty"),
+        ("x.jsonl", [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}], "line 2: .*\"query\", got int '1'"),
+        ("x.jsonl", [{"query": "q", "pos": [1]}], 'line 1: .*"pos", got list'),
+        ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: .* 1 documents"),
+        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are evidence"),
     ],
 )
 def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
@@ -244,30 +210,20 @@ def test_ids_need_their_texts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("change", "message"),
     [
-        ({"question": "q", "evidence": []}, 'expected texts as "question" and "document"'),
-        (
-            {"question": "q", "document": "abc", "evidence": [[0, 4]]},
-            r"span \[0, 4\] is empty or not inside the document of 3 char",
-        ),
-        ({"question": "q", "document": "abc", "evidence": [[1, 1]]}, r"span \[1, 1\] is empty or not inside"),
-        ({"question": "q", "document": "abc", "evidence": [[-1, 1]]}, r"span \[-1, 1\] is empty or not inside"),
-        ({"question": "q", "document": "abc", "evidence": [[0, 1.0]]}, "expected spans as"),
-        ({"question": "q", "document": "abc", "evidence": [0, 1]}, "expected spans as"),
-        *(
-            ({"question": "q", "document": "abc", "evidence": [[0, 1]], "units": units}, message)
-            for units, message in [
-                (3, "expected a list of spans"),
-                ([[0, 3], [3, 3]], r"span \[3, 3\] is empty"),
-                *((some, r"the \d units do not tile") for some in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])),
-            ]
-        ),
+        ({"document": None}, '"document"'),
+        *(({"evidence": [span]}, rf"span \[{span[0]}, {span[1]}\]") for span in ([0, 4], [1, 1], [-1, 1])),
+        *(({"evidence": spans}, "spans") for spans in ([[0, 1.0]], [0, 1])),
+        ({"units": 3}, "units"),
+        ({"units": [[0, 3], [3, 3]]}, r"span \[3, 3\]"),
+        *(({"units": units}, r"\d units") for units in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])),
     ],
 )
-def test_bad_evidence(tmp_path, row, message):
-    path = write(tmp_path / "e.jsonl", {"question": "q", "document": "abc", "evidence": [[0, 1]]}, row)
-    with pytest.raises(InputError, match=f"e.jsonl, line 2: {message}"):
+def test_bad_evidence(tmp_path, change, message):
+    row = {"question": "q", "document": "abc", "evidence": [[0, 1]]}
+    path = write(tmp_path / "e.jsonl", row, row | change)
+    with pytest.raises(InputError, match=rf"e\.jsonl, line 2: .*{message}"):
         list(read_evidence(path))
 
 
@@ -288,7 +244,7 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
     assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
     for part in ((0.5, 0.5), (-0.1, 1), (0, 1.1), (1, 0), (0.1, 0.2, 0.3)):
-        with pytest.raises(InputError, match="must be two rising numbers from 0 to 1, got"):
+        with pytest.raises(InputError, match="two rising numbers"):
             next(read_evidence(path, within=part))
 
 
@@ -327,12 +283,6 @@ def test_real_retrieval_sets(name, queries, positives, lost):
     triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
     assert len(triples) == queries and sum(dropped.counts.values()) == lost
     assert sum(len(t.positives) for t in triples) == positives
-
-
-@needs_data
-def test_real_evidence():
-    examples = list(read_evidence(DATA / "evidence" / "covidqa.jsonl.zst"))
-    assert len(examples) == 1012 and len({e.document for e in examples}) == 68
 
 
 def test_the_examples_of_the_page(tmp_path):

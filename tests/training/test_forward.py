@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
-from helpers.tiny_transformers import write_transformer
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
@@ -16,7 +16,6 @@ from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, vector_head
-from runnel.models.published_heads import DenseScore
 from runnel.training.forward import (
     finished,
     make_item,
@@ -68,28 +67,10 @@ def test_the_numbers_of_pocket() -> None:
 
 
 def test_other_heads(tmp_path: Path) -> None:
-    """The plain mean of all tokens, and a cross-encoder's classifier with two outputs."""
+    """The plain mean of all tokens, and a score of the first token."""
     model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), DenseScore(32, outputs=2, pooling="eos")
+    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
     assert_as_inference(model)
-
-
-def test_a_transformer(tmp_path: Path) -> None:
-    write_transformer(
-        tmp_path, "bert", "ForSequenceClassification",
-        num_labels=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=256,
-    )  # fmt: skip
-    training_model(tmp_path, "mamba2")  # for its tokenizer
-    model = load_model(tmp_path, dtype="float32")
-    wanted = Embedder(model).encode(DOCUMENTS), Reranker(model).score(QUERY, DOCUMENTS)
-    trainable(model)
-    found = embedded(model), scored(model)
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(ours.detach(), theirs, atol=1e-5)
-    (found[0].sum() + found[1].sum()).backward()
-    assert all(parameter.grad is not None for parameter in model.heads.parameters())
-    with pytest.raises(InputError, match="segment_tokens = 7 cannot be used"):
-        embedded(model, Long(segment_tokens=7))
 
 
 def losses(model: Model) -> Tensor:
@@ -174,32 +155,21 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     assert not any(bool(p.grad.any()) for p in model.backbone.parameters() if p.grad is not None)
 
 
-def test_max_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: make_pair(model, " ", "a dog"), "query"),
+        (lambda model: make_item(model, "", "a dog"), "query"),
+        (lambda model: render_document(model, " "), r"texts\[0\]"),
+        (lambda model: vectors(model, [np.zeros(0, np.int32)]), r"\[0\]"),
+        (lambda model: Long(segment_tokens=0), "segment_tokens"),
+        (lambda model: Long(gradient_segments=2), "segment_tokens"),
+    ],
+)
+def test_bad_input(tmp_path: Path, call: Callable[[Model], object], message: str) -> None:
     model = training_model(tmp_path, "mamba2")
-    assert render_document(model, DOCUMENTS[0], max_tokens=6).shape == (6,)
-    pair = make_pair(model, QUERY, DOCUMENTS[0], max_tokens=30)
-    assert len(pair.request.ids) == 30 and pair.cut > 0
-    wanted = Reranker(model).score(QUERY, [DOCUMENTS[0]], max_tokens=30)
-    np.testing.assert_allclose(pair_scores(model, [pair]).detach(), wanted, atol=1e-5)
-
-
-def test_bad_input(tmp_path: Path) -> None:
-    model = training_model(tmp_path, "mamba2")
-    for call, message in (
-        (lambda: make_pair(model, " ", "a dog"), "the query is empty; give the words to look for"),
-        (lambda: make_item(model, "", "a dog"), "the query is empty; give the words to look for"),
-        (lambda: render_document(model, " "), r"cannot embed an empty text, texts\[0\]; remove it"),
-        (
-            lambda: make_item(model, QUERY, "a dog", np.array([[0, 5]]), [1, 0]),
-            "the document has 1 sentences, got 2 labels; give one label per sentence",
-        ),
-        (lambda: vectors(model, []), r"training rows need at least one token each, got lengths \[\]"),
-        (lambda: vectors(model, [np.zeros(0, np.int32)]), r"training rows need at least one token each, got lengths \[0\]"),
-        (lambda: Long(segment_tokens=0), "segment_tokens must be at least 1, got 0"),
-        (lambda: Long(gradient_segments=2), "gradient_segments counts segments; also give segment_tokens, their length"),
-    ):
-        with pytest.raises(InputError, match=message):
-            call()
+    with pytest.raises(InputError, match=message):
+        call(model)
 
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
@@ -218,12 +188,3 @@ def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
     assert model.backbone.fast is not None
     with torch.no_grad():
         np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)
-
-
-def test_heads_keep_their_kind(tmp_path: Path) -> None:
-    """A head at the first token scores the first token."""
-    model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["rerank"] = EndScore(32, pooling="cls")
-    assert torch.allclose(scored(model), scored(model)[:1])
-    model.heads["rerank"].pooling = "eos"
-    assert not torch.allclose(scored(model), scored(model)[:1])

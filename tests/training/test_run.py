@@ -47,10 +47,7 @@ def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypat
     assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "metric"),
-    [("evidence", "recall_at_5"), ("evidence-vectors", "recall_at_10"), ("generator", "loss"), ("rerank", "loss")],
-)
+@pytest.mark.parametrize(("name", "metric"), [("evidence-vectors", "recall_at_10"), ("generator", "loss")])
 def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
     rates = ("search.learning_rates=[1e-3, 1e-6]", "search.share=2", f"search.metric={metric}", "data.held_out=8")
     recipe = tiny_recipe(name, *rates, "train.max_steps=6", "data.rows=40")
@@ -60,7 +57,7 @@ def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
     tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
     best = min(tried, key=tried.get) if metric == "loss" else max(tried, key=tried.get)
     assert set(tried) == {1e-3, 1e-6} and summary.learning_rate == best and summary.steps == 6
-    with pytest.raises(InputError, match=r"'nothing' is not measured; expected one of .*loss"):
+    with pytest.raises(InputError, match=r"'nothing'.*loss"):
         train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
 
@@ -86,42 +83,21 @@ def test_an_embedder_learns_its_pairs(tmp_path):
 
 
 def test_a_reranker_learns_its_triples(tmp_path):
-    changes = (
-        "train.max_steps=60",
-        "data.rows=8",
-        "samples=1",
-        "negatives=2",
-        "train.checkpoints=1",
-        "warmup=0",
-        "train.batch=8",
-    )
+    changes = "train.max_steps=60 data.rows=8 samples=1 negatives=2 train.checkpoints=1 warmup=0 train.batch=8".split()
     train(tiny_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
-def test_a_sentence_retriever_learns_its_evidence(tmp_path):
-    summary = train(tiny_recipe("sentences", "train.max_steps=30", "data.rows=12", "data.held_out=4", "train.batch=8"), tmp_path)
-    losses = [row["loss"] for row in read_metrics(tmp_path)]
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
-    assert {"loss", "recall_at_1", "recall_at_5"} == set(summary.held_out)
-
-
 def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
-    summary = train(
-        tiny_recipe("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path
-    )
-    assert load_model(summary.model).unit == "paragraph"
-    with pytest.raises(InputError, match="unit"):
-        tiny_recipe("sentences", "model.unit=page")
+    changes = "train.max_steps=1 data.rows=4 train.batch=2 model.unit=paragraph".split()
+    assert load_model(train(tiny_recipe("sentences", *changes), tmp_path).model).unit == "paragraph"
 
 
 # ---- going on ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("job", "lora"), [("embed", False), ("embed", True), ("rerank", True), ("sentences", False), ("generate", False)]
-)
+@pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", True)])
 def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
     recipe = tiny_recipe(job, *changes)
@@ -215,10 +191,8 @@ def test_rows_that_several_processes_leave_out(caplog):
 
     sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
     _report_unused(sets, 4)
-    assert caplog.messages == ["several processes share only full batches; rows skipped in each epoch: 2 of 10 (a), 3 of 3 (c)"]
-    with pytest.raises(
-        InputError, match=r"no set has train.batch = 16 rows: 10 of 10 \(a\), 8 of 8 \(b\), 3 of 3 \(c\); lower it"
-    ):
+    assert "2 of 10 (a), 3 of 3 (c)" in caplog.text and "(b)" not in caplog.text
+    with pytest.raises(InputError, match=r"train\.batch = 16"):
         _report_unused(sets, 16)
 
 
@@ -291,15 +265,6 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
     assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
     assert "pairs.jsonl: of 6 rows, data.negatives = 2: 6 with 0" in caplog.text
     assert "triples.jsonl: of 9 rows, data.negatives = 2: 3 with 0, 3 with 1" in caplog.text
-
-
-def test_negatives_that_no_example_has(tmp_path):
-    (tmp_path / "pairs.csv").write_text("query,positive\nq,p\nr,s\n")
-    recipe = recipes.read("pairs", changes=("data.negatives=7",))
-    with pytest.raises(
-        InputError, match=r"no example has negatives, but data\.negatives = 7; find some with `runnel mine`, use .* or"
-    ):
-        train(recipe, tmp_path / "run", data=tmp_path / "pairs.csv")
 
 
 @pytest.mark.parametrize("own", [None, "", "seek: "])

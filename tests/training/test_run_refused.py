@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -42,15 +41,15 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
 
 @pytest.mark.parametrize("job", ["sentences", "generate"])
 def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
-    with pytest.raises(InputError, match=r"data\.held_out = 9999 leaves none of \d+ examples to train on; lower it, or add"):
+    with pytest.raises(InputError, match=r"data\.held_out = 9999"):
         train(tiny_recipe(job, "data.held_out=9999"), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("recipe", "message", "left_out"),
     [
-        ("evidence", r"data\.jsonl: no examples to train on", "1 document with sentences of a test set"),
-        ("pairs", r"data\.jsonl has no examples to train on", "1 query in a test set"),
+        ("evidence", r"data\.jsonl", "1 document with sentences of a test set"),
+        ("pairs", r"data\.jsonl", "1 query in a test set"),
     ],
 )
 def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, left_out, tmp_path, caplog):
@@ -65,7 +64,7 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, le
 
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and not a run folder"):
+    with pytest.raises(InputError, match=str(tmp_path)):
         train(tiny_recipe("embed"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -78,7 +77,7 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 
     def train_again(self, args, state, control, **more):
         once(self, args, state, control, **more)
-        with pytest.raises(StoreBusy, match=rf"run is being written by process {os.getpid()}; wait until it is done") as caught:
+        with pytest.raises(StoreBusy, match=rf"process {os.getpid()}") as caught:
             train(recipe, tmp_path / "run")
         refused.append(caught)
 
@@ -90,7 +89,7 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
-    """The library then ends after no step; what it does with such rows is another test's."""
+    """The library then ends after no step."""
     from runnel.training import run
 
     def make(*_):
@@ -103,30 +102,28 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "make_trainer", make)
     sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
-    message = "1,203 rows (a: 1,200, b: 3) do not fill a batch of train.batch = 4 rows, in which no text may repeat; "
-    message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
-    message += "give more rows with different texts, in another folder (--to)"
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=r"1,203 rows \(a: 1,200, b: 3\).*train\.batch = 4") as caught:
         run._fit(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
+    assert ("2 processes" in str(caught.value)) == (world == 2)
 
 
 def test_a_model_without_the_head():
     recipe = recipes.read("evidence", changes=(f"model.name={tiny_checkpoint('mamba2')}",))
-    with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed, generate\).*model.new_head=true"):
+    with pytest.raises(CheckpointError, match=r"'sentences' \(it has: embed, generate\)"):
         prepared(recipe)
 
 
 def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    with pytest.raises(InputError, match=r"for 'rerank' scores stored vectors, which no recipe trains; .*--model pocket-mamba2"):
+    with pytest.raises(InputError, match=r"'rerank' scores stored"):
         prepared(replace(recipe, job="rerank"))
-    with pytest.raises(InputError, match=r"so \[long\] would have no effect; remove it, or use the recipe evidence-vectors"):
+    with pytest.raises(InputError, match=r"\[long\]"):
         prepared(recipe)
 
 
 def test_segments_of_a_transformer_are_refused_before_the_data_is_read():
-    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT only reads whole texts; remove it"):
+    with pytest.raises(InputError, match=r"segment_tokens = 9"):
         prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('bert')}", "long.segment_tokens=9")))
 
 
@@ -140,9 +137,9 @@ def test_four_bits_without_their_package(monkeypatch):
 
 def test_missing_data(tmp_path):
     recipe = recipes.read("pairs")
-    with pytest.raises(InputError, match="comes without data; give --data"):
+    with pytest.raises(InputError, match="--data"):
         train(recipe, tmp_path / "run")
-    with pytest.raises(InputError, match=r"none.csv is missing"):
+    with pytest.raises(InputError, match=r"none\.csv"):
         train(recipe, tmp_path / "run", data=tmp_path / "none.csv")
     assert not (tmp_path / "run").exists()
 
@@ -151,14 +148,12 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
     from runnel.training import run
 
     monkeypatch.setattr(run, "make_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
-    with pytest.raises(InputError, match=r"trainer of 'rerank' cannot save weights that FSDP"):
+    with pytest.raises(InputError, match=r"'rerank'.*FSDP"):
         run._fit(tiny_recipe("rerank"), None, RunData({}, None), tmp_path)
 
 
 def test_batches_that_cannot_be_shared():
-    with pytest.raises(
-        InputError, match=r"train.batch = 5 is not a multiple of 3 \(processes times train.group\); start fewer processes"
-    ):
-        from runnel.training.trainers import _accumulated
+    from runnel.training.trainers import _accumulated
 
+    with pytest.raises(InputError, match=r"train\.batch = 5 .* 3"):
         _accumulated(tiny_recipe("rerank", "train.batch=5", "train.group=3"))

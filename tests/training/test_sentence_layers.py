@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import stopped_after
 from training.test_vectors import write_evidence
 
 from runnel.errors import InputError
 from runnel.models.base import load_model
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training import recipes
-from runnel.training.checkpoints import whole_checkpoints
 from runnel.training.data import read_evidence
 from runnel.training.progress import read_metrics
 from runnel.training.run import prepared, train
@@ -72,20 +70,8 @@ def test_layers_learn_and_all_else_stays(data, tmp_path):
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(data, tmp_path):
-    whole = train(recipe(data, "train.max_steps=10"), tmp_path / "whole", data=data / "evidence.jsonl")
-    with stopped_after(6):
-        train(recipe(data, "train.max_steps=10"), tmp_path / "run", data=data / "evidence.jsonl")
-    assert next(step for step, _ in whole_checkpoints(tmp_path / "run" / "checkpoints")) == 5, "it resumes there"
-    resumed = train(recipe(data, "train.max_steps=10"), tmp_path / "run", data=data / "evidence.jsonl")
-    weights = [load_model(run.model, "float32").backbone.state_dict() for run in (whole, resumed)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
 def test_models_without_such_layers_are_refused(data, tmp_path):
-    with pytest.raises(
-        InputError, match=r"model\.layers trains layers for sentences through a head that stays: .* needs such layers"
-    ):
+    with pytest.raises(InputError, match=r"model\.layers"):
         prepared(recipe(data, model="without"))
     with pytest.raises(InputError, match=r"model\.new_head = false"):
         prepared(recipe(data, "new_head=true"))

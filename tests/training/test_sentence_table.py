@@ -13,7 +13,6 @@ from runnel.models.base import Model
 from runnel.text.sentences import UNITS, split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import make_item
-from runnel.training.recipes import read
 from runnel.training.sentence_table import SentenceData, choose_window, label_sentences
 
 TEXT = "The cat sat on the mat.  A river runs to the sea. \n\nFinally the dog sat. The end of it."
@@ -28,39 +27,33 @@ def positives(start: int, end: int, text: str = TEXT) -> list[int]:
     return np.flatnonzero(label_sentences(text, split_sentences(text), [(start, end)])).tolist()
 
 
-def around(piece: str, before: int = 0, after: int = 0) -> tuple[int, int]:
-    start = TEXT.index(piece)
-    return start - before, start + len(piece) + after
-
-
 # ---- labels ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_sentence_around_a_short_answer_is_positive() -> None:
-    assert len(split_sentences(TEXT)) == 4
-    assert positives(*around("mat")) == [0]
-    assert positives(*around("dog")) == [2]
-
-
-def test_the_sentences_of_a_long_passage_are_positive() -> None:
-    assert positives(*around("The cat sat on the mat.  A river runs to the sea.")) == [0, 1]
-    assert positives(0, len(TEXT)) == [0, 1, 2, 3]
-
-
-def test_a_span_that_spills_over_into_a_neighbor_leaves_it_negative() -> None:
-    assert positives(*around("A river runs to the sea.", before=4, after=5)) == [1]
+@pytest.mark.parametrize(
+    ("piece", "before", "after", "expected"),
+    [
+        ("mat", 0, 0, [0]),
+        ("dog", 0, 0, [2]),
+        ("The cat sat on the mat.  A river runs to the sea.", 0, 0, [0, 1]),
+        (TEXT, 0, 0, [0, 1, 2, 3]),
+        ("A river runs to the sea.", 4, 5, [1]),  # what spills over into neighbors leaves them negative
+    ],
+)
+def test_labels(piece: str, before: int, after: int, expected: list[int]) -> None:
+    start = TEXT.index(piece)
+    assert positives(start - before, start + len(piece) + after) == expected
 
 
 def test_whitespace_counts_neither_for_sentences_nor_for_spans() -> None:
     text = "Yes." + "\n" * 40 + "The cat sat on the mat."
-    assert positives(0, 44, text) == [0]
-    assert positives(0, 4, text) == [0]
+    assert positives(0, 44, text) == positives(0, 4, text) == [0]
 
 
 def test_offsets_are_code_points() -> None:
     text = "\U0001f40d" * 30 + "! The cat sat."
     start = text.index("cat")
-    assert np.flatnonzero(label_sentences(text, split_sentences(text), [(start, start + 3)])).tolist() == [1]
+    assert positives(start, start + 3, text) == [1]
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT))), min_size=1, max_size=3))
@@ -185,16 +178,6 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
 
 
-def test_the_published_recipe_reads_documents_as_they_are(tmp_path: Path, model: Model) -> None:
-    """Paper E's documents have 2k, 5k and 10k tokens already; the evidence of these is at both ends."""
-    sentence = "The cat sat on the mat. "
-    given = [Evidence("dog", sentence * n, ((0, 22), (24 * n - 24, 24 * n - 1)), f"{n}") for n in (286, 715, 1429)]
-    lengths = read("sentence-retriever").data.lengths
-    data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=lengths or None)
-    documents = [item.sentences.bounds[-1] for _, item in (data[i] for i in range(3))]
-    assert documents == [286 * 7, 715 * 7, 1429 * 7]
-
-
 def test_documents_that_no_window_fits_are_whole_and_counted(
     tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,5 +200,3 @@ def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) ->
     assert not (tmp_path / "bad.arrow").exists()
     with pytest.raises(InputError, match="the data has no examples"):
         SentenceData.write(tmp_path / "bad.arrow", model, [])
-    with pytest.raises(InputError, match="lengths of at least 1"):
-        SentenceData.write(tmp_path / "bad.arrow", model, examples(2), tokens=(0,))

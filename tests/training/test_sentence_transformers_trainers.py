@@ -1,4 +1,4 @@
-"""The trainers, losses, samplers, evaluators, miner and cards of sentence-transformers, on models of runnel."""
+"""The trainers, losses, evaluators and cards of sentence-transformers, on models of runnel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict
-from helpers.tiny import tiny_model, write_tokenizer
-from helpers.tiny_transformers import write_transformer
+from datasets import Dataset
+from helpers.tiny import tiny_model
 from sentence_transformers import (
     CrossEncoder,
     CrossEncoderTrainer,
@@ -21,14 +20,11 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.base.sampler import BatchSamplers, MultiDatasetBatchSamplers
 from sentence_transformers.cross_encoder import losses as pair_losses
 from sentence_transformers.cross_encoder.evaluation import CrossEncoderRerankingEvaluator
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
-from sentence_transformers.util import mine_hard_negatives
 
-from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.models.base import Model, load_model
@@ -98,13 +94,10 @@ def new(tmp_path: Path) -> Model:
 # ---- losses ------------------------------------------------------------------------------------------------------------
 
 EMBEDDER_LOSSES: dict[str, Callable[[SentenceTransformer], Any]] = {
-    "in-batch negatives": losses.MultipleNegativesRankingLoss,
-    "gradient cache": lambda there: losses.CachedMultipleNegativesRankingLoss(there, mini_batch_size=4),
     "gradient cache by tokens": lambda there: losses.CachedMultipleNegativesRankingLoss(there, mini_batch_num_tokens=20),
     "Matryoshka": lambda there: losses.MatryoshkaLoss(there, losses.MultipleNegativesRankingLoss(there), [32, 16, 8]),
 }
 RERANKER_LOSSES: dict[str, tuple[Dataset, Callable[[CrossEncoder], Any]]] = {
-    "binary": (LABELLED, pair_losses.BinaryCrossEntropyLoss),
     "lists": (LISTS, pair_losses.ListNetLoss),
     "gradient cache": (TRIPLES, lambda there: pair_losses.CachedMultipleNegativesRankingLoss(there, mini_batch_size=4)),
 }
@@ -129,7 +122,7 @@ def test_reranker_losses_fall(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [("pocket", sentence_transformer), ("pocket-mamba2", sentence_transformer), ("pocket-mamba2", cross_encoder)],
+    [("pocket", sentence_transformer), ("pocket-mamba2", cross_encoder)],
 )
 def test_the_built_in_models_train(tmp_path: Path, name: str, make: Any) -> None:
     there = make(name)
@@ -174,35 +167,7 @@ def test_gradient_cache_gives_the_gradients_of_one_batch(tmp_path: Path, papers_
     assert_same_gradients(one, other)
 
 
-# ---- samplers, prompts, several sets of data ---------------------------------------------------------------------------
-
-
-def test_no_duplicates_in_a_batch(model: Model, tmp_path: Path) -> None:
-    there = sentence_transformer(model)
-    loss = losses.MultipleNegativesRankingLoss(there)
-    batches: list[list[str]] = []
-    loss.register_forward_pre_hook(lambda _, given: batches.append([str(row) for row in given[0][1]["input_ids"].tolist()]))
-    twice = Dataset.from_dict({"query": QUERIES + QUERIES, "document": DOCUMENTS + DOCUMENTS})
-    trainer(there, tmp_path, twice, loss, batch_sampler=BatchSamplers.NO_DUPLICATES, max_steps=4).train()
-    assert len(batches) == 4 and all(len(set(batch)) == len(batch) == 6 for batch in batches)
-
-
-def test_one_set_per_batch_in_proportion_with_its_own_prompt(model: Model, tmp_path: Path) -> None:
-    there = sentence_transformer(model)
-    data = DatasetDict({"large": PAIRS, "small": PAIRS.select(range(6))})
-    parts = {name: losses.MultipleNegativesRankingLoss(there) for name in data}
-    seen: dict[str, list[list[int]]] = {name: [] for name in data}
-    for name, loss in parts.items():
-        loss.register_forward_pre_hook(lambda _, given, name=name: seen[name].append(given[0][0]["input_ids"][0].tolist()))
-    prompts = {"large": {"query": "the cat "}, "small": {"query": "the dog "}}
-    options = {"multi_dataset_batch_sampler": MultiDatasetBatchSamplers.PROPORTIONAL, "prompts": prompts}
-    trainer(there, tmp_path, data, parts, max_steps=-1, num_train_epochs=2, **options).train()
-    assert {name: len(rows) for name, rows in seen.items()} == {"large": 4, "small": 2}
-    words = model.tokenizer.vocabulary
-    assert {row[2] for row in seen["large"]} == {words["cat"]} and {row[2] for row in seen["small"]} == {words["dog"]}
-
-
-# ---- evaluators, mining, cards -----------------------------------------------------------------------------------------
+# ---- evaluators and cards -----------------------------------------------------------------------------------------
 
 IDS = [str(i) for i in range(len(THINGS))]
 
@@ -245,55 +210,7 @@ def test_evaluation_during_training_sees_the_present_weights(model: Model, tmp_p
     assert "### Training Hyperparameters" in card and f"{during[-1]:.4f}".rstrip("0") in card and "where is cat" in card
 
 
-def test_hard_negatives_are_mined(model: Model) -> None:
-    there = sentence_transformer(model)
-    mined = mine_hard_negatives(PAIRS, there, num_negatives=2, range_max=8, output_format="triplet", verbose=False)
-    assert mined.column_names == ["query", "document", "negative"] and len(mined) == 2 * len(QUERIES)
-    own = dict(zip(QUERIES, DOCUMENTS, strict=True))
-    here = Embedder(model)
-    similar = here.encode_query(QUERIES) @ here.encode_document(DOCUMENTS).T
-    for row in mined:
-        assert row["negative"] != own[row["query"]]
-    first = [row["negative"] for row in mined][::2]
-    np.fill_diagonal(similar, -2)
-    assert first == [DOCUMENTS[i] for i in similar.argmax(axis=1)]
-
-
 # ---- files and options of the trainer ----------------------------------------------------------------------------------
-
-
-def test_a_trained_model_goes_back_to_runnel(tmp_path: Path) -> None:
-    there = sentence_transformer(new(tmp_path))
-    trainer(there, tmp_path, PAIRS, losses.MultipleNegativesRankingLoss(there), max_steps=3).train()
-    there.save_pretrained(str(tmp_path / "embedder"))
-    vectors = there.encode(DOCUMENTS)
-    np.testing.assert_allclose(Embedder.load(tmp_path / "embedder", dtype="float32").encode(DOCUMENTS), vectors, atol=2e-6)
-    again = SentenceTransformer(str(tmp_path / "embedder"), trust_remote_code=True, local_files_only=True)
-    np.testing.assert_allclose(again.encode(DOCUMENTS), vectors, atol=2e-6)
-    assert np.abs(Embedder(new(tmp_path)).encode(DOCUMENTS) - vectors).max() > 1e-2, "nothing was learned"
-
-    pairs = cross_encoder(new(tmp_path))
-    trainer(pairs, tmp_path, LABELLED, pair_losses.BinaryCrossEntropyLoss(pairs), max_steps=3).train()
-    pairs.save_pretrained(str(tmp_path / "reranker"))
-    expected = pairs.predict([("where is cat", text) for text in DOCUMENTS])
-    np.testing.assert_allclose(
-        Reranker.load(tmp_path / "reranker", dtype="float32").score("where is cat", DOCUMENTS), expected, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
-def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, make: Any) -> None:
-    data, loss = JOBS[make]
-    saving = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
-    first = make(new(tmp_path))
-    whole = trainer(first, tmp_path / "run", data, loss(first), **saving)
-    whole.train()
-    second = make(new(tmp_path))
-    rest = trainer(second, tmp_path / "run", data, loss(second), **saving)
-    rest.train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-4"))
-    assert losses_of(rest) == pytest.approx(losses_of(whole), abs=1e-5) and len(losses_of(rest)) == 8
-    for (name, expected), found in zip(first.named_parameters(), second.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
@@ -353,18 +270,3 @@ def test_half_precision_is_refused(model: Model) -> None:
     features = there.preprocess(["cat"])
     with torch.autocast("cpu", torch.float16), pytest.raises(InputError, match="recurrent states overflow; use bf16=True"):
         there(features)
-
-
-@pytest.mark.parametrize("architecture", ["bert", "gpt_neox"])
-def test_transformer_baselines_train_too(tmp_path: Path, architecture: str) -> None:
-    write_transformer(tmp_path / "baseline", architecture)
-    write_tokenizer(tmp_path / "baseline")
-    there = sentence_transformer(tmp_path / "baseline")
-    np.testing.assert_allclose(there.encode(DOCUMENTS), Embedder(there[0].model).encode(DOCUMENTS), atol=2e-6)
-    trained = trainer(there, tmp_path, TRIPLES, losses.MultipleNegativesRankingLoss(there), learning_rate=1e-3)
-    trained.train()
-    falls(trained)
-    there.save_pretrained(str(tmp_path / "folder"))
-    np.testing.assert_allclose(
-        Embedder.load(tmp_path / "folder", dtype="float32").encode(DOCUMENTS), there.encode(DOCUMENTS), atol=2e-6
-    )

@@ -8,7 +8,6 @@ import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
 
-from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.forward import finished, sentence_scores, trainable
@@ -123,15 +122,6 @@ def test_a_batch_without_documents_weighs_nothing(path: Path, tmp_path: Path, mo
         assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
 
 
-def test_batches_name_their_documents_and_count_their_tokens(path: Path, tmp_path: Path, model: Model) -> None:
-    data = SentenceData(model, path)
-    trainer = SentenceTrainer(model, arguments(tmp_path), data, max_tokens=200)
-    batches = list(trainer.get_train_dataloader())
-    assert sorted(name for batch in batches for name in batch["ids"]) == sorted(example.id for example in GIVEN)
-    assert sum(batch["tokens"] for batch in batches) == data.lengths.sum()
-    assert len(batches) > 3
-
-
 def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model) -> None:
     seen: list[list[str]] = [[]]
 
@@ -160,14 +150,3 @@ def test_bf16_is_autocast_over_fp32_weights_with_heads_in_fp32(path: Path, tmp_p
     expected = torch.stack([sentence_loss(s, torch.from_numpy(i.labels)) for s, i in zip(narrow, items, strict=True)]).mean()
     assert losses(trainer)[0] == pytest.approx(expected.item(), rel=1e-5)
     assert all(p.dtype == torch.float32 for p in model.backbone.parameters())
-    with pytest.raises(InputError, match="the range of fp16 is too small"):
-        SentenceTrainer(model, arguments(tmp_path, fp16=True), max_tokens=100)
-
-
-def test_models_and_data_that_do_not_fit_are_errors(path: Path, tmp_path: Path, model: Model) -> None:
-    trainer = SentenceTrainer(model, arguments(tmp_path), GIVEN, max_tokens=100)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"see `SentenceData\.write`"):
-        trainer.train()
-    del model.heads["sentences"]
-    with pytest.raises(CheckpointError, match="no 'sentences' head"):
-        SentenceTrainer(model, arguments(tmp_path), SentenceData(model, path), max_tokens=100)

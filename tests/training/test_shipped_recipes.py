@@ -13,7 +13,7 @@ from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", sorted(TINY.keys() - {"pairs"}))
 def test_tiny_run(name, tmp_path):
     recipe = tiny_recipe(name)
     summary = train(recipe, tmp_path / "run")

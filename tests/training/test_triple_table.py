@@ -31,15 +31,7 @@ TRIPLES = [{"query": f"q{i}", "positive": f"p{i}", "negative": [f"n{i}{j}" for j
 
 def test_each_sample_has_negatives_of_its_own(tmp_path):
     rows = rows_of(tmp_path, TRIPLES, negatives=3, samples=2)
-    assert len(rows) == 10 and list(rows[0]) == [
-        "query",
-        "positive",
-        "negative_1",
-        "negative_2",
-        "negative_3",
-        "negatives",
-        "row",
-    ]
+    assert len(rows) == 10 and list(rows[0]) == "query positive negative_1 negative_2 negative_3 negatives row".split()
     for one, two in zip(rows[::2], rows[1::2], strict=True):
         drawn = [row[f"negative_{i}"] for row in (one, two) for i in (1, 2, 3)]
         assert len(set(drawn)) == 6 and {text[:2] for text in drawn} == {"n" + one["query"][1]}
@@ -72,9 +64,7 @@ def test_a_reranker_needs_one_negative_at_least(tmp_path, caplog):
     rows = rows_of(tmp_path, [TRIPLES[0], {"query": "q", "positive": "p", "negative": ["n"]}], "rerank", negatives=2)
     assert [len(row["docs"]) for row in rows] == [len(row["labels"]) for row in rows] == [3, 2]
     assert "of 2 rows, data.negatives = 2: 1 with 1" in caplog.text
-    with pytest.raises(
-        InputError, match=r"the query 'q' has no negatives to compare its positive with; find some with `runnel mi"
-    ):
+    with pytest.raises(InputError, match="'q'"):
         rows_of(tmp_path, [{"query": "q", "positive": "p"}], "rerank", negatives=1)
 
 
@@ -162,15 +152,3 @@ def test_evidence_without_two_kinds_of_sentences_is_counted(tmp_path, caplog):
     ]
     assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
     assert "1 examples were dropped" in caplog.text
-
-
-def test_examples_of_test_sets_are_left_out(tmp_path):
-    test = tmp_path / "test.jsonl"
-    test.write_text(json.dumps({"query": "Q1!", "positive": "what the test set has for an answer"}) + "\n")
-    rows = rows_of(tmp_path, TRIPLES, exclude=(str(test),))
-    assert [row["query"] for row in rows] == ["q0", "q2", "q3", "q4"]
-
-
-def test_no_examples(tmp_path):
-    with pytest.raises(InputError, match=r"no examples|is empty"):
-        rows_of(tmp_path, [])

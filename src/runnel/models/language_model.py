@@ -56,9 +56,6 @@ class LanguageModel:
 
     Args:
         head: the LM head, tied or with a matrix (V, D) in the dtype of the products.
-
-    Raises:
-        InputError: the backbone is not recurrent, or the head has another width.
     """
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
@@ -140,22 +137,13 @@ class LanguageModel:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    """Return the ids (T,) int32 of a prompt at the start of a text: the begin marker, if the tokenizer has one, and the text."""
+    """Return the ids (T,) int32 of a begin marker, if the tokenizer has one, and a prompt."""
     begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
     return np.concatenate([np.array(begin, dtype=np.int32), tokenizer.encode(prompt).ids])
 
 
 def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
-    """Load a recurrent model with the head "generate", its LM head.
-
-    Args:
-        name: a folder or a hub id: a published checkpoint of Mamba-1, Mamba-2, Mamba-3, RWKV-7 or xLSTM, or a generator that
-            `runnel train` wrote.
-
-    Raises:
-        CheckpointError: the model is missing or damaged, has no LM head, or no tokenizer.
-        InputError: it is not recurrent.
-    """
+    """Load a recurrent model with the head "generate": a published checkpoint, or a generator that `runnel train` wrote."""
     found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
     config = read_config(found) or {}
     if "runnel" in config:
@@ -188,9 +176,6 @@ def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> L
     """Return the LM head of a checkpoint that runnel did not write, in the dtype of the embedding table.
 
     It is tied if the config says so, or by default in Mamba-1 and Mamba-2, unless the checkpoint has another matrix.
-
-    Raises:
-        CheckpointError: there is none, and it is not tied; or it has another shape.
     """
     table = embedding_table(backbone).detach()
     tensors = open_weights(path)

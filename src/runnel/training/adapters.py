@@ -6,7 +6,6 @@ adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,13 @@ from runnel.files import replacing
 from runnel.models.base import Model
 
 FILE = "adapter.safetensors"
-_FORMAT = "runnel-adapter-1"
 _NAME = "default"  # PEFT stores adapters by name
 
 
-def add_lora(
-    model: Model, r: int, alpha: float, dropout: float = 0.0, targets: Sequence[str] | None = None, four_bit: bool = False
-) -> None:
-    """Add LoRA adapters to linear layers of the backbone and freeze the rest of it. Adapters change nothing until trained.
+def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit: bool = False) -> None:
+    """Add LoRA adapters to all linear layers of the backbone and freeze the rest of it. They change nothing until trained.
 
-    Args:
-        r: rank of the adapters.
-        alpha: the adapters' output is multiplied by alpha / r.
-        dropout: dropout of the adapters' inputs, in training mode.
-        targets: ends of names of linear layers; default: all linear layers.
-        four_bit: store the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
-
-    Raises:
-        InputError: a number is out of range, no linear layer has a target's name, or the weights are in 8 bits or already
-            have adapters.
+    `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
     """
     if r < 1 or not 0 <= dropout < 1 or alpha <= 0:
         raise InputError(
@@ -52,14 +39,14 @@ def add_lora(
         raise InputError(
             f'{model.source} has 8-bit weights, which cannot have adapters; load it with dtype="float32" or "bfloat16"'
         )
-    targets = _check_targets(backbone, targets)
+    targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
-        _quantize(backbone, targets)
+        _quantize(backbone)
     from peft import LoraConfig, inject_adapter_in_model
 
     left = r"sentence_layers\..*"  # they read nothing in training
     exclude = left if backbone.own_sentences else None  # PEFT warns if it names nothing
-    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets), exclude_modules=exclude)  # type: ignore[arg-type]
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude)  # type: ignore[arg-type]
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))
     for name, parameter in backbone.named_parameters():
@@ -72,9 +59,6 @@ def merge(model: Model) -> None:
     """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32.
 
     The outputs stay the same except for rounding to the weights' dtype.
-
-    Raises:
-        InputError: the model has no adapters.
     """
     backbone = model.backbone
     if not backbone.adapted:
@@ -97,31 +81,20 @@ def merge(model: Model) -> None:
 
 
 def save_adapter(model: Model, folder: str | Path) -> None:
-    """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder.
-
-    Raises:
-        InputError: the model has no adapters.
-    """
-    backbone = model.backbone
-    if not backbone.adapted:
+    """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder."""
+    if not model.backbone.adapted:
         raise InputError(f"{model.source} has no adapters to save; call add_lora() first")
-    facts = {"format": _FORMAT, **_facts(model), **_settings(backbone)}
-    tensors = {f"backbone.{key}": tensor for key, tensor in _lora_tensors(backbone).items()}
-    tensors |= {f"heads.{key}": tensor.detach() for key, tensor in model.heads.state_dict().items()}
+    facts = json.dumps({"model": _shape(model), "lora": _settings(model.backbone)})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as file:
-        save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, file, {"runnel": json.dumps(facts)})
+        save_file({key: tensor.contiguous().cpu() for key, tensor in _tensors(model).items()}, file, {"runnel": facts})
 
 
 def load_adapter(model: Model, folder: str | Path) -> None:
     """Load adapters, and the heads trained with them, from a folder that `save_adapter` wrote.
 
     Adapters are added to a model without them; existing adapters with the same settings get the loaded weights.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, it belongs to a model of another shape or with other heads, or the
-            model has adapters with other settings.
     """
     path = Path(folder) / FILE
     try:
@@ -130,83 +103,44 @@ def load_adapter(model: Model, folder: str | Path) -> None:
             tensors = {key: file.get_tensor(key) for key in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the adapter {path}: {error}") from error
-    if facts.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} is not a runnel adapter (format {facts.get('format')!r}, expected {_FORMAT!r})")
-    theirs, ours = {key: facts.get(key) for key in _facts(model)}, _facts(model)
-    if theirs != ours:
-        raise CheckpointError(f"{path} was trained on {_described(theirs)}; {model.source} is {_described(ours)}")
-    heads = {key.removeprefix("heads."): tensor for key, tensor in tensors.items() if key.startswith("heads.")}
-    wanted = model.heads.state_dict()
-    different = sorted(
-        k for k in heads.keys() | wanted.keys() if k not in heads or k not in wanted or heads[k].shape != wanted[k].shape
-    )
-    if different:
-        raise CheckpointError(f"{path} has heads that differ from those of {model.source}: {', '.join(different[:3])}")
-    settings = {key: facts[key] for key in ("r", "alpha", "dropout", "targets", "four_bit")}
+    if facts.get("model") != _shape(model):
+        raise CheckpointError(f"{path} was trained on {facts.get('model')}; {model.source} is {_shape(model)}")
     if not model.backbone.adapted:
-        add_lora(model, **settings)
-    elif _settings(model.backbone) != settings:
-        raise CheckpointError(f"{path} holds adapters with {settings}; those of {model.source} have {_settings(model.backbone)}")
-    lora = {key.removeprefix("backbone."): tensor for key, tensor in tensors.items() if key.startswith("backbone.")}
-    places = _lora_tensors(model.backbone)
-    if {key: tensor.shape for key, tensor in lora.items()} != {key: tensor.shape for key, tensor in places.items()}:
-        raise CheckpointError(f"{path} is damaged: its tensors are not those of adapters on {', '.join(settings['targets'])}")
-    for key, tensor in lora.items():
+        add_lora(model, **facts["lora"])
+    elif (settings := _settings(model.backbone)) != facts["lora"]:
+        raise CheckpointError(f"{path} holds adapters with {facts['lora']}; those of {model.source} have {settings}")
+    places = _tensors(model)
+    sizes, expected = ({key: tensor.shape for key, tensor in each.items()} for each in (tensors, places))
+    if different := sorted(key for key in sizes | expected if sizes.get(key) != expected.get(key)):
+        raise CheckpointError(f"{path} has tensors that differ from those of {model.source}: {', '.join(different[:3])}")
+    for key, tensor in tensors.items():
         places[key].copy_(tensor)
-    model.heads.load_state_dict(heads)
     model.refresh()
 
 
-def _facts(model: Model) -> dict[str, object]:
+def _shape(model: Model) -> str:
     backbone = model.backbone
-    return {
-        "architecture": backbone.architecture,
-        "hidden_size": backbone.hidden_size,
-        "num_layers": backbone.num_layers,
-    }
+    return f"a {backbone.architecture} of {backbone.num_layers} layers, {backbone.hidden_size} wide"
 
 
 def _settings(backbone: Backbone) -> dict[str, Any]:
     """Return the arguments of `add_lora` that made a backbone's adapters."""
     whole: Any = backbone
     config = whole.peft_config[_NAME]
-    return {
-        "r": config.r,
-        "alpha": config.lora_alpha,
-        "dropout": config.lora_dropout,
-        "targets": sorted(config.target_modules),
-        "four_bit": any(not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone)),
-    }
-
-
-def _described(facts: dict[str, object]) -> str:
-    return f"a {facts['architecture']} of {facts['num_layers']} layers, {facts['hidden_size']} wide"
+    four_bit = any(not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone))
+    return {"r": config.r, "alpha": config.lora_alpha, "dropout": config.lora_dropout, "four_bit": four_bit}
 
 
 def _linear_layers(backbone: Backbone) -> list[str]:
     return [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
 
 
-def _ends(name: str, targets: Sequence[str]) -> bool:
-    """Return whether a name ends with a target: its last part or parts, PEFT's rule."""
-    return any(name == target or name.endswith("." + target) for target in targets)
-
-
-def _check_targets(backbone: Backbone, targets: Sequence[str] | None) -> tuple[str, ...]:
-    layers = _linear_layers(backbone)
-    every = tuple(sorted({name.rpartition(".")[2] for name in layers}))
-    for target in targets or ():
-        if not any(_ends(name, [target]) for name in layers):
-            raise InputError(f"{backbone.title} has no linear layer named {target!r}; it has {', '.join(every)}")
-    return every if targets is None else tuple(targets)
-
-
-def _quantize(backbone: Backbone, targets: Sequence[str]) -> None:
-    """Replace the large targets with 4-bit layers."""
+def _quantize(backbone: Backbone) -> None:
+    """Replace the large linear layers with 4-bit layers."""
     from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]  # not listed there
 
     for name in _linear_layers(backbone):
-        if not _ends(name, targets) or name.endswith(backbone.stays_wide):
+        if name.endswith(backbone.stays_wide):
             continue
         layer: Any = backbone.get_submodule(name)
         small = Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, quant_type="nf4", device="meta")
@@ -234,10 +168,11 @@ def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:
     return [(name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)]
 
 
-def _lora_tensors(backbone: Backbone) -> dict[str, Tensor]:
-    """Return the adapters' tensors, not copies, as "layers.0.mixer.in_proj.lora_A" and so on."""
-    return {
-        f"{name}.{side}": getattr(layer, side)[_NAME].weight.data
-        for name, layer in _adapters(backbone)
+def _tensors(model: Model) -> dict[str, Tensor]:
+    """Return the tensors of the adapters and the heads, not copies."""
+    lora = {
+        f"backbone.{name}.{side}": getattr(layer, side)[_NAME].weight.data
+        for name, layer in _adapters(model.backbone)
         for side in ("lora_A", "lora_B")
     }
+    return lora | {f"heads.{key}": tensor for key, tensor in model.heads.state_dict().items()}

@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from runnel.errors import InputError
-
 _FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
 
 
@@ -26,18 +24,6 @@ class TokenBatches(Sampler[list[int]]):
 
     The batches of an epoch depend only on the arguments and the epoch. To resume in the middle of an epoch, skip the
     first batches, as the Trainer does.
-
-    Args:
-        lengths: tokens of each row.
-        max_tokens: budget of one batch on one process.
-        seed: seed of the order.
-        shuffle: False: one order for all epochs.
-        max_rows: the most rows of a batch.
-        world: number of processes that share the rows.
-        rank: number of this process.
-
-    Raises:
-        InputError: a budget, a length or the rank is out of range.
     """
 
     def __init__(
@@ -52,12 +38,6 @@ class TokenBatches(Sampler[list[int]]):
         rank: int = 0,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        if max_tokens < 1 or (max_rows is not None and max_rows < 1):
-            raise InputError(f"max_tokens and max_rows must be at least 1, got {max_tokens} and {max_rows}")
-        if len(self.lengths) and int(self.lengths.min()) < 1:
-            raise InputError(f"row {int(self.lengths.argmin())} has {int(self.lengths.min())} tokens; remove empty rows")
-        if not 0 <= rank < world:
-            raise InputError(f"rank must be from 0 to world - 1 = {world - 1}, got {rank}")
         self.max_tokens, self.seed, self.shuffle, self.world, self.rank = max_tokens, seed, shuffle, world, rank
         self.epoch = 0
         fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1)

@@ -42,15 +42,6 @@ def bm25_ranker(
 
     Documents that share no word with the query are not returned. Ties go to the earlier row. A document of 50 words takes
     about 2.4 kB of memory.
-
-    Args:
-        progress: called with (documents read, all documents).
-        k1: how much the repetition of a word counts, from 0.
-        b: how much the length of a document counts, from 0 to 1.
-
-    Raises:
-        InputError: k1 or b is out of range, or the corpus has no words.
-        MissingDependency: bm25s is not installed.
     """
     if not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
@@ -88,11 +79,8 @@ def dense_ranker(
 ) -> Ranker:
     """Return a ranker by exact inner products with the query's vector.
 
-    Args:
-        vectors: float32 (N, d) of the documents that have a text, or of their segments; may be memory-mapped.
-        rows: int64 (N,), rows of these documents in the corpus, ascending.
-        combine: what makes one score of those of a row: `np.maximum` or `np.add`.
-        max_query_tokens: cut queries; see `Embedder.encode`.
+    `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus ascend; `combine` makes one score
+    of those of a row.
     """
     first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
     blocks = np.unique(first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1])
@@ -116,11 +104,7 @@ def dense_ranker(
 
 
 def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
-    """Return a search that looks up an example's id in a run; an id that the run lacks has no rows.
-
-    Raises (when called):
-        InputError: the examples have no ids, or the run names a document that the corpus lacks.
-    """
+    """Return a search that looks up an example's id in a run; an id that the run lacks has no rows."""
 
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
         ranked = []

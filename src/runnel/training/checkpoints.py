@@ -16,9 +16,6 @@ def find_whole_checkpoint(folder: str | Path) -> Path | None:
     """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a warning.
 
     A restarted run overwrites an incomplete checkpoint when it reaches the same step.
-
-    Args:
-        folder: the run's `output_dir`. It need not exist.
     """
     return next((path for _, path in whole_checkpoints(folder)), None)
 

@@ -18,17 +18,7 @@ from runnel.text.tables import read_table
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """Yield the documents of a corpus; texts may be empty.
-
-    Args:
-        path: a BEIR folder; a jsonl file with "_id" (or "id", "docid"), "text" (or "document_text", "contents") and optionally
-            "title"; a csv or tsv file with these names in its first line; or a tsv file of id, text (MS MARCO passages) or of id,
-            url, title, body (MS MARCO documents; the url is ignored). A title is put before the text, separated by a space.
-
-    Raises:
-        InputError: a row has another form or no id; the message has the line number.
-        ReadError: as `read_lines`.
-    """
+    """Yield the documents of a corpus: a BEIR folder, jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
     path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
     first = next((line for _, line in read_lines(path)), "")
     kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
@@ -45,11 +35,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus.
-
-    Raises:
-        InputError: as `read_corpus`; or two queries have the same id.
-    """
+    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus."""
     path = _in_folder(path, "queries.jsonl", "queries.tsv")
     queries: dict[str, str] = {}
     for query in read_corpus(path):
@@ -63,10 +49,6 @@ class Texts:
     """Documents by id or by row, on disk: 8.8 million passages take a few megabytes of memory.
 
     They are copied into a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object.
-
-    Raises:
-        InputError: two documents have the same id.
-        ReadError: the disk has no room for the file.
     """
 
     def __init__(self, documents: Iterable[Document]) -> None:

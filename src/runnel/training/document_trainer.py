@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from runnel.errors import InputError
 from runnel.training.batches import TokenBatches
 from runnel.training.progress import Watched
 
@@ -38,15 +37,7 @@ class DocumentTrainer(Watched, Trainer):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
 
     The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights.
-
-    Args:
-        train, evaluation: data of the class `data`, if that is set.
-        max_tokens, max_rows: the most tokens (of `Documents.lengths`) and items of one batch on one device.
-        top_k: for `recall_at_k`, which evaluation measures.
-        callbacks, optimizers: the Trainer's.
     """
-
-    data: ClassVar[type[Any] | None] = None
 
     def __init__(
         self,
@@ -75,15 +66,8 @@ class DocumentTrainer(Watched, Trainer):
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
-        """Return the batches of this process.
-
-        Raises:
-            InputError: the data is of another class than `data`.
-        """
-        if self.data is not None and not isinstance(data, self.data):
-            name = self.data.__name__
-            raise InputError(f"training and evaluation need `{name}` (see `{name}.write`), got {data!r}")
+    def batches(self, data: Documents, *, shuffle: bool) -> TokenBatches:
+        """Return the batches of this process."""
         return TokenBatches(
             data.lengths,
             self._max_tokens,
@@ -175,13 +159,7 @@ class DocumentTrainer(Watched, Trainer):
 
 
 class AveragedTrainer(DocumentTrainer):
-    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that weigh the same.
-
-    Args:
-        module: its `mean` is a copy of `trained` for the average of these weights over the last steps, with which it evaluates.
-        train, evaluation: rows are (name, item).
-        top_k: for `recall_at_k`.
-    """
+    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that weigh the same."""
 
     def __init__(
         self,
@@ -202,11 +180,7 @@ class AveragedTrainer(DocumentTrainer):
         return 1
 
     def finish(self, aside: Documents | None) -> None:
-        """Set the trained part to the averaged weights, and calibrate its scores.
-
-        Args:
-            aside: items that were not trained on, if any.
-        """
+        """Set the trained part to the averaged weights, and calibrate its scores."""
         self._weights.load_state_dict(self._mean.state_dict())
         self.calibrate(aside)
 

@@ -52,12 +52,7 @@ class ExampleFiles(NamedTuple):
 
 
 def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
-    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
-
-    Raises:
-        InputError: the folder has several qrels and none is called train.
-        ReadError: the folder has no qrels.
-    """
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder."""
     path = Path(path)
     if path.is_dir():
         path = find_split(path, "train.tsv")
@@ -70,11 +65,7 @@ def find_source(path: str | Path, corpus: str | Path | Texts | None = None, quer
 
 
 def qrels_of(folder: Path) -> list[Path]:
-    """Return the qrels of a BEIR folder.
-
-    Raises:
-        ReadError: the folder has no qrels.
-    """
+    """Return the qrels of a BEIR folder."""
     files = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
     if not files:
         raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
@@ -82,12 +73,7 @@ def qrels_of(folder: Path) -> list[Path]:
 
 
 def find_split(folder: Path, name: str) -> Path:
-    """Return the qrels of a BEIR folder that have this name, or its only ones.
-
-    Raises:
-        InputError: the folder has several qrels and none is called so.
-        ReadError: the folder has no qrels.
-    """
+    """Return the qrels of a BEIR folder that have this name, or its only ones."""
     splits = qrels_of(folder)
     found = find(folder / "qrels", name)
     if found is None and len(splits) != 1:
@@ -97,20 +83,12 @@ def find_split(folder: Path, name: str) -> Path:
 
 
 def read_raw(source: ExampleFiles) -> Iterator[Raw]:
-    """Yield the examples of a file, unchecked.
-
-    Raises:
-        InputError: neither columns nor qrels (the message has the first row), a row does not fit, or an id has no text.
-    """
+    """Yield the examples of a file, unchecked."""
     yield from _judged(source) if _are_qrels(source.path) else _columns(source.path)
 
 
 def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header.
-
-    Raises:
-        InputError: a row is damaged; the message has the line.
-    """
+    """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header."""
     if _is_parquet(path):
         return read_parquet(path)
     _, first = next(read_lines(path), ("", ""))

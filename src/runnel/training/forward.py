@@ -6,7 +6,7 @@ d  width of vectors  n  rows or pairs             D  width of hidden vectors   F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,6 @@ def trainable(model: Model) -> None:
     """Make the backbone and the heads trainable; if the backbone has adapters, the adapters and the heads.
 
     This drops the prepared fast path, which ignores autograd and adapters. `finished` reverses it.
-
-    Raises:
-        InputError: the weights are in 8 bits.
     """
     if any(isinstance(module, Int8Linear) for module in model.backbone.modules()):
         raise InputError(
@@ -64,11 +61,7 @@ def render_document(model: Model, text: str, prompt: str = "", max_tokens: int |
 
 
 def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
-    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`.
-
-    Raises:
-        InputError: there are no rows, or a row is empty.
-    """
+    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
     parts = list(read(model, requests, long))
@@ -88,11 +81,7 @@ def trains_pairs(model: Model) -> bool:
 
 
 def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
-    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`.
-
-    Raises:
-        InputError: the query is empty or has no tokens, `max_tokens` leaves no room, or the model does not read pairs.
-    """
+    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`."""
     if not trains_pairs(model):
         kind = "stored vectors" if model.head("rerank").stored else "a state, or the mean of a pair"
         raise InputError(f"{model.source} scores {kind}, which cannot be trained here; train a model that scores one vector")
@@ -108,28 +97,18 @@ def make_item(
     document: str,
     spans: np.ndarray | None = None,
     labels: np.ndarray | None = None,
-    language: str = "en",
 ) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
-    Args:
-        spans: (S, 2) sentences that tile the document; default: split into the model's units, as in retrieval.
-        labels: (S,) for these sentences, or None.
-        language: language of the document, for splitting.
-
-    Raises:
-        InputError: the query is empty or has no tokens, or the numbers of labels and sentences differ.
+    `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.
     """
     scanner = Scanner(model)
     encoded = [scanner.encode(document)]
     tokens = (
-        read_sentences(document, encoded, unit=model.unit, language=language)
+        read_sentences(document, encoded, unit=model.unit)
         if spans is None
         else read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
     )
-    count = len(tokens.spans)
-    if labels is not None and len(labels) != count:
-        raise InputError(f"the document has {count} sentences, got {len(labels)} labels; give one label per sentence")
     return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
 
 
@@ -155,23 +134,16 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Units:
-    """All scored units, in order, with the indices of their inputs.
-
-    Attributes:
-        item, unit: (N,) each unit's item, and its number in the item.
-        range, other: (N,) each unit's range among the ranges of all requests, and the range it is compared with; empty for a
-            head that does not match.
-        lexical: (N, F) float32.
-    """
+    """All scored units, in order, with the indices of their inputs; the ranges are empty for a head that does not match."""
 
     model: Model
     head: Head
     requests: list[Request]
-    item: np.ndarray
-    unit: np.ndarray
-    range: Tensor
-    other: Tensor
-    lexical: Tensor
+    item: np.ndarray  # (N,) of each unit
+    unit: np.ndarray  # (N,) its number in the item
+    range: Tensor  # (N,) its range among those of all requests
+    other: Tensor  # (N,) the range that it is compared with
+    lexical: Tensor  # (N, F) float32
 
     @staticmethod
     def of(model: Model, job: str, items: Sequence[Item]) -> _Units:
@@ -269,13 +241,3 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
             else:
                 close(block)
         blocks = [*still, []]
-
-
-def backward_by_segment(model: Model, items: Sequence[Item], loss: Callable[[SegmentScores], Tensor], long: Long) -> Tensor:
-    """Run `loss` (a sum over sentences) and its backward pass on each piece of `sentence_segments`; return the total loss."""
-    total = torch.zeros((), device=model.backbone.device)
-    for piece in sentence_segments(model, items, long):
-        value = loss(piece)
-        value.backward()
-        total = total + value.detach()
-    return total

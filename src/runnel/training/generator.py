@@ -1,44 +1,122 @@
-"""Training of recurrent language models to reply, with transformers' Trainer: cross entropy of the replies' tokens.
+"""Training of recurrent language models to reply: questions about documents, as `runnel qa` asks them, and the replies to learn.
 
-exchanges -> CompletionData.write(...) -> GeneratorTrainer(model, args, data, max_tokens=...).train()
+The loss is the cross entropy of the replies' tokens, end markers included.
 
 n  completions of a batch   P  tokens of their replies   D  width of hidden vectors   V  rows of the LM head
+
+Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from datasets import Features, List, Value
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import LmHead
-from runnel.models.language_model import embedding_table, lm_head
-from runnel.training.completions import Completion, CompletionData
+from runnel.models.language_model import embedding_table, encode_prompt, lm_head
+from runnel.request import Request
+from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
+from runnel.text.lines import keys, read_json
+from runnel.training.data import Evidence, read_evidence
+from runnel.training.decontaminate import Decontaminator
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
+from runnel.training.rows import RowData, write_rows
 from runnel.training.segments import Long, StepResult, gather, read
+from runnel.training.sentence_table import label_sentences, units_of
+
+log = logging.getLogger("runnel")
 
 _LOGITS = 256  # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000 rows
+_FEATURES = Features({"id": Value("string"), "ids": List(Value("int32")), "start": Value("int64"), "tokens": Value("int64")})
 
 
-def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D).
+class Exchange(NamedTuple):
+    """A prompt, and the reply that the model learns to write after it."""
 
-    Only a few tokens have logits at a time; the backward pass computes them again.
-
-    Args:
-        table: (V, D) the embedding table, which a tied head uses.
-    """
-    pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
-    return torch.cat([checkpoint(_token_losses, head, table, *piece, use_reentrant=False) for piece in pieces])
+    prompt: str
+    reply: str
+    id: str
 
 
-def _token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(head(hidden, table), targets, reduction="none")
+def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guard: Decontaminator) -> Iterator[Exchange]:
+    """Yield a question about each document of jsonl (docs/data.md), and its answer, or the sentences of its evidence to copy."""
+    if target == "evidence":
+        for example in guard.clean(read_evidence(path)):
+            spans = units_of(example)
+            chosen = spans[label_sentences(example.document, spans, example.spans)].tolist()
+            reply = copies_reply(example.document[start:end] for start, end in chosen)
+            yield Exchange(dialogue(ask_copies(example.query, example.document)), reply, example.id)
+        return
+    for where, row in read_json(path):
+        answers = row.get("answers", row.get("answer"))
+        texts: list[Any] = [row.get("question", row.get("query")), row.get("document"), answers]
+        if isinstance(answers, list) and answers:
+            texts[2] = answers[0]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InputError(
+                f'{where}: expected texts as "question", "document" and "answer" (or "answers", a list), got {keys(row)}; '
+                "correct the row or remove it, or train on the evidence: --set data.target=evidence"
+            )
+        question, document, answer = texts
+        length = row.get("answer_type", "sentence")
+        if length not in get_args(AnswerType):
+            raise InputError(f"{where}: the answer type is {length!r}; expected {' or '.join(get_args(AnswerType))}")
+        if "choices" in row:
+            raise InputError(f'{where}: "choices" are not put into the prompt; write them into the question and remove the key')
+        if not guard.contaminated(Evidence(question, document, ())):
+            prompt = dialogue(ask_answer(question, document, length, excerpts=False))
+            yield Exchange(prompt, answer_reply(answer), str(row.get("id", where)))
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """A prompt with its reply: a request of all tokens but the last, at the positions before each token of `targets` (P,)."""
+
+    request: Request
+    targets: np.ndarray
+
+    @property
+    def tokens(self) -> int:
+        return len(self.request.ids)
+
+
+def make_completion(ids: np.ndarray, start: int) -> Completion:
+    """Return the completion of a row of ids (T,) whose reply begins at `start`, at least 1."""
+    return Completion(Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64))
+
+
+class CompletionData(RowData[Completion]):
+    """Completions in a file from `write`."""
+
+    @classmethod
+    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
+        """Encode exchanges as the model reads and writes them, one at a time, and write them to a file."""
+        write_rows(Path(path), _FEATURES, (_row(model, one) for one in exchanges))
+        data = cls(path)
+        log.info("%d examples, %d tokens", len(data), data.lengths.sum())
+        return data
+
+    def _make(self, row: dict[str, Any]) -> Completion:
+        return make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
+
+
+def _row(model: Model, one: Exchange) -> dict[str, Any]:
+    prompt, reply = encode_prompt(model.tokenizer, one.prompt), model.tokenizer.encode_inside(f" {one.reply}").ids
+    ids = np.concatenate([prompt, reply, np.array([model.tokenizer.end_id], dtype=np.int32)])
+    return {"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
 
 
 class GeneratorModule(ModelModule):
@@ -50,34 +128,43 @@ class GeneratorModule(ModelModule):
     def forward(self, items: Sequence[Completion]) -> tuple[Tensor, list[tuple[()]]]:
         """Return the loss of each completion (n,), summed over its reply, and no scores."""
         parts = list(read(self.model, [item.request for item in items], self.long))
-        each = self.losses(items, parts, np.arange(sum(len(item.targets) for item in items)))
+        each = self._losses(items, parts)
         owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
         return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
 
-    def losses(self, items: Sequence[Completion], parts: Sequence[StepResult], chosen: np.ndarray) -> Tensor:
-        """Return the losses (p,) of tokens of the replies, by their numbers (p,) over all items; all are in `parts`."""
+    def pieces(self, items: Sequence[Completion]) -> Iterator[Tensor]:
+        """Yield the loss of the tokens in each part; see the base."""
+        parts = read(self.model, [item.request for item in items], self.long)
+        for _, between_cuts in groupby(parts, lambda part: part.step // (self.long.gradient_segments or 1)):
+            some = list(between_cuts)
+            if any(len(part.picked) for part in some):
+                yield self._losses(items, some).sum()
+
+    def _losses(self, items: Sequence[Completion], parts: Sequence[StepResult]) -> Tensor:
+        """Return the losses of the tokens of replies in `parts`, in their order over all items."""
         device = self.backbone.device
-        targets = torch.from_numpy(np.concatenate([item.targets for item in items])[chosen]).to(device)
-        places = torch.from_numpy(chosen).to(device)
+        places = torch.cat([part.picked for part in parts]).sort().values
+        targets = torch.from_numpy(np.concatenate([item.targets for item in items])).to(device)[places]
         with torch.autocast(device.type, enabled=False):  # the head stays in fp32; `Long.bf16` is for the backbone
             hidden, _ = gather(parts, places, places[:0])
             return token_losses(lm_head(self.model), embedding_table(self.backbone), hidden, targets)
 
 
-class GeneratorTrainer(PackedTrainer):
-    """The Trainer for recurrent language models that reply.
+def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D); `table` is (V, D).
 
-    The loss of a step is the mean over the tokens of its replies, end markers included, on all devices. A checkpoint is read by
-    `LanguageModel.load`.
-
-    Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
-
-    Args:
-        model: a model with a head "generate", from `load_generator`.
-        others: see `PackedTrainer`, whose errors are raised.
+    Only a few tokens have logits at a time; the backward pass computes them again.
     """
 
-    data = CompletionData
+    def losses(hidden: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(head(hidden, table), targets, reduction="none")
+
+    pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
+    return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
+
+
+class GeneratorTrainer(PackedTrainer):
+    """The Trainer for recurrent language models that reply: the loss of a step is the mean over the tokens of its replies."""
 
     def module(self, model: Model, long: Long) -> GeneratorModule:
         """Return the module that is trained."""
@@ -89,23 +176,3 @@ class GeneratorTrainer(PackedTrainer):
 
     def recalls(self, scores: object, item: Completion) -> None:
         """Return None: a reply has no recall."""
-
-    def run_backward(self, items: Sequence[Completion], share: float) -> Tensor:
-        """Compute the loss and its gradients; see the base."""
-        module, each = self.trained, self._long.gradient_segments
-        assert isinstance(module, GeneratorModule) and each is not None
-        total = torch.zeros((), device=module.backbone.device)
-        parts: list[StepResult] = []
-        longest = max(item.tokens for item in items)
-        last = -(-longest // (self._long.segment_tokens or longest)) - 1
-        for part in read(self.runnel_model, [item.request for item in items], self._long):
-            parts.append(part)
-            if (part.step + 1) % each and part.step < last:
-                continue
-            chosen = torch.cat([one.picked for one in parts]).sort().values.cpu().numpy()  # the state is cut here
-            if len(chosen):
-                loss = module.losses(items, parts, chosen).sum() * share
-                loss.backward()
-                total = total + loss.detach()
-            parts = []
-        return total

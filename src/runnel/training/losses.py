@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runnel.errors import InputError
-
 
 def sentence_weights(labels: Tensor) -> Tensor:
     """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
@@ -20,21 +18,8 @@ def sentence_weights(labels: Tensor) -> Tensor:
     If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
     weight of a document with both.
 
-    Args:
-        labels: (S,) 1 or True for the sentences that answer the query, S >= 1.
-
-    Returns:
-        (S,) fp32, which sum to 1, or to 1/2 if there is only one class.
-
-    Raises:
-        InputError: there are no sentences.
-
     Source: paper E, appendix F (w_i).
     """
-    if labels.ndim != 1 or labels.numel() == 0:
-        raise InputError(
-            f"labels must be (S,) with at least one sentence, got shape {tuple(labels.shape)}; remove such documents"
-        )
     positive = labels.bool()
     count = positive.sum().clamp(min=1)
     others = (~positive).sum().clamp(min=1)
@@ -44,31 +29,14 @@ def sentence_weights(labels: Tensor) -> Tensor:
 def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """Return the binary cross-entropy over the sentences of one document, weighted by `sentence_weights`.
 
-    Its mean over documents is the training loss, which does not depend on how documents are batched.
-
-    Args:
-        scores: (S,) logits.
-        labels: (S,) 1 or True for the sentences that answer the query.
-
-    Returns:
-        a scalar, fp32.
-
-    Raises:
-        InputError: there are no sentences, or the lengths differ.
+    Its mean over documents is the training loss, which does not depend on how documents are batched. Scores are logits (S,).
     """
-    if scores.shape != labels.shape:
-        raise InputError(f"expected one label per score, got {tuple(labels.shape)} labels for {tuple(scores.shape)} scores")
     weights = sentence_weights(labels)
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
 
 
 def span_loss(scores: Tensor, evidence: Sequence[tuple[int, int]]) -> Tensor:
-    """Return the mean over evidence spans of the negative log of a span's share in the softmax over the sentences.
-
-    Args:
-        scores: (S,).
-        evidence: the sentences [first, last) of each span, at least one span.
-    """
+    """Return the mean over evidence spans, sentences [first, last), of -log of a span's share in the softmax of scores (S,)."""
     share = F.log_softmax(scores, 0)
     return -torch.stack([torch.logsumexp(share[first:last], 0) for first, last in evidence]).mean()
 

@@ -35,18 +35,7 @@ LIKELY = "scored like a positive"
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """Settings for drawing negatives.
-
-    Args:
-        number: negatives to draw for each query.
-        ranks: first and last rank of the results to draw from, uniformly, counting from 1 with positives included.
-        seed: the draw for the n-th query depends only on the seed and n.
-        max_score, margin, relative_margin: refuse a candidate that an embedder scores above `max_score`, above the mean
-            score of the query's positives minus `margin`, or above that mean minus `relative_margin` times its absolute value.
-
-    Raises:
-        InputError: a value is out of range.
-    """
+    """Settings for drawing negatives. Ranks count from 1 with positives; the n-th query's draw depends on the seed and n."""
 
     number: int = 7
     ranks: tuple[int, int] = (1, 100)
@@ -79,12 +68,7 @@ class Mining:
 
 
 class Judge:
-    """An embedder that scores candidates.
-
-    Args:
-        corpus: the documents, to encode candidates as needed; or
-        vectors: a function from rows to their stored vectors, float32 (n, d).
-    """
+    """An embedder that scores candidates."""
 
     def __init__(
         self,
@@ -119,17 +103,7 @@ class Mined:
 def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: Judge | None = None, start: int = 0
 ) -> Iterator[Mined]:
-    """Draw negatives for each example, in order. An example with too few candidates gets fewer.
-
-    Args:
-        corpus: the documents to draw from.
-        search: see `runnel.training.candidates`.
-        judge: needed if `mining` limits scores.
-        start: skip this many examples, already done by an earlier call.
-
-    Raises:
-        InputError: scores are needed and there is no judge; or raised by `search`.
-    """
+    """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
     if mining.needs_scores and judge is None:
         raise InputError("max_score, margin and relative_margin compare an embedder's scores; give a judge")
     numbered = itertools.islice(enumerate(triples), start, None)

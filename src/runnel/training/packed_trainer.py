@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -30,11 +30,7 @@ _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit mem
 
 
 class ModelModule(nn.Module):
-    """The parameters of a model as a module for the Trainer. Its `forward` maps items to their losses (n,) and scores.
-
-    Args:
-        heads: the names of the heads to train; the others stay as they are.
-    """
+    """The parameters of a model as a module for the Trainer. Its `forward` maps items to their losses (n,) and scores."""
 
     def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
         super().__init__()
@@ -54,6 +50,10 @@ class ModelModule(nn.Module):
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
         return self._long
 
+    @abstractmethod
+    def pieces(self, items: Sequence[Any]) -> Iterator[Tensor]:
+        """Yield the items' loss in parts, each in the memory of `gradient_segments`; run each backward before the next."""
+
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all parts. A backbone sharded by FSDP is not prepared with kernels for evaluation."""
         if mode or not any(isinstance(parameter, DTensor) for parameter in self.parameters()):
@@ -67,21 +67,9 @@ class ModelModule(nn.Module):
 class PackedTrainer(DocumentTrainer):
     """A Trainer of a whole model on items that are read in packed rows.
 
-    Batching, the number of devices and accumulation change only speed and memory, as long as the items of a step are the
-    same. Checkpoints are model folders with the Trainer's own files (for a model with adapters: the adapters and the heads);
-    `train(resume_from_checkpoint=...)` gives the result of an uninterrupted run, see `find_whole_checkpoint`.
-
-    Args:
-        model: its weights are trained in place, in fp32; `args.bf16` is autocast.
-        args: the Trainer's. `per_device_train_batch_size` is not used.
-        train, evaluation: data of the class `data`.
-        long: how items are read (`bf16` is taken from `args`). With `gradient_segments` the backward pass runs while an item is
-            read, in memory that does not grow with its length (not under FSDP, which needs a single pass).
-        others: see `DocumentTrainer`. For the same number of items in every step, `max_rows` must be the tighter limit.
-
-    Raises:
-        CheckpointError: the model does not have the head.
-        InputError: `args.fp16` is set, or `args.fsdp` for a model with adapters.
+    Batching, devices and accumulation change only speed and memory, as long as the items of a step are the same. Checkpoints are
+    model folders with the Trainer's own files (for a model with adapters: the adapters and the heads). With `gradient_segments`
+    the backward pass runs while an item is read, in memory that does not grow with its length.
     """
 
     def __init__(
@@ -94,8 +82,6 @@ class PackedTrainer(DocumentTrainer):
         long: Long | None = None,
         **others: Any,
     ) -> None:
-        if args.fp16:
-            raise InputError("the range of fp16 is too small for carried state; use bf16=True, or neither")
         self.runnel_model = model
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
@@ -109,10 +95,6 @@ class PackedTrainer(DocumentTrainer):
     def module(self, model: Model, long: Long) -> ModelModule:
         """Return the module that is trained."""
 
-    @abstractmethod
-    def run_backward(self, items: Sequence[Any], share: Any) -> Tensor:
-        """Compute the items' loss times `share`, detached, and its gradients, in the memory of `gradient_segments` segments."""
-
     # ---- loss --------------------------------------------------------------------------------------------------------
 
     def compute_loss(
@@ -123,7 +105,10 @@ class PackedTrainer(DocumentTrainer):
         With truncated back-propagation the gradients are in place when this returns, and the Trainer's backward pass is empty.
         """
         if self._long.gradient_segments is not None and not self.is_fsdp_enabled:
-            total = self.run_backward(inputs["items"], self.share(inputs, num_items_in_batch))
+            share, total = self.share(inputs, num_items_in_batch), torch.zeros((), device=self.args.device)
+            for loss in self.trained.pieces(inputs["items"]):
+                (loss * share).backward()
+                total = total + loss.detach() * share
             self._reduce_gradients()
             return total.requires_grad_()
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

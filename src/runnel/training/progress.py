@@ -129,10 +129,6 @@ class Recorder(TrainerCallback):
         if state.is_world_process_zero:
             draw(logged_steps(state.log_history), self._folder / CURVE)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop showing progress."""
-        self.close()
-
     def close(self) -> None:
         """Stop showing progress."""
         self._shown.close()

@@ -35,11 +35,7 @@ def shipped() -> list[str]:
 
 
 def find(name: str) -> Path:
-    """Return the file of a shipped recipe, or the path itself.
-
-    Raises:
-        ReadError: no recipe has this name, and no file is at this path.
-    """
+    """Return the file of a shipped recipe, or the path itself."""
     path = SHIPPED / f"{name}.toml"
     if path.is_file():
         return path
@@ -55,16 +51,7 @@ def sizes(name: str) -> list[str]:
 
 
 def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
-    """Read a recipe by name or path.
-
-    Args:
-        size: one of its `sizes`.
-        changes: "key=value" as TOML; `key` may omit its table if no other table has that key.
-
-    Raises:
-        ReadError: the file does not exist.
-        InputError: the file is not TOML, or a setting in any of its tables is unknown, unused or of the wrong type.
-    """
+    """Read a recipe by name or path, with the settings of one of its sizes and then `changes`, "key=value" as TOML."""
     path = find(name)
     content = _load(path)
     by_size = _table(content, "sizes", path)
@@ -83,11 +70,7 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
 
 
 def parse(content: Mapping[str, Any], place: str) -> Recipe:
-    """Return the recipe in a TOML table without `sizes`. `place` names it in messages.
-
-    Raises:
-        InputError: a setting is unknown, unused or of the wrong type.
-    """
+    """Return the recipe in a TOML table without `sizes`. `place` names it in messages."""
     recipe: Recipe = build(Recipe, content, place)
     _check(recipe, place)
     return recipe
@@ -169,14 +152,7 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 
 def build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
-    """Return the dataclass `kind` made from a TOML table. `place` names it in messages.
-
-    Args:
-        job: the recipe's, whose settings alone may be given; None: `kind` belongs to no job.
-
-    Raises:
-        InputError: a key is unknown, missing, of the wrong type, or not used by the job.
-    """
+    """Return the dataclass `kind` made from a TOML table, with only settings that `job` uses. `place` names it in messages."""
     hints, fields = _hints(typing.cast(Any, kind)), {f.name: f for f in dataclasses.fields(kind)}
     if kind is Recipe:
         job = content.get("job")

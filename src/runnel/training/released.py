@@ -1,9 +1,8 @@
 """Rows of the training file that paper E's authors released, mambaretriever_train.jsonl, as evidence.
 
-A row has "context", the document's units; "sentence_labels", 1 for the units that answer; "sentence_indices", the last token of
-each unit; "input_ids", the question, a line end and the document in tokens of GPT-NeoX; and "datapoint_id". The row does not have
-the question as text, so it is decoded from the tokens before the first unit. The units stay as they are: they are what is scored,
-and the evidence is those with label 1.
+A row has "context", the document's units, which are scored as they are; "sentence_labels", 1 for the units that answer;
+"sentence_indices", the last token of each unit; and "input_ids", the question, a line end and the document in tokens of GPT-NeoX,
+from which the question is decoded.
 
 Differs: where a unit ends among the tokens of a model is found as in retrieval (`text.sentences.read_spans`), not taken from
 "sentence_indices": the same place, unless one token has the end of a unit and the start of the next.
@@ -37,22 +36,14 @@ def is_released(row: Mapping[str, Any]) -> bool:
 
 
 def load_decoder(path: Path) -> Decode:
-    """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache.
-
-    Raises:
-        CheckpointError: neither exists; the message says which file to put where.
-    """
+    """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache."""
     from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
 
     return load_neox_tokenizer(path.absolute().parent).decode
 
 
 def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
-    """Return a row as one of evidence, with its units.
-
-    Raises:
-        InputError: a field is missing or malformed, or the question cannot be found; the message begins with `where`.
-    """
+    """Return a row as one of evidence, with its units."""
     fields: list[Any] = [row.get(name) for name in _FIELDS]
     units, labels, ends, ids = fields
     texts = isinstance(units, list) and bool(units) and all(isinstance(unit, str) for unit in units)

@@ -1,14 +1,7 @@
 """Running of a recipe: load model and data, train with the library's Trainer for the job, store everything in the run folder.
 
-    recipe.toml      the settings used
-    loss.png, tensorboard/    plots of the logged steps, which each checkpoint's trainer_state.json has
-    search.jsonl     the held-out figure of each learning rate of [search];  search/: the run of the rate that is being tried
-    checkpoints/     the Trainer's; the same recipe and folder resume from the last complete one
-    model/           the result;  adapter/: what LoRA trained, before it was merged into it
-    summary.json     written last
-    lock             held by the main process while the run is at work; a second run is refused
-
-Several processes (accelerate launch) share the work as the libraries do: each has a part of every batch.
+docs/training.md lists what is in the folder. In addition, while the run is at work: data/, search/ with the run of the learning
+rate that is being tried, and lock, which the main process holds. Each of several processes has a part of every batch.
 """
 
 from __future__ import annotations
@@ -70,16 +63,7 @@ class Summary:
 def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None, home: str | Path | None = None) -> Summary:
     """Run a recipe to its end, or resume the same run if it was stopped.
 
-    Args:
-        folder: the run folder; created if it is missing.
-        data: a file or folder with the examples, which replaces the path in the recipe; for several data sets, their folder.
-        home: the folder that paths in the recipe are relative to.
-
-    Raises:
-        InputError: the recipe, the data or the folder cannot be used.
-        CheckpointError: the model cannot be trained for the job.
-        NumericalError: the loss or a gradient is not finite.
-        StoreBusy: another run is writing the folder.
+    `data` replaces the path in the recipe, or names the folder of several; the recipe's paths are relative to `home`.
     """
     folder = Path(folder)
     state = PartialState(cpu=not torch.cuda.is_available())  # it detects several processes on CPUs only with cpu=True

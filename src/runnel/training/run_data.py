@@ -14,9 +14,9 @@ from datasets import Dataset, DatasetDict
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.training.completions import CompletionData, Exchange, read_exchanges
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.generator import CompletionData, Exchange, read_exchanges
 from runnel.training.sentence_layers import LayerData
 from runnel.training.sentence_table import SentenceData
 from runnel.training.settings import DataSet, Recipe
@@ -38,11 +38,7 @@ class RunData:
 
 
 def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
-    """Resolve the paths of a recipe's data.
-
-    Raises:
-        InputError: the recipe has no data, or a file is missing.
-    """
+    """Resolve the paths of a recipe's data."""
     if not recipe.data.sets:
         raise InputError("the recipe has no [[data.sets]]; add the training data there")
     one_set = len(recipe.data.sets) == 1
@@ -61,11 +57,7 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
-    """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes.
-
-    Raises:
-        InputError: a file cannot be read, or no examples are left to train on.
-    """
+    """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes."""
     stored = recipe.job == "sentences" and model.head("sentences").stored
     # The examples for heads over stored vectors are in no file, so every process reads and filters them.
     guard = Decontaminator(recipe.data.exclude if write or stored else ())

@@ -27,25 +27,12 @@ from runnel.request import Request
 
 @dataclass(frozen=True)
 class Long:
-    """Settings for reading long rows in training.
+    """Settings for reading long rows in training (docs/training.md). All but `gradient_segments` change no gradient."""
 
-    Args:
-        segment_tokens: read each row in segments of this many tokens with carried state (recurrent backbones only); None: whole
-            rows in one forward pass. The numbers and gradients are the same.
-        recompute: keep only the input of each layer, and run the layer again in the backward pass. For rows in several segments,
-            keep only the state before each segment; its layers then run twice more. The numbers and gradients are the same.
-        gradient_segments: cut the gradient of the state after this many segments, so that a token's loss reaches at most that
-            many segments back; None: never.
-        bf16: run linear layers in bf16 (autocast); the dtypes of weights, states and results do not change.
-
-    Raises:
-        InputError: a number is not positive, or `gradient_segments` comes without `segment_tokens`.
-    """
-
-    segment_tokens: int | None = None
-    recompute: bool = False
-    gradient_segments: int | None = None
-    bf16: bool = False
+    segment_tokens: int | None = None  # for recurrent backbones; None: whole rows
+    recompute: bool = False  # keep the input of each layer, or of rows in segments the state before each
+    gradient_segments: int | None = None  # a token's loss reaches at most that many segments back
+    bf16: bool = False  # autocast of linear layers; weights, states and results keep their dtypes
 
     def __post_init__(self) -> None:
         for name in ("segment_tokens", "gradient_segments"):
@@ -61,49 +48,32 @@ WHOLE = Long()
 
 @dataclass(frozen=True, eq=False)
 class StepResult:
-    """The results of one step. Positions and ranges are numbered over all requests, in order.
+    """The results of one step. Positions and ranges are numbered over all requests, in order."""
 
-    Attributes:
-        step: its number, from 0.
-        picked: (p,) int64, the requested positions in it;  hidden: (p, D) their vectors.
-        ranges: (b,) int64, the ranges with tokens in it;  sums: (b, D) of their vectors, totals: (b,) of their weights.
-    """
-
-    step: int
-    picked: Tensor
-    ranges: Tensor
-    hidden: Tensor
-    sums: Tensor
-    totals: Tensor
+    step: int  # from 0
+    picked: Tensor  # (p,) int64, the requested positions in it
+    ranges: Tensor  # (b,) int64, the ranges with tokens in it
+    hidden: Tensor  # (p, D), at `picked`
+    sums: Tensor  # (b, D), of the vectors in `ranges`
+    totals: Tensor  # (b,), of their weights
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The inputs of one step.
+    """The inputs of one step; `picked` and `ranges` as in `StepResult`."""
 
-    Attributes:
-        ids: (t,), with `cu_seqlens` and `marks` (t, K).
-        at: (p,) the tokens of `picked` in the step.
-        inside: (m,) the tokens in a range, and `owner` (m,) the index of that range in `ranges`.
-    """
-
-    ids: Tensor
+    ids: Tensor  # (t,)
     cu_seqlens: Tensor
-    marks: Tensor | None
-    at: Tensor
+    marks: Tensor | None  # (t, K)
+    at: Tensor  # (p,) the tokens of `picked` in the step
     picked: Tensor
-    inside: Tensor
-    owner: Tensor
+    inside: Tensor  # (m,) the tokens in a range
+    owner: Tensor  # (m,) the index of that range in `ranges`
     ranges: Tensor
 
 
 def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[StepResult]:
-    """Yield the requested vectors and sums of packed rows, step by step.
-
-    Raises:
-        InputError: there are no rows, or a row is empty; or `segment_tokens` is set for a transformer, which has no state to
-            carry.
-    """
+    """Yield the requested vectors and sums of packed rows, step by step."""
     lengths = np.array([len(request.ids) for request in requests])
     if not len(lengths) or not lengths.min():
         raise InputError(f"training rows need at least one token each, got lengths {lengths.tolist()[:8]}")

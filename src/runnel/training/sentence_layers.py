@@ -35,38 +35,23 @@ _KEEP = 1.0  # weight of the distance to the vectors as they were
 
 @dataclass(frozen=True, eq=False)
 class LayerItem:
-    """A document and questions about it.
+    """A document and questions about it."""
 
-    Attributes:
-        ids: (R,) int64, the document in blocks, and cu_seqlens (N+1,) where each begins (`encoder.model.lay_out`).
-        text: (R,) 1 for tokens of the text, 0 for markers.
-        starts, ends: (S,) int64, the tokens of each sentence that has one.
-        queries: the blocks of each question, ids and cu_seqlens.
-        features: (S, F) for each question.
-        vectors, query_vectors: (S, D) and (Q, D) unit vectors of the weights that the run started from.
-        evidence: sentences [first, last) of each evidence span, for each question.
-        tokens: of the document.
-    """
-
-    ids: Tensor
-    cu_seqlens: Tensor
-    text: Tensor
-    starts: Tensor
-    ends: Tensor
-    queries: tuple[tuple[Tensor, Tensor], ...]
-    features: tuple[Tensor, ...]
-    vectors: Tensor
-    query_vectors: Tensor
-    evidence: tuple[tuple[tuple[int, int], ...], ...]
-    tokens: int
+    ids: Tensor  # (R,) int64, the document in blocks (`encoder.model.lay_out`)
+    cu_seqlens: Tensor  # (N+1,) where each block begins
+    text: Tensor  # (R,) 1 for tokens of the text, 0 for markers
+    starts: Tensor  # (S,) int64, the first token of each sentence that has one
+    ends: Tensor  # (S,) int64
+    queries: tuple[tuple[Tensor, Tensor], ...]  # ids and cu_seqlens of each question
+    features: tuple[Tensor, ...]  # (S, F) for each question
+    vectors: Tensor  # (S, D), unit vectors of the weights that the run started from
+    query_vectors: Tensor  # (Q, D), the same
+    evidence: tuple[tuple[tuple[int, int], ...], ...]  # sentences [first, last) of each evidence span, for each question
+    tokens: int  # of the document
 
 
 class LayerData(Dataset[tuple[str, LayerItem]]):
-    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access.
-
-    Args:
-        read: the questions, about the same `ReadDocuments`; those that their document does not answer are left out.
-    """
+    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access."""
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
         self._documents, self._model = read[0].documents, model
@@ -113,11 +98,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
 
 
 class LayerModule(nn.Module):
-    """The trained layers, and their average over the last steps, which evaluation uses and the run saves.
-
-    Args:
-        bf16: read under autocast.
-    """
+    """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
 
     def __init__(self, encoder: Encoder, head: VectorScore, *, bf16: bool = False) -> None:
         super().__init__()
@@ -156,12 +137,6 @@ class LayerTrainer(AveragedTrainer):
 
     The loss of a question is a softmax over the sentences of its document for each evidence span; that of a document is the mean
     over its questions and the distance of all vectors (1 - cosine) to those of the weights that the run started from.
-
-    Args:
-        model: has an `Encoder` with sentence layers, which are trained in place, and a `VectorScore` head.
-        train, evaluation: rows are (name, `LayerItem`). A document's recall is the mean over its questions.
-        bf16: read under autocast; the weights stay in fp32.
-        top_k: for `recall_at_k`.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ S  sentences of a document   E  evidence spans of an example
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +46,7 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
 
     So the sentence around a short answer is positive, as are the sentences of a long passage, and every span makes at least one
     sentence positive. A span that only slightly overlaps a sentence does not: one false positive weighs as much as hundreds of
-    negatives in the loss. Only characters that are not whitespace count.
-
-    Args:
-        document: the text.
-        sentences: (S, 2) spans that tile it.
-        evidence: (E, 2) spans of it.
-
-    Returns:
-        (S,) bool.
-
-    Raises:
-        InputError: a span is outside the document, or has only whitespace.
+    negatives in the loss. Only characters that are not whitespace count. Sentences (S, 2) tile the text, labels (S,) are bool.
     """
     labels = np.zeros(len(sentences), dtype=bool)
     for start, end in evidence:
@@ -81,11 +70,6 @@ def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int]
     The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are too far apart for it, the
     next longer of `lengths` is used; if they fit none, the whole document: evidence is never split. Without positives the window
     may be anywhere, and a single sentence that is longer is used whole.
-
-    Args:
-        bounds: (S+1,) tokens: sentence i is [bounds[i], bounds[i+1]).
-        labels: (S,) bool.
-        lengths: numbers of tokens, at least one.
     """
     whole, total = slice(0, len(labels)), int(bounds[-1] - bounds[0])
     tokens = int(rng.choice(np.asarray(lengths)))
@@ -108,17 +92,6 @@ def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int]
     return slice(int(np.searchsorted(bounds, start, side="left")), int(np.searchsorted(bounds, start + tokens, side="right")) - 1)
 
 
-@dataclass
-class _Counts:
-    """Counts of the examples, logged at the end."""
-
-    examples: int = 0
-    tokens: int = 0
-    windows: int = 0
-    whole: int = 0  # longer than every length, kept whole for their evidence
-    unanswered: int = 0
-
-
 class SentenceData(RowData[Item]):
     """Examples in a file from `write`, made into items with the tokenizer and the templates of a model."""
 
@@ -135,29 +108,15 @@ class SentenceData(RowData[Item]):
         *,
         tokens: Sequence[int] | None = None,
         seed: int = 0,
-        language: str = "en",
     ) -> SentenceData:
-        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file.
-
-        Args:
-            evidence: examples with spans in code points. An example without a span is a document without an answer. Units of
-                its own are scored in place of the model's.
-            tokens: lengths; each example draws one of them, once, and a longer document is cut to a window of whole sentences
-                that contains all evidence (`choose_window`). None: documents stay whole.
-            language: language of the documents, for sentence boundaries.
-
-        Raises:
-            InputError: an example cannot be used; the message has its id.
-        """
-        if tokens is not None and (not tokens or min(tokens) < 1):
-            raise InputError(f"tokens must be lengths of at least 1, got {tokens}; use None for whole documents")
-        counts = _Counts()
-        write_rows(Path(path), _FEATURES, _rows(model, evidence, tokens, seed, language, counts))
+        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
+        counts: Counter[str] = Counter()
+        write_rows(Path(path), _FEATURES, _rows(model, evidence, tokens, seed, counts))
         log.info(
             "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
             "%d documents have no answer",
-            counts.examples, counts.tokens, counts.windows, counts.whole, counts.unanswered,
-        )  # fmt: skip
+            *(counts[name] for name in ("examples", "tokens", "windows", "whole", "unanswered")),
+        )
         return cls(model, path)
 
     def _make(self, row: dict[str, Any]) -> Item:
@@ -167,36 +126,34 @@ class SentenceData(RowData[Item]):
 
 
 def _rows(
-    model: Model, evidence: Iterable[Evidence], tokens: Sequence[int] | None, seed: int, language: str, counts: _Counts
+    model: Model, evidence: Iterable[Evidence], tokens: Sequence[int] | None, seed: int, counts: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     for index, example in enumerate(evidence):
         try:
-            row = _row(model, example, tokens, np.random.default_rng((seed, index)), language, counts)
+            row = _row(model, example, tokens, np.random.default_rng((seed, index)), counts)
         except InputError as error:
             raise InputError(f"evidence example {example.id}: {error}") from error
-        counts.examples += 1
-        counts.tokens += row["tokens"]
-        counts.unanswered += not any(row["labels"])
+        counts.update(examples=1, tokens=row["tokens"], unanswered=not any(row["labels"]))
         yield row
 
 
 def _row(
-    model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, language: str, counts: _Counts
+    model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, counts: Counter[str]
 ) -> dict[str, Any]:
     document = example.document
-    item = make_item(model, example.query, document, np.array(example.units) if example.units else None, language=language)
+    item = make_item(model, example.query, document, np.array(example.units) if example.units else None)
     assert item.sentences is not None
     sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units, of the example or the model
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
         window = choose_window(bounds, labels, tokens, rng)
         if window != slice(0, len(labels)):
-            counts.windows += 1
+            counts["windows"] += 1
             document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
             sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
             item = make_item(model, example.query, document, sentences, labels)
         elif bounds[-1] > max(tokens):
-            counts.whole += 1
+            counts["whole"] += 1  # longer than every length, kept whole for its evidence
     if not item.full.any():
         raise InputError("the document has no tokens; remove the example")
     edges = [0, *sentences[:, 1].tolist()]

@@ -7,7 +7,7 @@ n  documents of a batch   S  sentences of a document
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.match import Item
-from runnel.training.forward import SegmentScores, backward_by_segment, sentence_scores
+from runnel.training.forward import sentence_scores, sentence_segments
 from runnel.training.losses import sentence_loss, sentence_weights
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
 from runnel.training.segments import Long
-from runnel.training.sentence_table import SentenceData
 
 
 class SentenceModule(ModelModule):
@@ -42,20 +40,26 @@ class SentenceModule(ModelModule):
             ]
         return torch.stack(losses), scores
 
+    def pieces(self, items: Sequence[Item]) -> Iterator[Tensor]:
+        """Yield the loss of the sentences that end in each part; see the base."""
+        device = self.backbone.device
+        first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
+        labels = torch.cat([_labels(item, device) for item in items])
+        weights = torch.zeros_like(labels)
+        for item, start, stop in zip(items, first[:-1], first[1:], strict=True):
+            full = torch.from_numpy(item.full).to(device)
+            weights[start:stop][full] = sentence_weights(labels[start:stop][full])
+        for piece in sentence_segments(self.model, items, self.long):
+            at = torch.from_numpy(first[piece.item] + piece.sentence).to(device)
+            yield F.binary_cross_entropy_with_logits(piece.scores, labels[at], weight=weights[at], reduction="sum")
+
 
 class SentenceTrainer(PackedTrainer):
     """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices.
 
     A checkpoint is read by `SentenceRetriever.load`. Evaluation measures the loss, and `recall_at_k`, the share of a document's
     positive sentences among the k best.
-
-    Args:
-        model: a model with a head "sentences".
-        top_k: for `recall_at_k`.
-        data, others: see `PackedTrainer`, whose errors are raised.
     """
-
-    data = SentenceData
 
     def __init__(self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any) -> None:
         super().__init__(model, *data, top_k=top_k, **others)
@@ -76,25 +80,8 @@ class SentenceTrainer(PackedTrainer):
         ranked = labels[scores.argsort(descending=True, stable=True)]
         return [float(ranked[:k].sum() / labels.sum()) for k in self.top_k]
 
-    def run_backward(self, items: Sequence[Item], share: Any) -> Tensor:
-        """Compute the loss and its gradients; see the base."""
-        device = self.args.device
-        first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
-        labels = torch.cat([_labels(item, device) for item in items])
-        weights = torch.zeros_like(labels)
-        for item, start, stop in zip(items, first[:-1], first[1:], strict=True):
-            full = torch.from_numpy(item.full).to(device)
-            weights[start:stop][full] = sentence_weights(labels[start:stop][full])
-
-        def weighted(piece: SegmentScores) -> Tensor:
-            at = torch.from_numpy(first[piece.item] + piece.sentence).to(device)
-            return F.binary_cross_entropy_with_logits(piece.scores, labels[at], weight=weights[at], reduction="sum") * share
-
-        return backward_by_segment(self.runnel_model, items, weighted, self._long)
-
 
 def _labels(item: Item, device: torch.device) -> Tensor:
     """Return the labels (S,) fp32."""
-    if item.labels is None:
-        raise InputError("an item without labels cannot be trained on; give `make_item` the labels of its sentences")
+    assert item.labels is not None
     return torch.from_numpy(item.labels).to(device)

@@ -253,11 +253,7 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
 
 
 def _report_unused(sets: DatasetDict, batch: int) -> None:
-    """Report the rows that several processes skip in an epoch, as the library shares only full batches.
-
-    Raises:
-        InputError: no set fills a batch.
-    """
+    """Report the rows that several processes skip in an epoch, as the library shares only full batches."""
     left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
     if all(len(rows) < batch for rows in sets.values()):
         raise InputError(

@@ -41,17 +41,7 @@ def write_triple_table(
     guard: Decontaminator,
     prompts: Mapping[str, str],
 ) -> Dataset:
-    """Write the rows of one data set. Equal arguments and files give equal rows.
-
-    Args:
-        path: the Arrow file, written atomically.
-        source: the examples.
-        guard: removes examples that overlap with a test set.
-        prompts: from `trained_prompts`; an embedder's rows have "query" and "document" before their texts, as in inference.
-
-    Raises:
-        InputError: there are no examples, or an example lacks the negatives that the job needs.
-    """
+    """Write the rows of one data set. Equal arguments and files give equal rows."""
     text = Value("large_string")
     names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
     columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
@@ -79,12 +69,7 @@ def write_triple_table(
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts of a trained embedder, which `write_triple_table` and `Embedder.encode_query` put before texts.
-
-    Args:
-        prompts: the model's own. The recipe's prompt replaces "query"; one with "{instruction}" makes a prompt for each
-            data set that has instructions, by the set's name.
-    """
+    """Return the prompts of a trained embedder: the model's, but for queries the recipe's, one for each set with instructions."""
     if table.prompt is None:
         return dict(prompts)
     kept = {name: text for name, text in prompts.items() if name != "query"}

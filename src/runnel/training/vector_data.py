@@ -34,18 +34,13 @@ _ASIDE = 10  # one document in 10 calibrates
 
 @dataclass(frozen=True, eq=False)
 class ReadQuestion:
-    """A question about a document, named by the digest of its text.
-
-    Attributes:
-        evidence: sentences [first, last) for each evidence span, counted among the sentences with a token; empty if the document
-            does not answer.
-    """
+    """A question about a document; a document without evidence does not answer it."""
 
     name: str
     text: str
     query: VectorQuery
-    document: str
-    evidence: tuple[tuple[int, int], ...]
+    document: str  # the digest of its text
+    evidence: tuple[tuple[int, int], ...]  # sentences [first, last) of those with a token
 
 
 class ReadDocuments:
@@ -88,13 +83,6 @@ def read_vector_data(
     """Read the documents that `folder` lacks, and return the questions trained on, those held out, and those that calibrate.
 
     No document is in two of them. Texts and questions are held in memory, sentence vectors are not.
-
-    Args:
-        held_out: the least number of questions held out; whole documents are. 0: none.
-        write: False for a process that waits for another one to read.
-
-    Raises:
-        InputError: an example cannot be used, the message has its id; or none is left to train on.
     """
     texts: dict[str, str] = {}
     keyed: list[tuple[str, Evidence]] = []

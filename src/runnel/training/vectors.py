@@ -29,21 +29,13 @@ _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
 
 @dataclass(frozen=True, eq=False)
 class VectorItem:
-    """A question and a document that has been read, as a `VectorScore` head sees them.
+    """A question and a document that has been read, as a `VectorScore` head sees them."""
 
-    Attributes:
-        query: (D,) unit vector.
-        vectors: (S, D) unit vectors of the sentences, S >= 1.
-        known: (S, K), see `models.heads.known`.
-        evidence: the sentences [first, last) of each evidence span; empty if the document does not answer.
-        tokens: of the document.
-    """
-
-    query: Tensor
-    vectors: Tensor
-    known: Tensor
-    evidence: tuple[tuple[int, int], ...]
-    tokens: int = 0
+    query: Tensor  # (D,), a unit vector
+    vectors: Tensor  # (S, D), unit vectors of the sentences, S >= 1
+    known: Tensor  # (S, K), see `models.heads.known`
+    evidence: tuple[tuple[int, int], ...]  # sentences [first, last) of each evidence span; empty if the document does not answer
+    tokens: int = 0  # of the document
 
 
 def make_vector_item(
@@ -125,13 +117,6 @@ class VectorTrainer(AveragedTrainer):
 
     The loss is a softmax over the sentences of a document for each evidence span, and a share of the binary cross-entropy of
     every sentence, which is the only one for a document that does not answer.
-
-    Args:
-        head: its weights are trained in place; `finish` replaces them by their average.
-        args: the Trainer's. `per_device_train_batch_size` is the number of questions of a batch.
-        train, evaluation: rows are (name, `VectorItem`). Evaluation measures the loss, and `recall_at_k`, the share of a
-            question's evidence spans that one of the k best sentences overlaps.
-        top_k: for `recall_at_k`.
     """
 
     def __init__(
@@ -173,11 +158,6 @@ def calibrate(head: VectorScore, items: Sequence[VectorItem], weights: Sequence[
     """Set factor and summand so that the sigmoid of a score is the share of such sentences that answer.
 
     If the items do not determine them (no sentence answers, or a larger score means a smaller share), they stay as they are.
-
-    Args:
-        head: the one to calibrate.
-        items: questions that were not trained on.
-        weights: of each item; default: all have the same.
 
     Source: Platt 1999.
     """
