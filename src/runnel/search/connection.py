@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runnel.errors import RunnelError, StoreError, needing
 
@@ -19,14 +19,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in LanceDB's source code
-
-
-class _HasUri(Protocol):
-    @property
-    def uri(self) -> str: ...
-
-
-_S = TypeVar("_S", bound=_HasUri)
 
 
 def connect(uri: str, *, create: bool) -> Any:
@@ -57,11 +49,11 @@ def plain_errors(uri: str) -> Iterator[None]:
         raise
 
 
-def plainly(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
     """Decorate a store's method with `plain_errors`."""
 
     @functools.wraps(method)
-    def call(self: _S, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    def call(self: Any, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         with plain_errors(self.uri):
             return method(self, *arguments, **options)
 

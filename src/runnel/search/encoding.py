@@ -184,7 +184,16 @@ def new_settings(
     for name, kind in (fields or {}).items():
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
-    size, sentences = _passage_tokens(embedder, passage_tokens), remembers_sentences(embedder)
+    backbone, sentences = embedder.model.backbone, remembers_sentences(embedder)
+    if passage_tokens is not None:
+        expect_count(passage_tokens, "passage_tokens")
+    block = backbone.block if backbone.reads_passages else None
+    if block is not None and passage_tokens not in (None, block):
+        raise InputError(
+            f"{embedder.model.source} reads documents in passages of {block} tokens, got passage_tokens={passage_tokens}; "
+            "omit passage_tokens"
+        )
+    size = block or passage_tokens or _PASSAGE_TOKENS
     if remember and not sentences:
         reranker = reranker_of(embedder)
         if reranker is None or not reranker.remembers:
@@ -202,21 +211,6 @@ def remembers_sentences(embedder: Embedder) -> bool:
 def reranker_of(embedder: Embedder) -> Reranker | None:
     """Return the reranker of the same model, if it has one."""
     return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
-
-
-def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
-    backbone = embedder.model.backbone
-    if wanted is not None:
-        expect_count(wanted, "passage_tokens")
-    if not backbone.reads_passages:
-        return _PASSAGE_TOKENS if wanted is None else wanted
-    assert backbone.block is not None
-    if wanted not in (None, backbone.block):
-        raise InputError(
-            f"{embedder.model.source} reads documents in passages of {backbone.block} tokens, got passage_tokens={wanted}; "
-            "omit passage_tokens"
-        )
-    return backbone.block
 
 
 def _probe(embedder: Embedder) -> np.ndarray:

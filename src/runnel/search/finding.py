@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby, pairwise, takewhile, tee
+from itertools import groupby, takewhile, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _PageAndHeadings = tuple[int | None, tuple[str, ...]]
+_LINE_END = re.compile("\n")
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -322,18 +325,9 @@ def _locate(
     file: str, text: str, spans: Sequence[tuple[int, int]], at: Callable[[int], _PageAndHeadings], id: str | None, kind: str
 ) -> list[Place]:
     firsts = [end - len(text[start:end].lstrip()) for start, end in spans]
-    rows = zip(spans, firsts, _line_numbers(text, firsts), strict=True)
-    return [Place(file, id, line, *at(first), start, end, kind) for (start, end), first, line in rows]
-
-
-def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
-    """Return the line, from 1, of each character offset; one pass over the text."""
-    order = sorted(range(len(offsets)), key=offsets.__getitem__)
-    lines, line = [0] * len(offsets), 1
-    for before, now in pairwise([-1, *order]):
-        line += text.count("\n", 0 if before < 0 else offsets[before], offsets[now])
-        lines[now] = line
-    return lines
+    line_ends = [match.start() for match in _LINE_END.finditer(text, 0, max(firsts, default=0))]
+    lines = [bisect_left(line_ends, first) + 1 for first in firsts]
+    return [Place(file, id, line, *at(first), *span, kind) for span, first, line in zip(spans, firsts, lines, strict=True)]
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------

@@ -43,24 +43,16 @@ class Entry:
     path: Path  # in the cache
 
 
+@dataclass(frozen=True)
 class DocumentCache:
-    """The cache entries of one model and one set of reading options: encoding, unit, and the OCR command if there is one.
+    """The cache entries of one model and one set of reading options."""
 
-    `load` returns the retriever of the name `model`; only with `keep` are documents added.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        load: Callable[[], SentenceRetriever],
-        model: str,
-        reading: Sequence[str | None],
-        *,
-        keep: bool = False,
-        report: Callable[[str], None] = log.warning,
-    ) -> None:
-        self._folder, self._load, self._model, self._reading = folder, load, model, reading
-        self._keep, self._report = keep, report
+    folder: Path
+    load: Callable[[], SentenceRetriever]  # called when needed
+    model: str
+    reading: Sequence[str | None]  # encoding, unit, and the OCR command if there is one
+    keep: bool = False  # whether to add documents to the cache
+    report: Callable[[str], None] = log.warning
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of a file's document; None if it does not exist and is not to be stored."""
@@ -78,40 +70,40 @@ class DocumentCache:
             content = self._content(name)
         except (OSError, ReadError):
             return None  # reported when it is read
-        if not (self._keep or (self._folder / content).is_dir()) or not self._load().remembers:
+        if not (self.keep or (self.folder / content).is_dir()) or not self.load().remembers:
             return None
-        entry = Entry(name, content, self._folder / content / f"{self._model_key}.safetensors")
-        return entry if self._keep or entry.path.exists() else None
+        entry = Entry(name, content, self.folder / content / f"{self._model_key}.safetensors")
+        return entry if self.keep or entry.path.exists() else None
 
     def get(self, entry: Entry) -> tuple[DocumentText, SentenceVectors] | None:
         """Return a remembered document, or None. A damaged entry is reported and ignored."""
         try:
-            return _unpack(entry.path, self._load().model.backbone.hidden_size)
+            return _unpack(entry.path, self.load().model.backbone.hidden_size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, StateError) as error:
-            self._report(f"note: {entry.name} is read again: {entry.path} cannot be used ({describe(error)})")
+            self.report(f"note: {entry.name} is read again: {entry.path} cannot be used ({describe(error)})")
             return None
 
     def put(self, entry: Entry, document: DocumentText, vectors: SentenceVectors) -> None:
         """Store a document, unless its file has changed since `entry`. A folder that cannot be written is reported."""
         try:
             if self._content(entry.name) != entry.content:
-                self._report(f"note: {entry.name} is not remembered: it changed while it was read")
+                self.report(f"note: {entry.name} is not remembered: it changed while it was read")
                 return
-            new = not self._folder.is_dir()
-            for folder in (self._folder, entry.path.parent):
+            new = not self.folder.is_dir()
+            for folder in (self.folder, entry.path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a user reads is private
             write(entry.path, _pack(entry.path, document, vectors))
         except OSError as error:
-            self._report(f"note: {entry.name} is not remembered: {describe(error)}")
+            self.report(f"note: {entry.name} is not remembered: {describe(error)}")
             return
         if new:
-            self._report(f"note: documents are stored in {self._folder} for later questions; remove that folder to delete them")
+            self.report(f"note: documents are stored in {self.folder} for later questions; remove that folder to delete them")
 
     def _note(self, message: str) -> None:
-        if self._keep:
-            self._report(f"note: {message}")
+        if self.keep:
+            self.report(f"note: {message}")
 
     def _content(self, name: str) -> str:
         """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""
@@ -120,13 +112,13 @@ class DocumentCache:
         with open(name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         suffixes = "".join(Path(name).suffixes[-2:]).lower()
-        return hashlib.sha256(json.dumps([digest, suffixes, version("runnel"), *self._reading]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([digest, suffixes, version("runnel"), *self.reading]).encode()).hexdigest()
 
     @cached_property
     def _model_key(self) -> str:
-        model = self._load().model
+        model = self.load().model
         if model not in _digests:  # a tenth of a second for pocket
-            _digests[model] = model_digest(model, self._model)
+            _digests[model] = model_digest(model, self.model)
         return _digests[model]
 
 

@@ -32,20 +32,12 @@ class Quoted:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` found.
+    """What `verify` found."""
 
-    Attributes:
-        match: "exact", "normalized", "changed" or "absent": the best of all documents (see `QuotePlace.match`); None: there was
-            no document, so nothing is known.
-        similarity: the share of the letters of the quote's words that the nearest stretch has in the same order.
-        places: all places with the words of the quote; if there is none, the nearest stretch, if any is near.
-        files: the number of documents searched, rows counted one by one.
-    """
-
-    match: Literal["exact", "normalized", "changed", "absent"] | None
-    similarity: float
-    places: tuple[Quoted, ...]
-    files: int
+    match: Literal["exact", "normalized", "changed", "absent"] | None  # the best of all documents; None: there was no document
+    similarity: float  # the share of the letters of the quote's words that the nearest stretch has in the same order
+    places: tuple[Quoted, ...]  # all places with the words of the quote; if there is none, the nearest stretch, if any is near
+    files: int  # the number of documents searched, rows counted one by one
 
     @property
     def word_for_word(self) -> bool:
@@ -61,11 +53,7 @@ class Verified:
 
 
 def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
-    """Look for a quote in documents, one after another.
-
-    Raises:
-        InputError: as `verify_quote`.
-    """
+    """Look for a quote in documents, one after another; raises as `verify_quote`."""
     best = verify_quote(quote, "")
     places: list[Quoted] = []
     files = 0

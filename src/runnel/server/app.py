@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from runnel.errors import RunnelError
 from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
 from runnel.server.guard import Guard
@@ -53,6 +54,7 @@ def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | Non
     app.state.metrics = metrics = Metrics(work)
     for part in (status, embeddings, rerank, retrieval, page):
         app.include_router(part.router)
+    app.add_exception_handler(RunnelError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     app.add_middleware(Guard, settings=settings, metrics=metrics)
@@ -60,6 +62,8 @@ def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | Non
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    if isinstance(error, RunnelError):
+        error = Refusal.of(error)
     if isinstance(error, Refusal):
         return error.response(request.url.path)
     assert isinstance(error, HTTPException)

@@ -1,8 +1,7 @@
-"""What the routes share: the application's state, and running a model call with errors as refusals."""
+"""What the routes share: the application's state, and running a model call."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from runnel.errors import Cancelled, RunnelError
 from runnel.server.loading import Loaded
 from runnel.server.opened import OpenedFiles
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Done, Progress, Work
-from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
@@ -56,7 +53,7 @@ class Context:
     async def run(
         self, request: Request, texts: Sequence[str], call: Callable[[Progress], T], count: Callable[[], int] | None = None
     ) -> Done[T]:
-        """Run a model call through the queue, with errors as refusals.
+        """Run a model call through the queue.
 
         `call` and `count`, which returns the tokens of the request (default: those of `texts`), run in threads.
         """
@@ -66,29 +63,9 @@ class Context:
             progress(0)  # it may have ended while it waited
             return call(progress)
 
-        try:
-            done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), work)
-        except Cancelled as error:
-            raise Refusal("unavailable", str(error)) from error
-        except RunnelError as error:
-            raise Refusal.of(error) from error
+        done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), work)
         request.state.tokens = done.tokens
         return done
-
-    async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
-        """Read a file in its turn (`Work.parse`), with errors as refusals."""
-        try:
-            return await self.work.parse(request, call)
-        except RunnelError as error:
-            raise Refusal.of(error) from error
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """Run what reads files or the index in a thread, with errors as refusals."""
-    try:
-        return await asyncio.to_thread(call)
-    except RunnelError as error:
-        raise Refusal.of(error) from error
 
 
 def _context(request: Request) -> Context:

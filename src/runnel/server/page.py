@@ -17,13 +17,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from runnel.errors import RunnelError
 from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.request import Progress, total_progress
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
-from runnel.server.context import MAX_QUERY_CHARS, Context, InContext, in_thread
+from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
 from runnel.server.opened import OWN, Opened, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
@@ -69,7 +70,7 @@ async def about(context: InContext) -> dict[str, Any]:
     index = context.loaded().index
     if index is None:
         return {"index": None}
-    documents = await in_thread(lambda: len(index.newest()))
+    documents = await asyncio.to_thread(lambda: len(index.newest()))
     return {"index": {"name": index_name(context.settings.index or ""), "documents": documents}}
 
 
@@ -81,7 +82,7 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
         return _lines(_just({"id": id}))
-    document = await context.parse(request, lambda reader: read_opened(reader, name, data))
+    document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
 
     def keep(content: SentenceVectors | str) -> dict[str, str]:
         context.opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
@@ -103,7 +104,7 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
     index = context.loaded().expect_index()
-    row = await in_thread(lambda: index.document(id))
+    row = await asyncio.to_thread(index.document, id)
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
     pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
@@ -122,8 +123,8 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
         index = context.loaded().expect_index()
-        row = await in_thread(lambda: index.document(id))
-        newest = await in_thread(index.newest)
+        row = await asyncio.to_thread(index.document, id)
+        newest = await asyncio.to_thread(index.newest)
         places, text, remembered = Places(row.blocks), row.text, newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
@@ -141,10 +142,10 @@ async def picture(id: Id, start: Offset, end: Offset, request: Request, context:
         text, places, name, file = one.document.text, one.document.places(), one.name, one.file
     else:
         index = context.loaded().expect_index()
-        row = await in_thread(lambda: index.document(id))
+        row = await asyncio.to_thread(index.document, id)
         text, places, name = row.text, Places(row.blocks), row.source
-        file = await in_thread(lambda: _source_of(row))
-    return await context.parse(request, lambda reader: _picture(reader, text, places, start, end, name, file))
+        file = await asyncio.to_thread(_source_of, row)
+    return await context.work.parse(request, lambda reader: _picture(reader, text, places, start, end, name, file))
 
 
 def _picture(reader: DocumentReader, text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
@@ -204,8 +205,8 @@ async def _streamed(
                 yield step
                 step = await steps.get()
             yield {"result": finish(task.result().value)}
-        except Refusal as refusal:
-            yield {"error": refusal.message}
+        except (Refusal, RunnelError) as error:
+            yield {"error": str(error) if isinstance(error, RunnelError) else error.message}
         finally:
             task.cancel()  # the client has gone, if it still runs
 

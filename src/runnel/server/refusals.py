@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from runnel.errors import BackendUnavailable, InputError, RunnelError, StoreError
+from runnel.errors import BackendUnavailable, Cancelled, InputError, RunnelError, StoreError
 
 Kind = Literal[
     "invalid",
@@ -31,7 +31,6 @@ Kind = Literal[
     "deadline",
     "failed",
 ]
-Dialect = Literal["openai", "cohere", "tei", "rerank"]
 
 # kind -> status, OpenAI's type, TEI's type
 _KINDS: Mapping[Kind, tuple[int, str, str]] = {
@@ -50,9 +49,6 @@ _KINDS: Mapping[Kind, tuple[int, str, str]] = {
     "deadline": (504, "timeout_error", "Backend"),
 }
 _TEI_STATUS: Mapping[Kind, int] = {"invalid": 422, "too_long": 422}
-_DIALECTS: Mapping[str, Dialect] = {
-    "/rerank": "rerank", "/v1/rerank": "cohere", "/v2/rerank": "cohere", "/embed": "tei", "/": "tei", "/info": "tei",
-}  # fmt: skip
 
 
 class Refusal(HTTPException):
@@ -74,22 +70,18 @@ class Refusal(HTTPException):
         """Return the refusal for an error of a model call."""
         if isinstance(error, InputError):
             return cls("invalid", str(error))
-        return cls("unavailable" if isinstance(error, StoreError | BackendUnavailable) else "failed", str(error))
+        return cls("unavailable" if isinstance(error, StoreError | BackendUnavailable | Cancelled) else "failed", str(error))
 
     def response(self, path: str) -> JSONResponse:
-        """Return the response in the dialect of the route."""
-        dialect = _DIALECTS.get(path, "openai")
+        """Return the response with the body that clients of the route expect."""
+        body = _BODIES.get(path, OpenAIErrorBody)
         status, openai, tei = _KINDS[self.kind]
-        if dialect in ("tei", "rerank"):
+        if issubclass(body, TeiErrorBody):
             status = _TEI_STATUS.get(self.kind, status)
-        body: dict[str, Any] = {}
-        if dialect == "openai":
-            body["error"] = {"message": self.message, "type": openai, "param": self.param, "code": self.code}
-        if dialect in ("cohere", "rerank"):
-            body["message"] = self.message
-        if dialect in ("tei", "rerank"):
-            body |= {"error": self.message, "error_type": tei}
-        return JSONResponse(body, status, self.headers)
+        fields: dict[str, Any] = {"message": self.message, "error": self.message, "error_type": tei}
+        if body is OpenAIErrorBody:
+            fields["error"] = {"message": self.message, "type": openai, "param": self.param, "code": self.code}
+        return JSONResponse({name: fields[name] for name in body.model_fields}, status, self.headers)
 
 
 class OpenAIError(BaseModel):
@@ -126,17 +118,16 @@ class RerankErrorBody(TeiErrorBody):
     message: str
 
 
-_BODIES: Mapping[Dialect, type[BaseModel]] = {
-    "openai": OpenAIErrorBody,
-    "cohere": CohereErrorBody,
-    "tei": TeiErrorBody,
-    "rerank": RerankErrorBody,
-}
+# by path; of all others: `OpenAIErrorBody`
+_BODIES: Mapping[str, type[BaseModel]] = {
+    "/rerank": RerankErrorBody, "/v1/rerank": CohereErrorBody, "/v2/rerank": CohereErrorBody,
+    "/embed": TeiErrorBody, "/": TeiErrorBody, "/info": TeiErrorBody,
+}  # fmt: skip
 
 
 def error_responses(path: str) -> dict[int | str, dict[str, Any]]:
     """Return the errors of a route for its OpenAPI description."""
-    dialect = _DIALECTS.get(path, "openai")
-    changed = _TEI_STATUS if dialect in ("tei", "rerank") else {}
+    body = _BODIES.get(path, OpenAIErrorBody)
+    changed = _TEI_STATUS if issubclass(body, TeiErrorBody) else {}
     statuses = sorted({changed.get(kind, status) for kind, (status, _, _) in _KINDS.items() if kind != "gone"})
-    return {status: {"model": _BODIES[dialect]} for status in statuses}
+    return {status: {"model": body} for status in statuses}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field
 from runnel.records import Hit
 from runnel.request import total_progress
 from runnel.search.finding import locate_sentences
-from runnel.server.context import MAX_TEXTS, Body, InContext, Query, in_thread
+from runnel.server.context import MAX_TEXTS, Body, InContext, Query
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
 from runnel.text.nearest import Change
@@ -172,7 +173,7 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         text = body.text
     else:
         index = context.loaded().expect_index()
-        text = (await in_thread(lambda: index.document(str(body.document)))).text
+        text = (await asyncio.to_thread(index.document, str(body.document))).text
 
     def call(progress: Progress) -> VerifyResponse:
         found = verify_quote(body.quote, text)
