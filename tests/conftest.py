@@ -35,7 +35,6 @@ LONGEST_FILES = (
     "commands/test_resume.py",
     "test_examples.py",
     "tools/test_train_pocket.py",
-    "search/test_folder_real.py",
     "text/documents/test_real_files.py",
 )
 

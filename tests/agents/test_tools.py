@@ -70,13 +70,8 @@ def test_every_place_can_be_read_again(tools):
 
 def test_read_by_lines_and_pages(tools, tmp_path):
     one = read(tools, "a.md", "line", 2, 3)
-    assert (one.text, one.line, one.characters, one.lines, one.pages) == (
-        "\nThe dog barked. It was warm.\n",
-        2,
-        len(TEXT),
-        8,
-        None,
-    )
+    assert one.text == "\nThe dog barked. It was warm.\n"
+    assert (one.line, one.characters, one.lines, one.pages) == (2, len(TEXT), 8, None)
     assert one.complete and one.next_cursor is None
     (tmp_path / "p.txt").write_text("one\fpage two\fthree")
     two = read(tools, "p.txt", "page", 2, 2)
@@ -184,9 +179,7 @@ def test_empty_documents(tools, tmp_path):
 
 
 def test_no_index(tools):
-    with pytest.raises(
-        InputError, match=r"this server has no index; use find on a file, or run `runnel index` and start the server again"
-    ):
+    with pytest.raises(InputError, match="this server has no index"):
         tools.search("dog", 5, 3, None, ignore)
     assert tools.status().index is None and not tools.status().model_loaded
 
@@ -208,9 +201,7 @@ def test_search_and_stored_documents(tmp_path):
     again = read(tools, sentence.file, "character", sentence.start, sentence.end, sha=sentence.sha256)
     assert again.text == sentence.text and again.headings == sentence.headings == ["Dogs"]
     assert tools.verify("the dog barked", best.file, None).places[0].headings == ["Dogs"]
-    assert (
-        "dog barked" in find(tools, "who barked", best.file, 1).sentences[0].text + find(tools, "x", best.file).sentences[0].after
-    )
+    assert "dog barked" in find(tools, "who barked", best.file, 1).sentences[0].text
     assert tools.status().model_loaded
     first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
     assert first.vectors is not None and second is first  # a second question does not read it again
@@ -249,9 +240,8 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
         assert note.endswith("; wait until it is done; this is the index as it was before") and len(other) == 2
     assert names(tools) == ["cats.md"]
     with Index.open(project.place) as other:
-        assert other.delete(
-            [hit.file.removeprefix("index:") for hit in tools.search("cat", 1, 1, None, ignore).documents]
-        ).deleted
+        [hit] = tools.search("cat", 1, 1, None, ignore).documents
+        assert other.delete([hit.file.removeprefix("index:")]).deleted
 
 
 def test_a_full_disk_leaves_the_index_as_it_was_before(tmp_path, full_disk):

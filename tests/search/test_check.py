@@ -48,29 +48,17 @@ def test_what_is_whole_is_not_damaged(store):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (
-            lambda row, rows: (replace(row, text="A" + row.text[1:]), rows),
-            "its text, title, file or metadata is not what was stored",
-        ),
-        (
-            lambda row, rows: (replace(row, metadata={"year": 1}), rows),
-            "its text, title, file or metadata is not what was stored",
-        ),
+        (lambda row, rows: (replace(row, text="A" + row.text[1:]), rows), "not what was stored"),
+        (lambda row, rows: (replace(row, metadata={"year": 1}), rows), "not what was stored"),
         (lambda row, rows: (row, [replace(rows[0], text="b"), *rows[1:]]), "passage 0 is not the text at its place"),
         (lambda row, rows: (row, [replace(rows[0], end=99), *rows[1:]]), "passage 0 is not the text at its place"),
-        (lambda row, rows: (row, rows[1:]), "it has 1 passages up to number 1, and 1 vectors of the whole document"),
-        (lambda row, rows: (row, rows[:-1]), "it has 2 passages up to number 1, and 0 vectors of the whole document"),
-        (lambda row, rows: (row, []), "it has 0 passages up to number -1, and 0 vectors of the whole document"),
+        (lambda row, rows: (row, rows[1:]), "1 passages up to number 1, and 1 vectors"),
+        (lambda row, rows: (row, rows[:-1]), "2 passages up to number 1, and 0 vectors"),
+        (lambda row, rows: (row, []), "0 passages up to number -1, and 0 vectors"),
         (lambda row, rows: (row, [*rows[:-1], replace(rows[-1], end=3)]), "passage -1 is not the text at its place"),
-        (lambda row, rows: (replace(row, blocks="{"), rows), "the places of its pages and headings cannot be read"),
-        (
-            lambda row, rows: (row, [replace(rows[0], vector=2 * rows[0].vector), *rows[1:]]),
-            "the vector of passage 0 has the length 2 instead of 1",
-        ),
-        (
-            lambda row, rows: (row, [*rows[:-1], replace(rows[-1], vector=0 * rows[0].vector)]),
-            "the vector of the whole document has the length 0 instead of 1",
-        ),
+        (lambda row, rows: (replace(row, blocks="{"), rows), "pages and headings"),
+        (lambda row, rows: (row, [replace(rows[0], vector=2 * rows[0].vector), *rows[1:]]), "of passage 0 has the length 2"),
+        (lambda row, rows: (row, [*rows[:-1], replace(rows[-1], vector=0 * rows[0].vector)]), "document has the length 0"),
     ],
 )
 def test_damage_is_found_and_named(store, change, reason):
@@ -92,8 +80,8 @@ def test_lost_rows_are_found_by_the_counts_of_the_commit(store, monkeypatch):
     put(store, RIGHT)
     last = replace(store.last_commit(), documents=2, passages=4)
     monkeypatch.setattr(store, "last_commit", lambda: last)
-    reason = "there are 1 documents and 3 passages, where its last commit has 2 documents and 4 passages"
-    assert check(store) == [Damage(None, reason)]
+    [damage] = check(store)
+    assert damage.document is None and all(part in damage.reason for part in ("1 documents and 3", "2 documents and 4"))
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +102,7 @@ def test_bits_that_have_flipped_on_disk_are_found_by_checks_and_searches(embedde
     with Index.open(place, embedder) as index:
         [damage] = index.check()
         assert damage.document == "dog" and "instead of 1" in damage.reason
-        with pytest.raises(
-            StoreError, match=rf"index is damaged: a vector of document 'dog' .*`runnel index --check --to {place}`"
-        ):
+        with pytest.raises(StoreError, match=rf"a vector of document 'dog' .*--check --to {place}"):
             index.search("the cat")
 
 
@@ -127,9 +113,7 @@ def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypat
         nearest = index.store.nearest
         for score in (1.01, -3e38, float("nan")):
             monkeypatch.setattr(index.store, "nearest", lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)])
-            with pytest.raises(
-                StoreError, match=r"is damaged: a vector of document 'cat' has the cosine .*; run `runnel index --che"
-            ):
+            with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
                 Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {})
 
 

@@ -81,27 +81,19 @@ def test_a_database_of_another_program_is_told(tmp_path):
         LanceStore.open(str(tmp_path / "index"))
 
 
-def test_an_index_that_has_lost_its_list_of_commits_is_not_overwritten(tmp_path):
-    folder = tmp_path / "index"
-    store = LanceStore.create(str(folder), SETTINGS)
-    store.commit([CAT[0]], CAT[1], [])
-    store.close()
-    shutil.rmtree(folder / "commits.lance")
-    with pytest.raises(
-        StoreError, match="index has documents, but its list of commits is lost; restore it from a copy, or remove"
-    ):
-        LanceStore.create(str(folder), SETTINGS)
-
-
-@pytest.mark.parametrize("name", ["documents", "passages"])
-def test_an_index_that_has_lost_a_table_is_told(tmp_path, name):
+@pytest.mark.parametrize("name", ["documents", "passages", "commits"])
+def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(tmp_path, name):
     folder = tmp_path / "index"
     store = LanceStore.create(str(folder), SETTINGS)
     store.commit([CAT[0]], CAT[1], [])
     store.close()
     shutil.rmtree(folder / f"{name}.lance")
-    with pytest.raises(StoreError, match=f"index has lost its {name}; restore it from a copy, or remove"):
+    with pytest.raises(StoreError, match="holds no index" if name == "commits" else f"has lost its {name}; restore it from"):
         LanceStore.open(str(folder))
+    with pytest.raises(
+        StoreError, match="list of commits is lost; restore it" if name == "commits" else "already holds an index"
+    ):
+        LanceStore.create(str(folder), SETTINGS)
 
 
 def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):

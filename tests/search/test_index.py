@@ -91,15 +91,15 @@ def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (Document("cat", "again"), "another document of this call has the id 'cat'; only the first was added"),
-        (Document("a\ud800", "text"), r"document 'a\ud800': its id contains half of a surrogate pair ('\ud800' at character 1)"),
-        (Document("a", "te\udfffxt"), r"document 'a': its text contains half of a surrogate pair ('\udfff' at character 2)"),
-        (Document("a", "text", {"title": "\ud800"}), "document 'a': its title contains half of a surrogate pair"),
-        (Document("a", "text", {"by": ["\ud800"]}), "document 'a': its metadata contains half of a surrogate pair"),
-        (Document("a", "text", {"year": 2**63}), "field 'year' is of type int, which has 64 bits, got 9223372036854775808"),
-        (Document("a", "text", {"year": "x"}), "'year' is of type int, got 'x'"),
-        (Document("a", "text", {"thing": object()}), "metadata that JSON cannot hold"),
-        (Document("a", "text", {1: "b"}), "document 'a': the keys of metadata must be texts, got 1"),
+        (Document("cat", "again"), "'cat'"),
+        (Document("a\ud800", "text"), "id contains half of a surrogate pair"),
+        (Document("a", "te\udfffxt"), "text contains half of a surrogate pair"),
+        (Document("a", "text", {"title": "\ud800"}), "title contains half of a surrogate pair"),
+        (Document("a", "text", {"by": ["\ud800"]}), "metadata contains half of a surrogate pair"),
+        (Document("a", "text", {"year": 2**63}), "9223372036854775808"),
+        (Document("a", "text", {"year": "x"}), "'x'"),
+        (Document("a", "text", {"thing": object()}), "JSON"),
+        (Document("a", "text", {1: "b"}), "keys of metadata"),
     ],
 )
 def test_a_document_that_cannot_be_stored_does_not_stop_the_others(index, caplog, bad, reason):
@@ -148,9 +148,7 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.search("river")[0].id == "river"
     for other in (Embedder(tiny_model(tmp_path / "other", seed=1)), Embedder(embedder.model, truncate_dim=8)):
-        with pytest.raises(
-            StoreError, match=r"made with a former 'tiny' or with other options \(pooling, truncate_dim\), which gave"
-        ):
+        with pytest.raises(StoreError, match="made with a former 'tiny'"):
             Index.open(tmp_path / "index", other)
 
 
@@ -161,70 +159,50 @@ def test_an_index_knows_the_name_of_its_model(tmp_path):
         assert again.search("cardiac muscle")[0].id == "a"
 
 
-def test_bad_input_is_refused(index, embedder, tmp_path):
-    for wrong in ([("a", "text")], [{"id": "a"}]):
-        with pytest.raises(InputError, match=r"expected runnel\.Document objects, got (tuple|dict)"):
-            index.add(wrong)
-    for wrong, what in (("cat", "are 'cat'"), ({"a": "text"}, "are a dict"), (None, "are None")):
-        with pytest.raises(InputError, match=rf"documents {what}; expected a list of runnel\.Document objects"):
-            index.add(wrong)
-    for wrong in ("notes", None):
-        with pytest.raises(InputError, match=f"paths are {wrong!r}; expected a list of paths"):
-            index.add_files(wrong)
-    for wrong in (None, "", 3):
-        for call in (Index.open, lambda place: Index.create(place, embedder)):
-            with pytest.raises(InputError, match=f"the index's place is {wrong!r}; expected a folder or a URI"):
-                call(wrong)
-    with pytest.raises(InputError, match=r"fields are \['year'\]; expected a mapping such as"):
-        Index.create(tmp_path / "no", embedder, fields=["year"])
-    with pytest.raises(InputError, match="passage_tokens is 'x'; expected a whole number from 1"):
-        Index.create(tmp_path / "no", embedder, passage_tokens="x")
-    with pytest.raises(InputError, match="the query is empty"):
-        index.search(" ")
-    with pytest.raises(InputError, match="has no tokens in this model's vocabulary"):
-        index.search("\x00\u202e")
-    with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
-        index.search("cat", top_k=0)
-    with pytest.raises(InputError, match=r"top_k is 2\.5; expected a whole number from 1"):
-        index.search("cat", top_k=2.5)
-    with pytest.raises(InputError, match=r'the filter is \[1\]; expected a mapping such as \{"year": \{">=": 2020\}\}'):
-        index.search("cat", where=[1])
-    with pytest.raises(InputError, match=r"expected several ids, got the text 'cat'; give \['cat'\]"):
-        index.delete("cat")
-    with pytest.raises(InputError, match="cannot filter by 'size'"):
-        index.search("cat", where={"size": 1})
-    with pytest.raises(InputError, match="type 'date'"):
-        Index.create(tmp_path / "other", embedder, fields={"when": "date"})
-    with pytest.raises(StoreError, match="no index at"):
-        Index.open(tmp_path / "missing", embedder)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "part"),
     [
-        ({"dense_weight": float("nan")}, "dense_weight must be a number of at least 0, got nan"),
-        ({"dense_weight": -1}, "dense_weight must be a number of at least 0, got -1"),
-        ({"rerank": -5}, "rerank must be at least 0, and an int, got -5"),
-        ({"read": -1}, "read must be at least 0, and an int, got -1"),
-        ({"read": "all"}, "read must be at least 0, and an int, got 'all'"),
-        ({"rerank": 1.5}, "rerank must be at least 0, and an int, got 1.5"),
-        ({"dense_weight": "x"}, "dense_weight must be a number of at least 0, got 'x'"),
-        ({"sentences": -1}, "sentences must be at least 0, and an int, got -1"),
-        ({"where": {"year": 2**64}}, "field 'year' is of type int, which has 64 bits, got 18446744073709551616"),
-        ({"where": {"year": {}}}, "the condition on 'year' is empty; expected a comparison"),
-        ({"where": {"year": {"<": float("inf")}}}, "field 'year' is of type int, got inf of type float"),
+        (lambda index: index.add([("a", "text")]), "got tuple"),
+        (lambda index: index.add("cat"), "'cat'"),
+        (lambda index: index.add({"a": "text"}), "a dict"),
+        (lambda index: index.add(None), "None"),
+        (lambda index: index.add(documents()[0]), "a list"),
+        (lambda index: index.add_files("notes"), "'notes'"),
+        (lambda index: index.delete("cat"), "['cat']"),
+        (lambda index: index.search(" "), "empty"),
+        (lambda index: index.search("\x00\u202e"), "no tokens"),
+        (lambda index: index.search("cat", top_k=0), "top_k is 0"),
+        (lambda index: index.search("cat", top_k=2.5), "top_k is 2.5"),
+        (lambda index: index.search("cat", where=[1]), "[1]"),
+        (lambda index: index.search("cat", where={"size": 1}), "'size'"),
+        (lambda index: index.search("cat", where={"year": {}}), "'year'"),
+        (lambda index: index.search("cat", dense_weight=float("nan")), "dense_weight"),
+        (lambda index: index.search("cat", dense_weight="x"), "'x'"),
+        (lambda index: index.search("cat", rerank=-5), "rerank"),
+        (lambda index: index.search("cat", read=1.5), "1.5"),
+        (lambda index: index.search("cat", sentences=-1), "sentences"),
     ],
 )
-def test_a_search_with_a_wrong_number_is_refused(index, arguments, message):
+def test_bad_input_is_refused(index, call, part):
     with pytest.raises(InputError) as refused:
-        index.search("cat", **arguments)
-    assert message in str(refused.value)
+        call(index)
+    assert part in str(refused.value)
 
 
-def test_what_is_no_list_of_documents_is_refused(index):
-    for wrong in (None, documents()[0]):
-        with pytest.raises(InputError, match="expected a list of"):
-            index.add(wrong)
+def test_bad_places_and_settings_are_refused(embedder, tmp_path):
+    for wrong in (None, "", 3):
+        for call in (Index.open, lambda place: Index.create(place, embedder)):
+            with pytest.raises(InputError, match=f"place is {wrong!r}"):
+                call(wrong)
+    for options, part in (
+        ({"fields": ["year"]}, "year"),
+        ({"fields": {"when": "date"}}, "date"),
+        ({"passage_tokens": "x"}, "'x'"),
+    ):
+        with pytest.raises(InputError, match=part):
+            Index.create(tmp_path / "no", embedder, **options)
+    with pytest.raises(StoreError, match="no index at"):
+        Index.open(tmp_path / "missing", embedder)
 
 
 def test_documents_without_a_word_that_counts_are_found_by_their_vectors(index):

@@ -8,23 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
-from helpers.stored_documents import SETTINGS
 from programs.killed_writer import text_of
 
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 
 
-def run_and_kill(folder: Path, after: float) -> list[int]:
+def run_and_kill(uri: str, after: float) -> list[int]:
     """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
-    environment = os.environ | PATHS
-    command = [sys.executable, str(PROGRAMS / "killed_writer.py"), str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    command = [sys.executable, str(PROGRAMS / "killed_writer.py"), uri]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | PATHS, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]
         time.sleep(after)
@@ -33,8 +30,8 @@ def run_and_kill(folder: Path, after: float) -> list[int]:
     return [int(line) for line in lines if line.endswith("\n")]
 
 
-def check(folder: Path, acknowledged: int) -> None:
-    store = LanceStore.open(str(folder))
+def check(uri: str, acknowledged: int) -> None:
+    store = LanceStore.open(uri)
     documents = store.documents(list(store.content_hashes()))
     version = max(int(name[1:]) for name in documents) - 2
     assert version in (acknowledged, acknowledged + 1)  # the last commit may be done and not yet told
@@ -48,21 +45,14 @@ def check(folder: Path, acknowledged: int) -> None:
     assert found == {(name, 0) for name in documents}
 
 
-def kill(folder: Path, times: int) -> None:
-    LanceStore.create(str(folder), SETTINGS).close()
-    rng = random.Random(7)
-    last = -1
+@pytest.mark.parametrize(
+    ("kind", "times", "seconds"), [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.slow), ("s3", 2, 1.0)]
+)
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, times, seconds):
+    place, rng, last = place_of(kind), random.Random(7), -1
+    place.create().close()
     for _ in range(times):
-        told = run_and_kill(folder, rng.uniform(0, 0.4))
+        told = run_and_kill(place.uri, rng.uniform(0, seconds))
         assert told and told[0] > last
         last = told[-1]
-        check(folder, last)
-
-
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path):
-    kill(tmp_path / "index", 4)
-
-
-@pytest.mark.slow
-def test_twenty_killed_writers(tmp_path):
-    kill(tmp_path / "index", 20)
+        check(place.uri, last)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,7 +15,6 @@ import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
 from helpers.waiting import GIVE_UP_S
-from programs.killed_writer import text_of
 
 from runnel.errors import StoreError
 from runnel.search.lance import LanceStore
@@ -55,45 +51,7 @@ def content(uri):
     return {name: row.text.split()[1].rstrip(".") for name, row in rows.items()}
 
 
-def program(*arguments, **options):
-    """A test program in a process of its own."""
-    environment = os.environ | PATHS
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, **options)
-
-
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
-def test_the_server_writes_an_object_that_must_not_be_there_once(s3):
-    """Without this the races below would prove nothing."""
-    for i in range(10):
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda _, i=i: s3.put(f"bucket/once{i}", **{"If-None-Match": "*"}), range(4)))
-        assert sorted(answers) == [200, 412, 412, 412]
-
-
-def test_lancedb_makes_versions_that_way(s3, uri):
-    made = []
-    s3.before = lambda key, path: made.append(path)
-    commit(LanceStore.create(uri, SETTINGS), "a", "apples")
-    assert {path.split("/")[3] for path in made} == {"documents.lance", "passages.lance", "commits.lance"}
-    assert all("/_versions/" in path for path in made)
-
-
 # ---- one place, many processes ---------------------------------------------------------------------------------------
-
-
-def test_a_reader_keeps_the_commit_that_it_opened(uri):
-    store = LanceStore.create(uri, SETTINGS)
-    commit(store, "a", "apples")
-    reader = LanceStore.open(uri)
-    commit(store, "b", "bananas", delete=["a"])
-    store.optimize()
-    assert set(reader.content_hashes()) == {"a"} == {one.document for one in reader.nearest(unit(1, 1, 1, 1), 9, [])}
-    assert reader.lexical("bananas", 9, []) == []
-    reader.refresh()
-    assert set(reader.content_hashes()) == {"b"}
 
 
 def test_many_commits_keep_one_number_each(uri, monkeypatch):
@@ -209,60 +167,28 @@ def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch):
     assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
 
 
-def race(uri, attempts):
-    """Two processes at once: what each of them says of its attempts, and the texts that must be there."""
+def test_two_processes_race(uri):
+    """How many commits go in depends on the machine; that all of these are there, and no others, does not."""
     LanceStore.create(uri, SETTINGS)
-    writers = [program(PROGRAMS / "racing_writer.py", uri, name, attempts, stdin=subprocess.PIPE) for name in "xy"]
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | PATHS, "text": True}
+    writers = [subprocess.Popen([sys.executable, PROGRAMS / "racing_writer.py", uri, name, "8"], **options) for name in "xy"]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:
         writer.stdin.write("\n")
         writer.stdin.flush()
     lines = [line.split() for writer in writers for line in writer.communicate(timeout=GIVE_UP_S)[0].splitlines()]
-    assert all(writer.returncode == 0 for writer in writers) and len(lines) == 2 * attempts
+    assert all(writer.returncode == 0 for writer in writers) and len(lines) == 16
     won = sorted((int(number), name, int(i)) for name, i, number in lines if number != "lost")
-    assert len({number for number, *_ in won}) == len(won)
+    assert won and len({number for number, *_ in won}) == len(won)
     there = {}
     for _, name, i in won:
         there[f"{name}{i}"] = f"{name}{i}"
         if i % 3 == 2:
             there.pop(f"{name}{i - 1}", None)
     assert content(uri) == there
-    return len(won), len(lines)
-
-
-def test_two_processes_race(uri):
-    """How many commits go in depends on the machine; that all of these are there, and no others, does not (`race`)."""
-    won, _ = race(uri, 8)
-    assert won
-    before = content(uri)
     commit(LanceStore.open(uri), "z", "alone")
-    assert content(uri) == before | {"z": "alone"}
-
-
-@pytest.mark.slow
-def test_two_processes_race_for_long(uri):
-    won, tried = race(uri, 40)
-    print(f"{won} of {tried} commits went in")
-
-
-def test_a_killed_writer_loses_nothing_that_it_acknowledged(uri):
-    LanceStore.create(uri, SETTINGS)
-    rng = random.Random(7)
-    last = -1
-    for _ in range(2):
-        with program(PROGRAMS / "killed_writer.py", uri) as writer:
-            told = [writer.stdout.readline()]
-            time.sleep(rng.uniform(0, 1))
-            writer.send_signal(signal.SIGKILL)
-            told += writer.stdout.readlines()
-        told = [int(line) for line in told if line.endswith("\n")]
-        assert told and told[0] > last
-        last = told[-1]
-        rows = LanceStore.open(uri).documents([f"d{n}" for n in range(last + 5)])
-        texts = {name: row.text for name, row in rows.items()}
-        assert texts in [{f"d{n}": text_of(n, v) for n in range(v, v + 3)} for v in (last, last + 1)]
-        assert set(content(uri)) == set(texts)
+    assert content(uri) == there | {"z": "alone"}
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -274,7 +200,7 @@ def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monk
     commit(store, "a", "apples")
     s3.stop()
     try:
-        with pytest.raises(StoreError, match=r"s3://bucket/index\d+ cannot be reached; committed documents are safe"):
+        with pytest.raises(StoreError, match=f"{uri} cannot be reached"):
             commit(store, "b", "bananas")
         with pytest.raises(StoreError, match="cannot be reached"):
             LanceStore.open(uri)
@@ -303,31 +229,17 @@ def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
 
 
 def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
-    with pytest.raises(StoreError, match=r"the bucket of s3://nowhere/index does not exist; create it first, or check the name"):
+    with pytest.raises(StoreError, match="bucket of s3://nowhere/index does not exist"):
         LanceStore.create("s3://nowhere/index", SETTINGS)
-    with pytest.raises(StoreError, match=r"s3://bucket/none holds no index; make one with"):
+    with pytest.raises(StoreError, match="s3://bucket/none holds no index"):
         LanceStore.open("s3://bucket/none")
-    with pytest.raises(
-        StoreError, match=r"foo://bucket/x is not a place for an index; give a folder or a URI of s3://, gs:// or az://"
-    ):
+    with pytest.raises(StoreError, match="foo://bucket/x is not a place for an index"):
         LanceStore.open("foo://bucket/x")
     s3.refuse = "InvalidAccessKeyId"
-    with pytest.raises(
-        StoreError, match=r"no access to s3://bucket/index\d+; check the credentials \(for s3://: AWS_ACCESS_KEY_ID"
-    ):
+    with pytest.raises(StoreError, match=f"no access to {uri}; check the credentials"):
         LanceStore.open(uri)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(StoreError, match=r"no access to s3://bucket/index\d+; check the credentials"):
+    with pytest.raises(StoreError, match=f"no access to {uri}; check the credentials"):
         LanceStore.open(uri)
-
-
-def test_other_object_storages_are_handed_to_lancedb(monkeypatch):
-    """These two are not tested further: there is no server for them here."""
-    asked = []
-    monkeypatch.setattr("lancedb.connect", lambda uri, **options: asked.append(uri) or (_ for _ in ()).throw(RuntimeError("x")))
-    for uri in ("gs://bucket/index", "az://container/index"):
-        with pytest.raises(StoreError, match=f"cannot read or write the index at {uri}: x; committed documents are safe"):
-            LanceStore.open(uri)
-    assert asked == ["gs://bucket/index", "az://container/index"]

@@ -81,9 +81,7 @@ def test_sentences_are_remembered_without_being_asked_for(embedder, local):
     assert new_settings(embedder, None, 12, True) == settings  # these say what is so anyhow
     assert set(local.store.memories(list(TEXTS))) == set(TEXTS)
     assert local.check() == []
-    with pytest.raises(
-        InputError, match="tiny encoder reads documents in passages of 12 tokens, got passage_tokens=20; omit passage"
-    ):
+    with pytest.raises(InputError, match="passage_tokens=20"):
         new_settings(embedder, passage_tokens=20)
 
 
@@ -144,15 +142,6 @@ def test_documents_beyond_a_list_have_its_lowest_cosine_and_no_words():
     assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
 
 
-def test_the_rerankers_score_alone_orders_what_another_model_remembers(local, embedder, monkeypatch):
-    """The weights were measured with stored sentences; recurrent models' scores have another scale."""
-    scores = {"d0": 1.0, "d1": 3.0, "d2": 2.0}
-    monkeypatch.setattr(local._pipeline, "_rerank", lambda *_: scores)
-    monkeypatch.setattr(local._pipeline, "_remembers", False)
-    ranks = {hit.id: hit.explanation for hit in local.search(QUERY, top_k=20)}
-    assert [(ranks[name].reranked.rank, ranks[name].relevance) for name in ("d1", "d2", "d0")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
-
-
 def test_an_index_without_memories_is_read(local, embedder, tmp_path):
     plain = replace(new_settings(embedder), remember=False)
     with Index(create_store(tmp_path / "plain", plain), embedder) as made:
@@ -178,7 +167,7 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     trained = Embedder.load(tmp_path / "trained", "float32")
     trained.model.source = "tiny encoder"
     assert np.array_equal(trained.encode(QUERY), vectors)
-    with pytest.raises(StoreError, match="the index was made with a former 'tiny encoder' or with other options"):
+    with pytest.raises(StoreError, match="made with a former 'tiny encoder'"):
         Index.open(tmp_path / "made", trained)
 
 
@@ -194,32 +183,25 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embe
     assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
 
 
-def damage(data: bytes) -> bytes:
-    return data[:-5] + bytes([data[-5] ^ 16]) + data[-4:]
-
-
-@pytest.mark.parametrize("change", [damage, lambda data: data[:40]], ids=["flipped", "cut"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda own, other: own[:-5] + bytes([own[-5] ^ 16]) + own[-4:],
+        lambda own, other: own[:40],
+        lambda own, other: other,
+    ],
+    ids=["flipped", "cut", "of another text"],
+)
 def test_a_damaged_memory_is_damage_of_the_index(index, change):
     rows = index.store.documents(["d5"])
     passages = [row for rows in index.store.scan() for row in rows if row.document == "d5"]
-    memory = index.store.memories(["d5"])["d5"]
-    index.store.commit([replace(rows["d5"], memory=change(memory))], passages, [])
+    memories = index.store.memories(["d4", "d5"])
+    index.store.commit([replace(rows["d5"], memory=change(memories["d5"], memories["d4"]))], passages, [])
     for rerank in (0, 8):
-        with pytest.raises(
-            StoreError, match=r"is damaged: document 'd5': the remembered sentences are .*; run `runnel index --check"
-        ):
+        with pytest.raises(StoreError, match="is damaged: document 'd5'"):
             index.search(QUERY, top_k=20, rerank=rerank)
     [found] = check(index.store)
     assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
-
-
-def test_a_memory_of_another_text_is_damage(local):
-    rows = local.store.documents(["d5"])
-    passages = [row for rows in local.store.scan() for row in rows if row.document == "d5"]
-    local.store.commit([replace(rows["d5"], memory=local.store.memories(["d4"])["d4"])], passages, [])
-    with pytest.raises(StoreError, match="document 'd5': the remembered sentences are"):
-        local.search(QUERY, top_k=20)
-    assert [one.document for one in local.check()] == ["d5"]
 
 
 def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch):

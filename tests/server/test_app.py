@@ -49,7 +49,6 @@ def test_ready_only_after_loading(tiny):
         assert client.get("/health").json() == {"status": "ok"}
         for done in (client.get("/ready"), client.get("/info"), client.post("/v1/embeddings", json={"input": "a"})):
             assert done.status_code == 503 and int(done.headers["retry-after"]) >= 1
-        assert done.json()["error"]["message"] == "the model is being loaded; retry in a few seconds"
         go.set()
         while client.get("/ready").status_code == 503:
             pass
@@ -106,25 +105,13 @@ def test_keys(tiny):
         assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics")] == [200, 200, 200]
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "evil.example:80",
-        "",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "[::1]evil.example",
-        "[::1",
-        "::1",
-    ],
-)
-def test_hosts_of_other_sites(server, host):
-    done = server.get("/v1/models", headers={"host": host})
-    assert done.status_code == 403 and "is not served here; start the server with --allow-host" in done.json()["error"]["message"]
+EVIL = ["", *"evil.example evil.example:80 localhost.evil.example 127.0.0.1.evil.example [::1]evil.example [::1 ::1".split()]
 
 
 def test_hosts_and_origins(server, tiny):
+    for host in EVIL:
+        done = server.get("/v1/models", headers={"host": host})
+        assert done.status_code == 403 and "--allow-host" in done.json()["error"]["message"], host
     for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8675", "192.168.0.7"):
         assert server.get("/v1/models", headers={"host": host}).status_code == 200
         assert server.get("/v1/models", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
@@ -150,30 +137,19 @@ def test_malformed_json(server, path, content):
     assert done.status_code == (422 if path == "/embed" else 400) and set(done.json()) == SHAPES[path]
 
 
-def test_the_place_of_what_is_not_json_is_named(server):
-    done = server.post("/v1/find", content=b'{"query": }', headers={"content-type": "application/json"})
-    assert done.json()["error"]["message"] == "the body is not JSON, at character 10: Expecting value"
-
-
-def test_json_that_is_nested_too_deeply_or_not_text_is_named(server):
-    for content, message in (
-        (b"[" * 100_000, r"JSON is nested deeper than \d,\d{3} levels"),
-        (b'{"query": "\xff"}', "is not JSON.*UTF-8"),
-    ):
-        done = server.post("/v1/find", content=content, headers={"content-type": "application/json"})
-        assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
-
-
-def test_json_other_than_an_object_is_named(server):
-    done = server.post("/v1/find", content=b"[1]", headers={"content-type": "application/json"})
-    assert done.status_code == 400 and done.json()["error"]["message"] == "the body is not a JSON object, {...}"
-
-
-def test_json_of_another_content_type_is_refused(server):
-    """A page of another site can send text/plain without asking first."""
-    done = server.post("/v1/embeddings", content=b'{"input": "a"}', headers={"content-type": "text/plain"})
-    assert done.status_code == 400
-    assert done.json()["error"]["message"] == "the Content-Type is 'text/plain', expected application/json"
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (b'{"query": }', "application/json", "is not JSON, at character 10"),
+        (b"[" * 100_000, "application/json", r"nested deeper than \d,\d{3} levels"),
+        (b'{"query": "\xff"}', "application/json", "is not JSON.*UTF-8"),
+        (b"[1]", "application/json", "is not a JSON object"),
+        (b'{"query": "a"}', "text/plain", "'text/plain'"),  # which a page of another site can send without asking first
+    ],
+)
+def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
+    done = server.post("/v1/find", content=content, headers={"content-type": kind})
+    assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
 
 
 def test_unknown_routes_and_methods(server):
@@ -253,18 +229,10 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
             pass
 
 
-def test_a_body_of_65_mb(server):
-    done = server.post(
-        "/v1/embeddings", content=b'{"input": "' + b"a" * (65 << 20) + b'"}', headers={"content-type": "application/json"}
-    )
-    assert done.status_code == 413 and "67,108,864 bytes" in done.text
-
-
 def test_a_million_documents(server):
     """Refused before they are counted."""
     done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
     assert done.status_code == 413
-    assert done.json()["error"]["message"] == "documents: List should have at most 10000 items after validation, not 1000000"
     assert server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
 
 
@@ -302,9 +270,7 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
         work.left = 9
         assert refusals(client) == dict.fromkeys(BODIES, 429)
         with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as one:
-            with pytest.raises(
-                openai.RateLimitError, match="9 tokens are queued, and with 6 more the limit of 10 would be"
-            ) as error:
+            with pytest.raises(openai.RateLimitError, match=r"9 tokens .* 6 more .* 10") as error:
                 one.embeddings.create(model="tiny", input="a b c d")
             assert error.value.code == "rate_limit_exceeded" and int(error.value.response.headers["retry-after"]) >= 1
         with cohere.ClientV2("none", base_url=str(client.base_url)) as one, pytest.raises(cohere.TooManyRequestsError):

@@ -91,9 +91,7 @@ def test_lone_surrogates_are_refused(server):
 
 
 def test_unknown_model(client):
-    with pytest.raises(
-        openai.NotFoundError, match="the model 'text-embedding-3-small' is not served here; use 'pocket'"
-    ) as error:
+    with pytest.raises(openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'") as error:
         client.embeddings.create(model="text-embedding-3-small", input="a")
     assert error.value.code == "model_not_found" and error.value.param == "model"
 
@@ -116,9 +114,8 @@ def test_a_client_of_tei(server, embedder):
 def test_tei_shape(server, embedder):
     for inputs, texts in (("one", ["one"]), (["one", "two"], ["one", "two"])):
         found = server.post("/embed", json={"inputs": inputs, "truncate": False, "normalize": True}).json()
-        assert (
-            server.post("/embed", json={"inputs": inputs, "truncate": None}).json() == found
-        )  # as clients without an opinion send
+        opinionless = server.post("/embed", json={"inputs": inputs, "truncate": None}).json()
+        assert opinionless == found
         np.testing.assert_allclose(found, embedder.encode(texts), atol=TOLERANCE)
     short = server.post("/embed", json={"inputs": "one", "dimensions": 2}).json()
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2

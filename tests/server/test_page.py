@@ -203,19 +203,15 @@ def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_read(server,
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"", "a.txt is empty"),
-        ("a.txt", b" \n", "a.txt is empty"),
-        (
-            "rows.jsonl",
-            b'{"text": "a"}\n',
-            "rows.jsonl has rows, a document each; index it with runnel index, and search the index",
-        ),
-        ("a.png", b"\x89PNG....", "a.png is an image; read its text by OCR first"),
+        ("a.txt", b"", "empty"),
+        ("a.txt", b" \n", "empty"),
+        ("a.jsonl", b'{"text": "a"}\n', "rows"),
+        ("a.png", b"\x89PNG....", "image"),
     ],
 )
 def test_files_that_are_refused(server, name, data, message):
     response = server.post("/page/files", params={"name": name}, content=data)
-    assert response.status_code == 400 and response.json()["error"]["message"] == message
+    assert response.status_code == 400 and message in response.json()["error"]["message"]
 
 
 def test_reading_a_file_streams_progress_and_reads_it_once(server):

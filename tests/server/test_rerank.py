@@ -115,21 +115,13 @@ def test_rerank_reads_either_shape(server):
     assert [one["text"] for one in raw] == [DOCUMENTS[place] for place in order]
 
 
-BAD = [
-    {"query": "", "documents": ["a"]},
-    {"query": "a", "documents": []},
-    {"query": "a", "documents": [{"text": "b", "other": "c"}]},
-    {"query": "a", "documents": ["b"], "top_n": 0},
-    {"query": "a", "documents": ["b"], "rank_fields": ["title"]},
-    {"query": "a", "documents": ["b"], "relevant_spans": {"mode": "on"}},
-    {"query": "a", "documents": ["b"], "relevant_spans": {"mode": "enabled", "threshold": 2}},
-    {"query": " ", "documents": ["b"]},
-]
-
-
-@pytest.mark.parametrize("body", BAD)
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
-def test_refused(server, path, body):
+@pytest.mark.parametrize(
+    "more", [{"query": " "}, {"documents": [{"text": "b", "other": "c"}]}, {"relevant_spans": {"mode": "on"}}]
+)
+def test_refused(server, path, more):
+    """Generated bodies are in test_schema.py; no schema knows of the first."""
+    body = {"query": "a", "documents": ["b"]} | more
     done = server.post(path, json=body)
     assert done.status_code == (422 if path == "/rerank" else 400), done.text
     assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
@@ -139,11 +131,6 @@ def test_unknown_model(client, server):
     with pytest.raises(cohere.NotFoundError) as error:
         client.rerank(model="rerank-v3.5", query="a", documents=["b"])
     assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
-
-
-def test_too_many_documents(server):
-    done = server.post("/v2/rerank", json={"query": "a", "documents": ["b"] * 10_001})
-    assert done.status_code == 413 and done.json()["message"].startswith("documents: List should have at most 10000 items")
 
 
 def test_messages_name_fields_only(server):

@@ -71,23 +71,10 @@ def test_long_queries(server):
     assert server.post("/v1/find", json={"query": "a " * 10_000, "documents": ["b"]}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"query": "", "documents": ["a"]},
-        {"query": " ", "documents": ["a"]},
-        {"query": "a", "documents": []},
-        {"query": "a", "documents": "text"},
-        {"query": "a", "documents": [1]},
-        {"query": "a", "documents": [{"id": "x"}]},
-        {"query": "a", "documents": ["b"], "top_k": 0},
-        {"query": "a", "documents": ["b"], "top_k": "3"},
-        {"query": "a", "documents": ["b"], "unit": "word"},
-        {"query": "a", "documents": ["b"], "other": 1},
-    ],
-)
-def test_find_refuses(server, body):
-    done = server.post("/v1/find", json=body)
+@pytest.mark.parametrize("more", [{"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}])
+def test_find_refuses(server, more):
+    """Generated bodies are in test_schema.py; no schema knows of the first."""
+    done = server.post("/v1/find", json={"query": "a", "documents": ["b"]} | more)
     assert done.status_code == 400 and done.json()["error"]["message"]
 
 
@@ -138,10 +125,5 @@ def test_verify(server):
     assert server.post("/v1/verify", json={"quote": "zebras graze", "text": TEXTS[0]}).json()["match"] == "absent"
     assert server.post("/v1/verify", json={"quote": "a", "document": "nothing"}).status_code == 404
     assert server.post("/v1/verify", json={"quote": "a", "text": "word " * 2_000_001}).status_code == 413
-    for body in (
-        {"quote": "a"},
-        {"quote": "a", "text": "b", "document": "a"},
-        {"quote": "", "text": "b"},
-        {"quote": " ", "text": "b"},
-    ):
+    for body in ({"quote": "a"}, {"quote": "a", "text": "b", "document": "a"}, {"quote": " ", "text": "b"}):
         assert server.post("/v1/verify", json=body).status_code == 400

@@ -18,6 +18,12 @@ from runnel.server.work import Work
 from runnel.text.documents import reader
 
 LONG = 100_000  # characters
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
 
 
 class Client:
@@ -80,203 +86,168 @@ def idle(work):
     return work.left == 0 and work.running == 0 and work.waiting == 0
 
 
-def test_a_call_returns_its_result_and_tokens(work):
-    async def main():
-        one = work()
-        call = Call("answer")
-        call.go.set()
-        done = await start(one, call, tokens=7)
-        assert (done.value, done.tokens) == ("answer", 7) and idle(one)
-
-    asyncio.run(main())
+async def test_a_call_returns_its_result_and_tokens(work):
+    one = work()
+    call = Call("answer")
+    call.go.set()
+    done = await start(one, call, tokens=7)
+    assert (done.value, done.tokens) == ("answer", 7) and idle(one)
 
 
 @pytest.mark.parametrize("where", ["count", "call"])
-def test_errors_are_the_caller_s(work, where):
-    async def main():
-        one = work()
+async def test_errors_are_the_caller_s(work, where):
+    one = work()
 
-        def fail(*_):
-            raise InputError("no")
+    def fail(*_):
+        raise InputError("no")
 
-        with pytest.raises(InputError, match="no"):
-            await one.run(Client(), 1, *((fail, Call()) if where == "count" else (lambda: 1, fail)))
-        assert idle(one)
-
-    asyncio.run(main())
+    with pytest.raises(InputError, match="no"):
+        await one.run(Client(), 1, *((fail, Call()) if where == "count" else (lambda: 1, fail)))
+    assert idle(one)
 
 
-def test_a_request_with_too_many_tokens(work):
-    async def main():
-        one = work(max_request_tokens=100)
-        with pytest.raises(
-            Refusal, match="the request has 101 tokens, this server reads at most 100 in one; send several"
-        ) as error:
-            await start(one, Call(), tokens=101)
-        assert error.value.kind == "too_long" and idle(one)
-
-    asyncio.run(main())
+async def test_a_request_with_too_many_tokens(work):
+    one = work(max_request_tokens=100)
+    with pytest.raises(Refusal, match="the request has 101 tokens, this server reads at most 100 in one; send several") as error:
+        await start(one, Call(), tokens=101)
+    assert error.value.kind == "too_long" and idle(one)
 
 
-def test_a_full_queue_says_when_to_retry(work):
-    async def main():
-        one = work(max_queue_tokens=1000)
-        first = Call(most=20)
-        running = start(one, first, tokens=900)
-        await until(lambda: one.read == 20)
-        with pytest.raises(Refusal, match=r"tokens are queued, and with 500 more the limit of 1,000 would be exceeded") as error:
-            await start(one, Call(), tokens=500)
-        assert error.value.kind == "busy" and 0 < one.tokens_per_s <= 1000 and int(error.value.headers["Retry-After"]) >= 1
-        one._recent = (100_000, 1000.0)  # 100 per second
-        assert one.retry_after_s(500) == math.ceil((880 + 500 - 1000) / 100)
-        second = Call()
-        second.go.set()
-        await start(one, second, tokens=50)  # a smaller one fits
-        first.go.set()
-        await running
-        third = Call()
-        third.go.set()
-        await start(one, third, tokens=5000)  # larger than the queue, alone
-        assert idle(one)
-
-    asyncio.run(main())
+async def test_a_full_queue_says_when_to_retry(work):
+    one = work(max_queue_tokens=1000)
+    first = Call(most=20)
+    running = start(one, first, tokens=900)
+    await until(lambda: one.read == 20)
+    with pytest.raises(Refusal, match=r"tokens are queued, and with 500 more the limit of 1,000 would be exceeded") as error:
+        await start(one, Call(), tokens=500)
+    assert error.value.kind == "busy" and 0 < one.tokens_per_s <= 1000 and int(error.value.headers["Retry-After"]) >= 1
+    one._recent = (100_000, 1000.0)  # 100 per second
+    assert one.retry_after_s(500) == math.ceil((880 + 500 - 1000) / 100)
+    second = Call()
+    second.go.set()
+    await start(one, second, tokens=50)  # a smaller one fits
+    first.go.set()
+    await running
+    third = Call()
+    third.go.set()
+    await start(one, third, tokens=5000)  # larger than the queue, alone
+    assert idle(one)
 
 
-def test_the_deadline_ends_a_running_call(work):
-    async def main():
-        call, deadline_s = Call(), 0.05
-        while not call.began.is_set():  # a busy machine may not have begun the call when its time is over
-            one = work(deadline_s=deadline_s)
-            with pytest.raises(Refusal, match=f"the request took longer than {deadline_s:g} s; send less text") as error:
-                await start(one, call)
-            assert error.value.kind == "deadline"
-            await until(lambda one=one: idle(one))
-            deadline_s *= 4
-        assert isinstance(call.ended, Cancelled)
-
-    asyncio.run(main())
+async def test_the_deadline_ends_a_running_call(work):
+    call, deadline_s = Call(), 0.05
+    while not call.began.is_set():  # a busy machine may not have begun the call when its time is over
+        one = work(deadline_s=deadline_s)
+        with pytest.raises(Refusal, match=f"the request took longer than {deadline_s:g} s; send less text") as error:
+            await start(one, call)
+        assert error.value.kind == "deadline"
+        await until(lambda one=one: idle(one))
+        deadline_s *= 4
+    assert isinstance(call.ended, Cancelled)
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_client_that_leaves_frees_its_work(work, waits):
-    async def main():
-        one = work()
-        others = [Call() for _ in range(4 * waits)]  # all threads of the lane
-        running = [start(one, call, characters=LONG) for call in others]
-        await until(lambda: all(call.began.is_set() for call in others))
-        client, call = Client(), Call()
-        task = start(one, call, characters=LONG, client=client)
-        await until(lambda: one.waiting == 1 if waits else call.began.is_set())
-        client.gone.set()
-        with pytest.raises(Refusal, match="the client disconnected"):
-            await task
-        for other in others:
-            other.go.set()
-        await asyncio.gather(*running)
-        await until(lambda: idle(one))
-        assert call.began.is_set() != waits
-
-    asyncio.run(main())
+async def test_a_client_that_leaves_frees_its_work(work, waits):
+    one = work()
+    others = [Call() for _ in range(4 * waits)]  # all threads of the lane
+    running = [start(one, call, characters=LONG) for call in others]
+    await until(lambda: all(call.began.is_set() for call in others))
+    client, call = Client(), Call()
+    task = start(one, call, characters=LONG, client=client)
+    await until(lambda: one.waiting == 1 if waits else call.began.is_set())
+    client.gone.set()
+    with pytest.raises(Refusal, match="the client disconnected"):
+        await task
+    for other in others:
+        other.go.set()
+    await asyncio.gather(*running)
+    await until(lambda: idle(one))
+    assert call.began.is_set() != waits
 
 
-def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
+async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
     (tmp_path / "busy.html").write_text("<!-- a page -->busy")
     (tmp_path / "good.html").write_text("<!-- a page -->")
 
-    async def main():
-        one, clients = work(), [Client() for _ in range(3)]
+    one, clients = work(), [Client() for _ in range(3)]
 
-        def parse(client, name):
-            return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text))
+    def parse(client, name):
+        return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text))
 
-        parsing = [parse(client, "busy.html") for client in clients]
-        await until(lambda: one.waiting == 1)
-        good = parse(Client(), "good.html")
-        for client in clients:
-            client.gone.set()
-        assert (await good).startswith("process ")
-        for task in parsing:
-            with pytest.raises(Refusal, match="the client disconnected"):
-                await task
-        await until(lambda: idle(one))
-        late = work(deadline_s=0.2)
-        waiting = [asyncio.create_task(late.parse(Client(), lambda _: time.sleep(1))) for _ in range(3)]
-        for task in waiting:
-            with pytest.raises(Refusal, match=r"longer than 0\.2 s"):
-                await task
-        await until(lambda: idle(late))
-
-    asyncio.run(main())
+    parsing = [parse(client, "busy.html") for client in clients]
+    await until(lambda: one.waiting == 1)
+    good = parse(Client(), "good.html")
+    for client in clients:
+        client.gone.set()
+    assert (await good).startswith("process ")
+    for task in parsing:
+        with pytest.raises(Refusal, match="the client disconnected"):
+            await task
+    await until(lambda: idle(one))
+    late = work(deadline_s=0.2)
+    waiting = [asyncio.create_task(late.parse(Client(), lambda _: time.sleep(1))) for _ in range(3)]
+    for task in waiting:
+        with pytest.raises(Refusal, match=r"longer than 0\.2 s"):
+            await task
+    await until(lambda: idle(late))
 
 
-def test_short_requests_do_not_wait_for_threads_behind_long_ones(work):
-    async def main():
-        one = work()
-        calls = [Call() for _ in range(8)]
-        running = [start(one, call, characters=LONG, tokens=100_000) for call in calls]
-        await until(lambda: one.running == 4 and one.waiting == 4)
-        short = Call("short")
-        short.go.set()
-        assert (await start(one, short)).value == "short" and one.running == 4
-        for call in calls:
-            call.go.set()
-        await asyncio.gather(*running)
-
-    asyncio.run(main())
+async def test_short_requests_do_not_wait_for_threads_behind_long_ones(work):
+    one = work()
+    calls = [Call() for _ in range(8)]
+    running = [start(one, call, characters=LONG, tokens=100_000) for call in calls]
+    await until(lambda: one.running == 4 and one.waiting == 4)
+    short = Call("short")
+    short.go.set()
+    assert (await start(one, short)).value == "short" and one.running == 4
+    for call in calls:
+        call.go.set()
+    await asyncio.gather(*running)
 
 
-def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
-    async def main():
-        one, order = work(), []
-        first = [Call() for _ in range(4)]
-        running = [start(one, call, characters=LONG, tokens=0) for call in first]
-        await until(lambda: one.running == 4)
-        calls = [Call(tokens, order=order) for tokens in (50, 60, 40, 30, 20, 10)]
-        for call in calls:
-            call.go.set()
-            running.append(start(one, call, characters=LONG, tokens=call.result))
-        await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
-        first[0].go.set()
-        await until(lambda: len(order) == len(calls))
-        assert order == [50, 10, 60, 20, 40, 30]
-        for call in first:
-            call.go.set()
-        await asyncio.gather(*running)
-
-    asyncio.run(main())
+async def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
+    one, order = work(), []
+    first = [Call() for _ in range(4)]
+    running = [start(one, call, characters=LONG, tokens=0) for call in first]
+    await until(lambda: one.running == 4)
+    calls = [Call(tokens, order=order) for tokens in (50, 60, 40, 30, 20, 10)]
+    for call in calls:
+        call.go.set()
+        running.append(start(one, call, characters=LONG, tokens=call.result))
+    await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
+    first[0].go.set()
+    await until(lambda: len(order) == len(calls))
+    assert order == [50, 10, 60, 20, 40, 30]
+    for call in first:
+        call.go.set()
+    await asyncio.gather(*running)
 
 
-def test_drain_finishes_requests_and_refuses_new_ones(work):
-    async def main():
-        one = work()
-        calls = [Call(number) for number in range(6)]  # four run, two wait
-        running = [start(one, call, characters=LONG) for call in calls]
-        await until(lambda: one.running == 4)
-        drained = asyncio.create_task(one.drain())
-        await asyncio.sleep(0)
-        with pytest.raises(Refusal, match="the server is stopping"):
-            await start(one, Call())
-        for call in calls:
-            call.go.set()
-        await drained
-        assert [(await task).value for task in running] == list(range(6)) and idle(one)
-
-    asyncio.run(main())
+async def test_drain_finishes_requests_and_refuses_new_ones(work):
+    one = work()
+    calls = [Call(number) for number in range(6)]  # four run, two wait
+    running = [start(one, call, characters=LONG) for call in calls]
+    await until(lambda: one.running == 4)
+    drained = asyncio.create_task(one.drain())
+    await asyncio.sleep(0)
+    with pytest.raises(Refusal, match="the server is stopping"):
+        await start(one, Call())
+    for call in calls:
+        call.go.set()
+    await drained
+    assert [(await task).value for task in running] == list(range(6)) and idle(one)
 
 
-def test_drain_cancels_what_takes_too_long(work):
-    async def main():
-        one = work(drain_s=0.05)
-        calls = [Call() for _ in range(5)]
-        running = [start(one, call, characters=LONG) for call in calls]
-        await until(lambda: one.running == 4)
-        await one.drain()
-        results = await asyncio.gather(*running, return_exceptions=True)
-        assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
-        assert idle(one)
-
-    asyncio.run(main())
+async def test_drain_cancels_what_takes_too_long(work):
+    one = work(drain_s=0.05)
+    calls = [Call() for _ in range(5)]
+    running = [start(one, call, characters=LONG) for call in calls]
+    await until(lambda: one.running == 4)
+    await one.drain()
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
+    assert idle(one)
 
 
 def test_the_measured_speed_forgets(work, monkeypatch):
@@ -298,24 +269,21 @@ def test_the_measured_speed_forgets(work, monkeypatch):
     assert one.tokens_per_s == pytest.approx(10, rel=0.1)
 
 
-def test_a_stopped_request_is_answered_before_its_step_ends(work):
-    async def main():
-        one = work(drain_s=0.01)
-        began, go = threading.Event(), threading.Event()
+async def test_a_stopped_request_is_answered_before_its_step_ends(work):
+    one = work(drain_s=0.01)
+    began, go = threading.Event(), threading.Event()
 
-        def call(progress):
-            began.set()
-            go.wait(GIVE_UP_S)
-            progress(1)
+    def call(progress):
+        began.set()
+        go.wait(GIVE_UP_S)
+        progress(1)
 
-        running = start(one, call)
-        await until(began.is_set)
-        drained = asyncio.create_task(one.drain())
-        with pytest.raises(Refusal, match="the server is stopping"):
-            await running
-        assert not drained.done()  # it waits for the thread
-        go.set()
-        await drained
-        assert idle(one)
-
-    asyncio.run(main())
+    running = start(one, call)
+    await until(began.is_set)
+    drained = asyncio.create_task(one.drain())
+    with pytest.raises(Refusal, match="the server is stopping"):
+        await running
+    assert not drained.done()  # it waits for the thread
+    go.set()
+    await drained
+    assert idle(one)
