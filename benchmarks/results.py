@@ -28,7 +28,7 @@ from runnel.commands.evaluate_retrieval import System as Scored
 from runnel.commands.evaluate_sentences import scorer_of
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
-from runnel.evaluation.metrics import interval, ranked
+from runnel.evaluation.metrics import ranked
 from runnel.evaluation.segments import Reading
 from runnel.evaluation.sentences import Scorer, Units
 from runnel.evaluation.tasks import find_task, read_task
@@ -361,10 +361,20 @@ def _compared(values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequenc
     return {"sets": rows, "hard": hard, "systems": systems}
 
 
+def _interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
+    rng = np.random.default_rng(seed)
+    names, of = sorted(set(sets)), np.array(sets)
+    parts = [difference[of == name] for name in names]
+    drawn = np.mean([p[rng.integers(len(p), size=(4000, len(p)))].mean(1) for p in parts], axis=0)
+    low, high = np.percentile(drawn, [5, 95])
+    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
+
+
 def _cell(names: Sequence[str], found: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean over sets, and its difference from the base."""
     of = [name for name in names for _ in found[name]]
     gain = np.concatenate([np.subtract(found[name], base[name]) for name in names])
-    difference, low, high = interval(of, gain)
+    difference, low, high = _interval(of, gain)
     cell = {"mean": float(np.mean([np.mean(found[name]) for name in names])), "difference": difference, "low": low, "high": high}
     return {name: round(value, 6) for name, value in cell.items()}

@@ -31,7 +31,7 @@ def backbone():
 def test_a_segment_fits_its_budget(backbone):
     for mib in (1, 3, 10):
         found = fit(backbone, mib << 20)
-        assert found.expected_bytes == 4 * found.state_bytes + found.step_bytes <= mib << 20
+        assert 4 * found.state_bytes + found.step_bytes <= mib << 20
         assert found.segment % 64 == 0
         # One more round of tokens would not fit, unless longer is no use.
         more = (found.segment + 64) * backbone.step_bytes_per_token + 4 * found.state_bytes

@@ -38,11 +38,6 @@ class Plan:
     memory_bytes: int  # the budget
     tokens_per_s: float | None = None  # measured on one step; None if the backbone has no weights to run
 
-    @property
-    def expected_bytes(self) -> int:
-        """Expected memory without the weights, rounded up."""
-        return self.step_bytes + _STATES * self.state_bytes
-
     def __str__(self) -> str:
         mib = 2.0**20
         chunk = "" if self.chunk is None else f", chunks of {self.chunk}"

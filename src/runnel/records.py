@@ -146,20 +146,12 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a search of an index ranks a document as it does; the score is the sum of the three parts' scores.
+    """Why a search of an index ranks a document as it does; the score is the sum of the three parts' scores."""
 
-    Attributes:
-        meaning: the document among the nearest vectors.
-        words: among the highest BM25 scores.
-        reranked: among the documents that were reranked.
-        relevance: what orders the reranked documents: the reranker's score, with more of the first stage where sentences are
-            remembered (docs/search.md); None if it was not reranked.
-    """
-
-    meaning: RankPart
-    words: RankPart
+    meaning: RankPart  # among the nearest vectors
+    words: RankPart  # among the highest BM25 scores
     reranked: RankPart
-    relevance: float | None
+    relevance: float | None  # what orders the reranked documents (docs/search.md); None if it was not reranked
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from runnel.errors import InputError, needing
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # of the randomization test and of the bootstrap
-_RESAMPLED = 4000  # of the interval over sets
 _BLOCK = 1 << 22  # numbers in memory at a time
 
 Metrics = Mapping[str, Any]
@@ -130,16 +129,6 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()
     p = (extreme + 1) / (_ROUNDS + 1)
     return Comparison(n, float(np.mean(a)), float(np.mean(b)), float(difference.mean()), low, high, p)
-
-
-def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
-    rng = np.random.default_rng(seed)
-    names, of = sorted(set(sets)), np.array(sets)
-    parts = [difference[of == name] for name in names]
-    drawn = np.mean([p[rng.integers(len(p), size=(_RESAMPLED, len(p)))].mean(1) for p in parts], axis=0)
-    low, high = np.percentile(drawn, [5, 95])
-    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
 
 
 def _library() -> Any:
