@@ -94,7 +94,7 @@ def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
 def test_markers_and_space():
     tokenizer = build("mistral_v3")
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (1, 2, 32768)
-    assert tokenizer.adds_space and tokenizer.streams
+    assert tokenizer.adds_space
 
 
 def test_the_json_is_preferred_and_written(tmp_path):

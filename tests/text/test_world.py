@@ -47,7 +47,7 @@ def test_ids_equal_the_other_implementation(text, oracle):
 def test_known_ids():
     tokenizer = build("rwkv_world")
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (0, 0, 65530)
-    assert tokenizer.streams and not tokenizer.adds_space
+    assert not tokenizer.adds_space
     assert tokenizer.encode("\n\n").ids.tolist() == [261] == [tokenizer.token_id("\n\n")]
     assert tokenizer.encode("\x00").ids.tolist() == [1]
     assert tokenizer.token_id("<|endoftext|>") == 0

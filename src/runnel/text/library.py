@@ -3,7 +3,7 @@
 `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library on the whole
 text. Long texts are cut only at places that the tokenizer's own definition proves safe (`cuts.py`): after a word or closing
 mark before a space, after a letter or digit before a newline or a punctuation mark. Memory is in proportion to the longest
-stretch between two cuts; a tokenizer whose pipeline is not recognized has none (`LibraryTokenizer.streams` is False).
+stretch between two cuts; a tokenizer whose pipeline is not recognized has none.
 
 The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies have "</s>" as a
 piece) give the unknown token instead.
@@ -111,10 +111,6 @@ class LibraryTokenizer(Tokenizer):
     @cached_property
     def adds_space(self) -> bool:  # type: ignore[override]
         return adds_space(json.loads(self._source))
-
-    @property
-    def streams(self) -> bool:
-        return self._cuts is not None
 
     def encode(self, text: str) -> Encoded:
         expect_text(text, "the text")

@@ -77,14 +77,11 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     in `markup` (html, xml); else UTF-16 without a mark if every second byte is NUL; else Windows' Western European encoding
     (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
     """
-    if encoding is not None:
-        return Decoded(_decode(data, encoding, name), encoding)
-    marked = marked_encoding(data)
-    if marked is not None:
-        return Decoded(_decode(data, marked, name), marked)
-    declared = _declared(data) if markup else None
-    if declared is not None and (data.isascii() or not _is_utf8(data)):
-        return Decoded(_decode(data, declared, name), declared)
+    known = encoding or marked_encoding(data)
+    if known is None and markup and (data.isascii() or not _is_utf8(data)):
+        known = _declared(data)
+    if known is not None:
+        return Decoded(_decode(data, known, name), known)
     wide = _wide(data)
     if wide is not None:
         return Decoded(_decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark")

@@ -253,20 +253,14 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceTokens:
-    """The units of a text as ranges of its tokens.
-
-    Attributes:
-        spans: (S, 2) int64 characters; they tile the text.
-        ids: (T,) int32 token ids of the whole text.
-        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none.
-        ends: (S,) int64: the token at which a unit is scored: its last token with a visible character, or its last token
-            if none is visible. Meaningless for a unit without tokens.
-    """
+    """The units of a text as ranges of its tokens."""
 
     text: str
-    spans: np.ndarray
-    ids: np.ndarray
-    bounds: np.ndarray
+    spans: np.ndarray  # (S, 2) int64 characters; they tile the text
+    ids: np.ndarray  # (T,) int32 token ids of the whole text
+    bounds: np.ndarray  # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
+    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its last one if none is visible.
+    # Meaningless for a unit without tokens.
     ends: np.ndarray
 
     @property

@@ -43,17 +43,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rendered:
-    """The ids of a filled template.
+    """The ids of a filled template."""
 
-    Attributes:
-        ids: (n,) int32.
-        slices: the range of each field's ids.
-        cut: how many ids of the fields were cut to fit a budget.
-    """
-
-    ids: np.ndarray
-    slices: dict[str, slice]
-    cut: int = 0
+    ids: np.ndarray  # (n,) int32
+    slices: dict[str, slice]  # the range of each field's ids
+    cut: int = 0  # how many ids of the fields were cut to fit a budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,22 +104,14 @@ class TokenStream(Protocol):
 
 
 class Tokenizer(ABC):
-    """A tokenizer without special tokens, truncation or padding; made by `Tokenizer.load`.
+    """A tokenizer without special tokens, truncation or padding; made by `Tokenizer.load`."""
 
-    Attributes:
-        begin_id, end_id: the markers of a text's start and end, None if the model has none.
-        vocabulary: token -> id of all tokens that can be written as text, including special tokens.
-        vocab_size: one more than the largest id.
-        adds_space: whether the tokenizer itself puts a space before a text.
-        marker_rows: rows of the published embedding tables; ids above the vocabulary and below this may be markers.
-    """
-
-    begin_id: int | None
+    begin_id: int | None  # the markers of a text's start and end, None if the model has none
     end_id: int | None
-    vocabulary: Mapping[str, int]
-    vocab_size: int
-    adds_space: bool
-    marker_rows: ClassVar[int] = 0
+    vocabulary: Mapping[str, int]  # of all tokens that can be written as text, including special tokens
+    vocab_size: int  # one more than the largest id
+    adds_space: bool  # whether the tokenizer itself puts a space before a text
+    marker_rows: ClassVar[int] = 0  # of the published embedding tables; ids above the vocabulary and below this may be markers
 
     @staticmethod
     def load(folder: str | Path, *, begin: Marker = None, end: Marker = None) -> Tokenizer:
@@ -137,11 +129,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer's files for `load`."""
-
-    @property
-    @abstractmethod
-    def streams(self) -> bool:
-        """Whether long texts can be cut, so that they are encoded in bounded memory."""
 
     @abstractmethod
     def encode(self, text: str) -> Encoded:

@@ -66,10 +66,6 @@ class WorldTokenizer(Tokenizer):
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / WORLD_FILE, self._source)
 
-    @property
-    def streams(self) -> bool:
-        return True
-
     def encode(self, text: str) -> Encoded:
         expect_text(text, "the text")
         if len(text) <= _PIECE_CHARS:

@@ -23,7 +23,7 @@ from runnel.text.documents.pdf_page import open_pdf
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
 
-Box = tuple[float, float, float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
@@ -34,30 +34,20 @@ _FOUND = 0.5  # the least share of a part's letters that must be on the page in 
 
 @dataclass(frozen=True, slots=True)
 class PagePart:
-    """A part of a document on one page.
+    """A part of a document on one page."""
 
-    Attributes:
-        page: from 1.
-        before: the text of the page before the part, to tell repetitions apart.
-        text: the part.
-    """
-
-    page: int
-    before: str
+    page: int  # from 1
+    before: str  # the text of the page before the part, to tell repetitions apart
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PagePicture:
-    """A page as a picture in PNG, with a box around each line of a part.
-
-    Attributes:
-        boxes: (left, top, right, bottom) as shares of the picture's width and height; empty if the part was not found.
-    """
+    """A page as a picture in PNG, with a box around each line of a part."""
 
     page: int
     png: bytes
-    boxes: tuple[Box, ...]
+    boxes: tuple[Box, ...]  # as shares of the picture's width and height; empty if the part was not found
 
 
 def page_part(text: str, places: Places, start: int, end: int) -> PagePart | None:

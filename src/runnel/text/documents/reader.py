@@ -173,14 +173,13 @@ class DocumentReader:
         except ScannedPdf as error:
             pages = error.pages
         texts: dict[int, str] = {}
-        failures: dict[int, str] = {}
+        failed: list[str] = []
         for page in pages:
             try:
                 drawn = self._ask("pdf", path, name, part=asdict(PagePart(page, "", "")), pixels=OCR_PIXELS)
                 texts[page] = ocr.read(base64.b64decode(drawn["picture"]["png"]))
             except ReadError as error:
-                failures[page] = str(error)
-        failed = [f"page {page} was not read by the OCR command: {reason}" for page, reason in failures.items()]
+                failed.append(f"page {page} was not read by the OCR command: {error}")
         try:
             read = DocumentText.from_wire(self._ask("pdf", path, name, recognized=texts)["document"])
         except ScannedPdf as error:
@@ -191,15 +190,7 @@ class DocumentReader:
     # ---- the second process ------------------------------------------------------------------------------------------
 
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
-        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the part is on it.
-
-        Args:
-            name: the file's name in messages (default: the path).
-
-        Raises:
-            ReadError: the file is not a PDF, cannot be read, or has no such page.
-            MissingDependency: pypdfium2 or Pillow is not installed.
-        """
+        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the part is on it."""
         name = name or str(path)
         with open_bytes(path) as file:
             kind = recognize(file.read(HEAD_BYTES), name)
@@ -290,15 +281,11 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file or folder that was not read, and why.
-
-    Attributes:
-        error: False for a file of a kind that is not read, if it was found in a folder.
-    """
+    """A file or folder that was not read, and why."""
 
     file: str
     reason: str
-    error: bool = True
+    error: bool = True  # False for a file of a kind that is not read, if it was found in a folder
 
 
 def files_at(
