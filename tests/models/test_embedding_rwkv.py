@@ -14,7 +14,6 @@ from torch import Tensor
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
-from runnel.models.describe import describe_model
 from runnel.models.embedding_rwkv import PROMPTS, TEMPLATES
 from runnel.models.match import Item
 from runnel.training.forward import make_pair
@@ -92,13 +91,6 @@ def test_a_saved_folder_gives_the_same(folder, tmp_path):
     again = load(Reranker, tmp_path)
     np.testing.assert_array_equal(again.score("a cat", DOCUMENTS), reranker.score("a cat", DOCUMENTS))
     assert again.model.fingerprint() == reranker.model.fingerprint()
-
-
-def test_info_describes_both_heads(folder):
-    facts = describe_model(str(folder))
-    assert facts["layout"] == "RWKV-7, EmbeddingRWKV layout" and facts["problem"] is None
-    assert {name: head["kind"] for name, head in facts["heads"].items()} == {"embed": "ResidualVector", "rerank": "StateScore"}
-    assert sorted(facts["files"]) == [EMBEDDER, RERANKER]
 
 
 def test_one_half_does_not_do_the_other_s_job(folder):

@@ -3,16 +3,14 @@
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError
-from runnel.models.heads import PARTS, MatchScore, VectorScore, known, vector_head
+from runnel.models.heads import PARTS, MatchScore, VectorScore, known
 from runnel.models.lexical import FEATURES
-from runnel.request import Result
 
 D = 16
 
@@ -61,24 +59,6 @@ def test_the_calibration_is_a_factor_and_a_summand():
         before = head(*drawn(5))
         head.calibration.copy_(torch.tensor([0.5, -2.0]))
         torch.testing.assert_close(head(*drawn(5)), before * 0.5 - 2)
-
-
-def test_every_part_learns():
-    head = stirred().train()
-    F.log_softmax(head(*drawn(6)), 0)[2].backward()
-    assert all(p.grad is not None and bool(p.grad.any()) for p in head.parameters() if p is not head.out.bias)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "eos", "mean"])
-def test_a_head_asks_for_what_it_pools(pooling):
-    head, ids = vector_head(pooling), np.arange(7)
-    request = head.request(ids, tag="mine")
-    positions, ranges = request.wanted()
-    assert request.tag == "mine" and request.ids is ids
-    assert positions.tolist() == {"cls": [0], "eos": [6], "mean": []}[pooling]
-    assert ranges.tolist() == ([[0, 7]] if pooling == "mean" else [])
-    result = Result(0, hidden=torch.ones(1, D), sums=torch.full((1, D), 6.0), totals=torch.tensor([2.0]))
-    assert head.pooled(result).tolist() == [[3.0 if pooling == "mean" else 1.0] * D]
 
 
 def test_a_head_that_matches_needs_token_features(tmp_path: Path):

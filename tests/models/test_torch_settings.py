@@ -19,34 +19,28 @@ TEXTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "cat"
 Setting = Callable[[], AbstractContextManager[object]]
 
 
-def default(dtype: torch.dtype) -> Setting:
-    @contextmanager
-    def setting() -> Iterator[None]:
-        torch.set_default_dtype(dtype)
-        try:
-            yield
-        finally:
-            assert torch.get_default_dtype() == dtype  # it is still the calling program's
-            torch.set_default_dtype(torch.float32)
-
-    return setting
+@contextmanager
+def default(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        assert torch.get_default_dtype() == dtype  # it is still the calling program's
+        torch.set_default_dtype(torch.float32)
 
 
-def cast(dtype: torch.dtype) -> Setting:
-    @contextmanager
-    def setting() -> Iterator[None]:
-        with torch.autocast("cpu", dtype=dtype):
-            yield
-            assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == dtype
-
-    return setting
+@contextmanager
+def cast(dtype: torch.dtype) -> Iterator[None]:
+    with torch.autocast("cpu", dtype=dtype):
+        yield
+        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == dtype
 
 
-SETTINGS = {
-    "default fp64": default(torch.float64),
-    "default fp16": default(torch.float16),
-    "autocast bf16": cast(torch.bfloat16),
-    "autocast fp16": cast(torch.float16),
+SETTINGS: dict[str, Setting] = {
+    "default fp64": lambda: default(torch.float64),
+    "default fp16": lambda: default(torch.float16),
+    "autocast bf16": lambda: cast(torch.bfloat16),
+    "autocast fp16": lambda: cast(torch.float16),
     "gradients": lambda: torch.set_grad_enabled(True),
     "inference": torch.inference_mode,
 }
@@ -74,7 +68,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_default_is_restored_by_the_last_of_several_threads() -> None:
-    with default(torch.float64)():
+    with default(torch.float64):
         first, second = plain_numbers(), plain_numbers()
         first.__enter__()
         second.__enter__()

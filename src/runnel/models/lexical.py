@@ -105,13 +105,12 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
     ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
     ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
     sentences = len(bounds) - 1
-    query = words(query_ids, table)
-    terms = _terms(query.keys[query.content], query.idf[query.content])
+    query, terms = _asked(query_ids, table)
     sizes = _content_words(ids, table)
     lengths = (sizes[bounds[1:]] - sizes[bounds[:-1]]).astype(np.float64)
     found, where = _find(ids, terms, query, table)
     hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(terms.keys))
-    score, local = _bm25(hits, terms.count, lengths)
+    score, local = bm25(hits, terms.count, lengths)
     static = terms.idf * terms.count / max(float((terms.idf * terms.count).sum()), 1e-9)
     rel = score / max(float(score.max(initial=0.0)), 1e-9)
     inside = np.zeros(len(terms.keys), bool)
@@ -119,7 +118,7 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
     out = np.empty((sentences, FEATURES), np.float32)
     out[:, 0] = score / max(float((local * terms.count).sum()), 1e-9)
     out[:, 1] = rel
-    out[:, 2], out[:, 3] = _shifted(rel)
+    out[:, 2], out[:, 3] = np.append(0.0, rel)[:sentences], np.append(rel, 0.0)[1:]
     out[:, 4] = np.bincount(hits.sentence, static[hits.term], sentences)
     local = local * terms.count / max(float((local * terms.count).sum()), 1e-9)
     out[:, 5] = np.bincount(hits.sentence, local[hits.term], sentences)
@@ -139,8 +138,7 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
 def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> float:
     """Compute BM25 of a document (T,) for a query (Q,) with static idf, which no other document changes, in [0, 1)."""
     ids = np.asarray(ids, dtype=np.int64)
-    query = words(query_ids, table)
-    terms = _terms(query.keys[query.content], query.idf[query.content])
+    query, terms = _asked(query_ids, table)
     if not len(terms.keys):
         return 0.0
     found, _ = _find(ids, terms, query, table)
@@ -190,6 +188,11 @@ def _mixed(code: np.ndarray, place: np.uint64) -> np.ndarray:
         return np.where(code == 0, np.uint64(0), x ^ (x >> np.uint64(33)))
 
 
+def _asked(query_ids: np.ndarray, table: WordTable) -> tuple[Words, Terms]:
+    query = words(query_ids, table)
+    return query, _terms(query.keys[query.content], query.idf[query.content])
+
+
 def _terms(keys: np.ndarray, idf: np.ndarray) -> Terms:
     unique, first, count = np.unique(keys, return_index=True, return_counts=True)
     return Terms(unique, count.astype(np.float64), idf[first].astype(np.float64))
@@ -228,7 +231,7 @@ def _count(sentence: np.ndarray, term: np.ndarray, terms: int) -> Hits:
     return Hits(key[first] // max(terms, 1), key[first] % max(terms, 1), count)
 
 
-def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (S,) BM25 with the document's sentences as the collection, and (n,) idf: 0 for a term that does not occur.
 
     weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
@@ -241,16 +244,19 @@ def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarr
     return np.bincount(hits.sentence, parts, sentences), idf
 
 
-def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size: int) -> np.ndarray:
-    """Return (S,) BM25 over single pieces, including stop words and punctuation, relative to the best sentence."""
-    pieces, weight = np.unique(query_ids, return_counts=True)
-    if not len(pieces):
-        return np.zeros(len(bounds) - 1)
+def piece_hits(ids: np.ndarray, bounds: np.ndarray, pieces: np.ndarray, size: int) -> Hits:
+    """Return the occurrences of sorted pieces of a vocabulary of this size."""
     wanted = np.zeros(size, bool)
     wanted[pieces] = True
     where = np.flatnonzero(wanted[ids])
-    hits = _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
-    score, _ = _bm25(hits, weight.astype(np.float64), np.diff(bounds).astype(np.float64))
+    return _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
+
+
+def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size: int) -> np.ndarray:
+    """Return (S,) BM25 over single pieces, including stop words and punctuation, relative to the best sentence."""
+    pieces, weight = np.unique(query_ids, return_counts=True)
+    hits = piece_hits(ids, bounds, pieces, size)
+    score, _ = bm25(hits, weight.astype(np.float64), np.diff(bounds).astype(np.float64))
     return score / max(float(score.max(initial=0.0)), 1e-9)
 
 
@@ -275,7 +281,7 @@ def _feedback(
     asked = _terms(query.keys, query.idf)
     found, where = _find(ids, asked, query, table)
     hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(asked.keys))
-    score, _ = _bm25(hits, np.ones(len(asked.keys)), lengths)
+    score, _ = bm25(hits, np.ones(len(asked.keys)), lengths)
     score[leading] = 0
     return score / max(float(score.max(initial=0.0)), 1e-9)
 
@@ -305,8 +311,3 @@ def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.n
     inside = where[next_to[hit] + 1] < bounds[first + 1]
     hits = _count(first[inside], pair[hit][inside], len(wanted))
     return np.bincount(hits.sentence, minlength=sentences) / len(wanted)
-
-
-def _shifted(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of the sentence before and of the sentence after; 0 beyond the ends."""
-    return np.append(0.0, x[:-1])[: len(x)], np.append(x[1:], 0.0)[: len(x)]

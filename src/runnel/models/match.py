@@ -5,7 +5,6 @@ T  tokens of a text   D  width of hidden vectors   S  sentences   F  lexical fea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARK_QUERY, MARKS, MatchScore
+from runnel.models.lexical import K1, bm25, piece_hits
 from runnel.request import RangeSums, Request
 from runnel.text.sentences import SentenceTokens
-
-_ROWS = 1 << 12  # sentences whose words are counted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,33 +122,12 @@ class SentenceScores:
 def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
     """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from exact matches.
 
-    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 (k1 0.9, b 0.4) with the sentences of this
+    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 with the sentences of this
     document as the collection, divided by the sum of the query's idf in it.
     """
-    terms, count = np.unique(query_ids), len(bounds) - 1
-    df = np.zeros(len(terms), dtype=np.int64)
-    for _, tf in _term_counts(ids, bounds, terms):
-        df += (tf > 0).sum(axis=0)
-    static, dynamic = idf[terms], np.log1p((count - df + 0.5) / (df + 0.5))
-    lengths = np.diff(bounds).astype(np.float32)
-    norm = 0.9 * (0.6 + 0.4 * lengths / max(float(lengths.mean()), 1.0))
-    features = np.empty((count, 2), dtype=np.float32)
-    for rows, tf in _term_counts(ids, bounds, terms):
-        # Sums, not products of matrices: some BLAS kernels set the flags of an invalid operation, which numpy would report.
-        bm25 = (tf * 1.9 / (tf + norm[rows, None] + 1e-9) * dynamic).sum(axis=1)
-        features[rows, 0] = ((tf > 0) * static).sum(axis=1) / (static.sum() + 1e-6)
-        features[rows, 1] = bm25 / (dynamic.sum() + 1e-6)
-    return features
-
-
-def _term_counts(ids: np.ndarray, bounds: np.ndarray, terms: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield counts of each sorted term in each sentence, (s, len(terms)) float32, up to `_ROWS` sentences at a time."""
-    for first in range(0, len(bounds) - 1, _ROWS):
-        edges = bounds[first : first + _ROWS + 1]
-        tf = np.zeros((len(edges) - 1, len(terms)), dtype=np.float32)
-        part = ids[edges[0] : edges[-1]]
-        where = np.searchsorted(terms, part)
-        where[where == len(terms)] = 0
-        hits = np.flatnonzero(terms[where] == part)
-        np.add.at(tf, (np.searchsorted(edges, hits + edges[0], side="right") - 1, where[hits]), 1.0)
-        yield slice(first, first + len(tf)), tf
+    terms, lengths = np.unique(query_ids), np.diff(bounds).astype(np.float64)
+    hits = piece_hits(ids[bounds[0] : bounds[-1]], bounds - bounds[0], terms, len(idf))
+    score, dynamic = bm25(hits, np.ones(len(terms)), lengths)
+    absent = np.count_nonzero(dynamic == 0) * np.log1p(2 * len(lengths) + 1)
+    share = np.bincount(hits.sentence, idf[terms][hits.term], len(lengths)) / (idf[terms].sum() + 1e-6)
+    return np.stack([share, (K1 + 1) * score / (dynamic.sum() + absent + 1e-6)], axis=1).astype(np.float32)

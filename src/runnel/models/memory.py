@@ -94,24 +94,18 @@ class Memory:
         if not isinstance(block, Path):
             return block
         one = (number, self._digests[number])
-        tensors = read_sealed(lambda: load_file(block), str(block), None if one in self._checked else self._owner(one[1]))
+        tensors = read_sealed(
+            lambda: load_file(block), str(block), None if one in self._checked else f"{self.fingerprint} {one[1]}"
+        )
         self._checked.add(one)
         return tensors
-
-    def _owner(self, digest: str) -> str:
-        """Return whose the block with these documents is: the block of others, or of another model, is refused."""
-        return f"{self.fingerprint} {digest}"
 
     def entries(self) -> list[tuple[str, str]]:
         """Return (id, text) of every document, in order, without reading states."""
         return [pair for names, texts in zip(self._names, self._texts, strict=True) for pair in zip(names, texts, strict=True)]
 
     def select(self, ids: Sequence[str]) -> Memory:
-        """Return a memory of the documents with these ids, in this order. Their states are shared, not copied.
-
-        Raises:
-            InputError: an id is not remembered.
-        """
+        """Return a memory of the documents with these ids, in this order. Their states are shared, not copied."""
         places = {name: (block, row) for block, names in enumerate(self._names) for row, name in enumerate(names)}
         unknown = next((name for name in ids if name not in places), None)
         if unknown is not None:
@@ -186,7 +180,7 @@ class Memory:
         else:
             path = self.folder / f"block-{block:06d}.safetensors"
             with replacing(path) as file:
-                save_file(seal(tensors, self._owner(digest)), file)
+                save_file(seal(tensors, f"{self.fingerprint} {digest}"), file)
             self._blocks[place] = [path]
         self._digests[place] = [digest]
         self._names[place], self._texts[place] = [[d.id for d in documents]], [[d.text or "" for d in documents]]

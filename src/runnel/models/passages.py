@@ -23,7 +23,7 @@ from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import EMPTY, Embedder
-from runnel.models.memory import Piece, piece
+from runnel.models.memory import piece
 from runnel.models.memory_block import Remembered, read_sealed, seal
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
@@ -42,7 +42,7 @@ class ReadDocument:
     tokens: int  # special tokens included
     tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
     saved: bytes | None  # input for `read_documents` to continue after this text; None for documents below `save_from` tokens
-    memory: Piece | None  # in 8 bits: `SentenceVectors.to_bytes` if the backbone reads passages, else as `Reranker.remember`
+    memory: bytes | None  # in 8 bits: `SentenceVectors.to_bytes` if the backbone reads passages, else as `Reranker.remember`
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class _Reading:
     sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
     known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
     saved: bytes | None = None
-    memory: Piece | None = None
+    memory: bytes | None = None
 
 
 def read_documents(
@@ -239,7 +239,7 @@ def _take(embedder: Embedder, result: Result) -> Tensor:
     return pooled[-2]
 
 
-def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> Piece:
+def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> bytes:
     """Make the remembered document from the end state, like the reranker: with the mean from the document's first token on."""
     assert reading.known is not None
     edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])

@@ -25,11 +25,10 @@ from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.match import Item, query_marks
 from runnel.models.memory import Batch, Memory, block_digest, check_precision
 from runnel.models.memory_block import Remembered
-from runnel.models.sentence_vectors import SentenceMemory
-from runnel.models.vector_ranker import VectorRanker
+from runnel.models.sentence_vectors import SentenceMemory, VectorScorer, relevance_features, sentence_tokens
 from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
-from runnel.request import Request, Result
+from runnel.request import Request, Result, total_progress
 
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read, and written to a memory, together
@@ -46,10 +45,10 @@ class Reranker:
         expect_loaded(model, "Reranker")
         self.model = model
         self._head = model.head("rerank")
-        self._vectors = VectorRanker(model) if self._head.stored else None
-        self._template = model.templates["rerank" if self._vectors is None else "document"]
+        self._stored = VectorScorer(model, passages=True) if self._head.stored else None
+        self._template = model.templates["rerank" if self._stored is None else "document"]
         self.document_first = self._template.fields[0] == "document"
-        self.remembers = self._vectors is not None or (self.document_first and model.backbone.recurrent)
+        self.remembers = self._stored is not None or (self.document_first and model.backbone.recurrent)
         self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
         self._room: State | None = None  # allocated by the last ranking from a memory, reused by the next
@@ -101,27 +100,29 @@ class Reranker:
             InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
                 transformer can read.
         """
-        if not isinstance(documents, Memory | SentenceMemory):
-            documents = [text for _, text in _named(documents)]
-        if self._vectors is not None:
-            return self._vectors.score(query, documents, progress, max_tokens)
+        if isinstance(documents, SentenceMemory if self._stored is None else Memory):
+            raise InputError("this memory was made by another model; remember the documents again with this one")
+        given: Any = documents if isinstance(documents, Memory | SentenceMemory) else [text for _, text in _named(documents)]
+        if self._stored is not None:
+            if max_tokens is not None:
+                source = self.model.source
+                raise InputError(f"{source} reads documents of any length, in passages; do not give max_tokens (--max-tokens)")
+            return self._score_stored(self._stored, query, given, progress)
         query_ids = self._template.encode_query(self.model.tokenizer, query)
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0
-        if isinstance(documents, Memory):
-            remembered = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, documents, progress)])
-            return remembered[_first_places([text for _, text in documents.entries()])]
-        if isinstance(documents, SentenceMemory):
-            raise InputError("this memory was made by another model; remember the documents again with this one")
-        texts = list(dict.fromkeys(documents))
+        if isinstance(given, Memory):
+            remembered = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, given, progress)])
+            return remembered[_first_places([text for _, text in given.entries()])]
+        texts = list(dict.fromkeys(given))
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
         full = {text: one.ids for text, one in zip(texts, encoded, strict=True) if len(one)}
-        results = self.model.engine.map(self._from_texts(query_ids, full, Counter(documents), max_tokens), progress)
+        results = self.model.engine.map(self._from_texts(query_ids, full, Counter(given), max_tokens), progress)
         scores = dict.fromkeys(texts, WITHOUT_TOKENS)
         scores |= {text: self._score(result.get()) for text, result in zip(full, results, strict=True)}
         if self.truncated:
             log.warning("%d documents were cut to fit into %s tokens", self.truncated, max_tokens)
-        return np.array([scores[text] for text in documents], dtype=np.float32)
+        return np.array([scores[text] for text in given], dtype=np.float32)
 
     def score_pairs(self, pairs: Iterable[Item]) -> np.ndarray:
         """Return scores float32 (n,) of pairs made by `pair`, for one query or several."""
@@ -157,7 +158,7 @@ class Reranker:
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
         else:
-            pairs = _named(documents)
+            pairs = list(_named(documents))
             scores = self.score(query, [text for _, text in pairs], progress=progress, max_tokens=max_tokens)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in enumerate(order, start=1)]
@@ -184,10 +185,10 @@ class Reranker:
             StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
             StoreBusy: another process is writing to the folder, and it does not hold all the documents yet.
         """
-        if self._vectors is not None:
+        if self._stored is not None:
             if path is not None:
                 raise InputError(f"{self.model.source} remembers documents only in RAM or in an index; do not give a folder")
-            return self._vectors.remember([*_distinct(_named_stream(documents))], progress)
+            return self._remember_stored(self._stored, list(_distinct(_named(documents))), progress)
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
         if not self.document_first:
@@ -197,7 +198,7 @@ class Reranker:
         precision = check_precision(dtype)
         fingerprint = self.model.backbone.fingerprint()
         memory = Memory(precision, fingerprint) if path is None else Memory.at(Path(path), precision, fingerprint)
-        source = _distinct(_named_stream(documents))
+        source = _distinct(_named(documents))
         blocks = 0
         try:
             while batch := list(itertools.islice(source, BLOCK)):
@@ -216,6 +217,32 @@ class Reranker:
         cut = any((mine.max_tokens, mine.max_document_tokens, other.max_tokens, other.max_document_tokens))
         same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
         return self.remembers and same_model and not cut and mine.before("query").parts == other.parts
+
+    # ---- documents read into sentence vectors ----------------------------------------------------------------------------
+
+    def _remember_stored(
+        self, scorer: VectorScorer, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None
+    ) -> SentenceMemory:
+        tokens = sentence_tokens(self.model, scorer.template, (text for _, text in documents))
+        read = scorer.read(tokens, total_progress(progress))
+        return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
+
+    @inference()
+    def _score_stored(
+        self, scorer: VectorScorer, query: str, documents: Any, progress: Callable[[int], None] | None
+    ) -> np.ndarray:
+        """Return the scores of texts or of a memory; equal texts are read once."""
+        if isinstance(documents, SentenceMemory):
+            memory, names = documents, list(documents.documents)
+        else:
+            names = list(documents)
+            memory = self._remember_stored(scorer, [(text, text) for text in dict.fromkeys(names)], progress)
+        if not names:
+            return np.zeros(0, dtype=np.float32)
+        read, words, backbone = scorer.read_query(query), self.model.words, self.model.backbone
+        features = {name: relevance_features(read, one, words, backbone) for name, one in memory.documents.items()}
+        scores: np.ndarray = self._head(torch.from_numpy(np.stack([features[name] for name in names]))).numpy()
+        return np.where([not len(memory.documents[name].ids) for name in names], np.float32(WITHOUT_TOKENS), scores)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -317,7 +344,7 @@ def _first_places(texts: Sequence[str]) -> list[int]:
     return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]
 
 
-def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
+def _named(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
     if not isinstance(documents, Mapping):
         expect_series(documents, "documents", "a list of texts or Documents, or a mapping from ids to texts")
     items: Iterable[tuple[str, Any]]
@@ -335,7 +362,3 @@ def _distinct(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]
             raise InputError(f"two documents have the id {name!r}; an id must name one document")
         seen.add(name)
         yield name, text
-
-
-def _named(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> list[tuple[str, str]]:
-    return list(_named_stream(documents))

@@ -86,7 +86,7 @@ class Scanner:
         ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)[full]
         marks = DocumentMarks(tokens.ids, query_ids, self._idf)[:]
         marks = np.concatenate([np.zeros((start, marks.shape[1]), np.float32), marks])
-        lexical = lexical_features(tokens.ids, np.unique(tokens.bounds), query_ids, self._idf) if full.any() else np.zeros((0, 2))
+        lexical = lexical_features(tokens.ids, np.unique(tokens.bounds), query_ids, self._idf)  # of the full ones
         ranges = np.concatenate([[[place.start, place.stop]], ranges])
         return Item(Request(ids, ends, ranges, marks=marks, tag=lexical.astype(np.float32)), sentences=tokens, labels=labels)
 

@@ -62,25 +62,15 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceVectors:
-    """A remembered document: 384 bytes per sentence and passage and 2 per token, with `pocket`.
-
-    Attributes:
-        text: the document.
-        spans: (S, 2) int64 characters.
-        ids: (T,) int32 token ids of the text.
-        bounds: (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1]).
-        vectors: (S, D) int8; zero for a sentence without a token.
-        scales: (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence.
-        passages: (P, D) int8 and (P,) float32, the same of each passage; None: not stored.
-    """
+    """A remembered document."""
 
     text: str
-    spans: np.ndarray
-    ids: np.ndarray
-    bounds: np.ndarray
-    vectors: np.ndarray
-    scales: np.ndarray
-    passages: tuple[np.ndarray, np.ndarray] | None = None
+    spans: np.ndarray  # (S, 2) int64 characters
+    ids: np.ndarray  # (T,) int32 token ids of the text
+    bounds: np.ndarray  # (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1])
+    vectors: np.ndarray  # (S, D) int8; zero for a sentence without a token
+    scales: np.ndarray  # (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence
+    passages: tuple[np.ndarray, np.ndarray] | None = None  # (P, D) int8 and (P,) float32, the same of each passage
 
     def __len__(self) -> int:
         return len(self.spans)
