@@ -5,8 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from runnel.evaluation.qa.layouts import LAYOUTS
-from runnel.evaluation.qa.sets import SETS, SUITES, Fields
+from runnel.evaluation.qa.suites import SETS, SUITES, Fields
 from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator
 from tests.helpers.qa_files import ATTIC, write_rows
@@ -35,7 +34,7 @@ def test_nine_sets_are_multiple_choice():
 def test_every_suite_has_sets_and_fields():
     """Suites with the fields of a user's file have a function that makes them; no file belongs to two sets."""
     assert {one.suite for one in SETS.values()} == set(SUITES)
-    assert {name for name, suite in SUITES.items() if suite.fields == Fields()} == set(LAYOUTS) - {"InfiniteBench"}
+    assert all(suite.layout is not None for suite in SUITES.values() if suite.fields == Fields())
     assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
 
 

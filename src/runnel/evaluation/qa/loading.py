@@ -15,9 +15,8 @@ from typing import Any, get_args
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
 from runnel.evaluation.qa.json_values import read_values
-from runnel.evaluation.qa.layouts import LAYOUTS, Row
 from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
-from runnel.evaluation.qa.sets import SETS, SUITES, Fields, SetFacts
+from runnel.evaluation.qa.suites import SETS, SUITES, Fields, Row, SetFacts
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 from runnel.training.data import Dropped
 from runnel.training.released import LICENSE
@@ -99,8 +98,8 @@ def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
 def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
     suite, dropped = SUITES[facts.suite], Dropped()
     rows: Iterator[Row] = (_object(row, where) for where, row in _rows(files, facts, dropped))
-    if layout := LAYOUTS.get(facts.suite):
-        rows = layout(rows, facts, dropped, folder)
+    if suite.layout is not None:
+        rows = suite.layout(rows, facts, dropped, folder)
     return _build(facts, rows, suite.fields, suite.license, dropped)
 
 
@@ -166,7 +165,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
 def _point(where: str, key: str, point: object, categories: Mapping[str, str]) -> Row:
     row = _object(point, where)[1]
     units = texts_of(row, "full_text_sentences", where)
-    sentences = tuple(pairwise(accumulate((len(unit) for unit in units), initial=0)))
+    sentences = tuple(pairwise(accumulate(map(len, units), initial=0)))
     category = {"category": categories[key]} if key in categories else {}
     return where, row | {"id": key, "document": "".join(units), "sentences": sentences} | category
 

@@ -1,29 +1,73 @@
-"""Suites whose rows are no plain questions: each function yields rows with the fields of a user's file.
+"""The 41 sets of paper E and the suites that they are from: their files, the names of their rows' values, and their layouts.
 
-"written" are choices that are in the question already. What published files have wrong is counted and left out.
+`sets.tsv` has paper E's name of each set, its suite and task there, its categories, whether it is multiple-choice, and the number
+of its questions. A suite whose rows are no plain questions has a function that makes rows with the fields of a user's file; in
+them "written" are choices that are in the question already. What published files have wrong is counted and left out.
 
-Source: InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval, https://github.com/OpenLMLab/LEval
+Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the multiple-choice sets. The category of
+ELITR_Bench_QA is unreadable in our copy of table 8; it is conversational, as table 7's 707 questions of this category include its
+130. InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval, https://github.com/OpenLMLab/LEval
 (README.md); BAMBOO, https://github.com/RUCAIBox/BAMBOO (datasets, prompt.json); MuLD, https://github.com/ghomasHudson/muld
 (muld.py); ELITR-Bench, https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.resources import files
 from itertools import pairwise, takewhile
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from runnel.errors import InputError, ReadError
-from runnel.evaluation.qa.sets import SetFacts
+from runnel.evaluation.qa.records import Category
 from runnel.text.lines import text_of, texts_of
 from runnel.text.reading import decode, open_bytes
 from runnel.training.data import Dropped
 
 Row = tuple[str, dict[str, Any]]
 """Its place, for messages, and its values."""
+
+
+class Fields(NamedTuple):
+    """The names of a question's values in a row; the defaults are those of a user's file, which layouts make."""
+
+    document: str = "document"
+    question: str = "question"
+    answers: str = "answers"
+    id: str = "id"
+    choices: str = "choices"  # texts, of which some are the answers
+
+
+class SetFacts(NamedTuple):
+    """What is known of a set before it is read; `name` is paper E's or that of a user's file, `points` paper E's questions."""
+
+    name: str
+    suite: str = ""
+    task: str = ""
+    categories: tuple[Category, ...] = ()
+    multiple_choice: bool = False
+    points: int = 0
+
+
+Layout = Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]
+
+
+class Suite(NamedTuple):
+    """A benchmark that sets are from."""
+
+    source: str  # its data set on the hub, or its repository
+    license: str  # of its data, as its authors state it; "" if they state none
+    fields: Fields = Fields()
+    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")  # ends of paths, in any case, without .gz and .zst
+    layout: Layout | None = None  # makes plain questions of rows; the folder holds further files
+    rows: str | None = None  # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an object
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------------------
 
 _MASKED = (
     "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."
@@ -149,11 +193,34 @@ def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
             yield f"{where}, question {one.get('id')}", one | more
 
 
-LAYOUTS: dict[str, Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]] = {
-    "InfiniteBench": _infinitebench,
-    "L-Eval": _leval,
-    "BAMBOO": _bamboo,
-    "MuLD": _muld,
-    "ELITR-Bench": _elitr,
-}
-"""Suite -> what makes plain questions of its rows; the folder holds further files."""
+# ---- the table ---------------------------------------------------------------------------------------------------------
+
+_HUB = "https://huggingface.co/datasets/"
+_CAC = "muld_Character_Archetype_Classification"
+_LONGBENCH, _INFINITE = Fields("context", "input", "answers", "_id"), Fields("context", "input", "answer", "id", "options")
+SUITES = {
+    "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", _LONGBENCH),
+    "InfiniteBench": Suite(f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE, layout=_infinitebench),
+    "L-Eval": Suite(f"{_HUB}L4NLP/LEval", "GPL-3.0", layout=_leval),
+    "LV-Eval": Suite(f"{_HUB}Infinigence/LVEval", "MIT", _LONGBENCH),
+    "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT", files=("{task}.jsonl",), layout=_bamboo),
+    "ELITR-Bench": Suite(
+        "https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",), layout=_elitr, rows="meetings"
+    ),
+    "DocFinQA": Suite(
+        f"{_HUB}kensho/DocFinQA", "MIT", Fields("Context", "Question", "Answer"),
+        ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet"), rows="",
+    ),
+    "MuLD": Suite(
+        f"{_HUB}ghomasHudson/{_CAC}", "", files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet"), layout=_muld
+    ),
+}  # fmt: skip
+
+
+def _facts(name: str, suite: str, task: str, categories: str, choices: str, points: str) -> SetFacts:
+    return SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
+
+
+_LINES = files("runnel.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
+SETS = {row[0]: _facts(*row) for row in csv.reader(_LINES[1:], delimiter="\t")}
+"""Paper E's name -> facts, in the order of its table 8."""
