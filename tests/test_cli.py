@@ -15,20 +15,6 @@ import runnel
 from runnel import cli
 
 
-def test_empty_query(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text("One dog.")
-    done = run("find", " ", "a.txt")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "runnel: error: the query is empty; give the question or the words to look for\n"
-
-
-def test_unknown_model_is_one_line(run, monkeypatch, tmp_path):
-    (tmp_path / "a.txt").write_text("One dog.")
-    done = run("find", "dog", "a.txt", "--model", "no such model")
-    assert done.code == 2 and done.out == ""
-    assert done.err.startswith("runnel: error: unknown model 'no such model'") and done.err.count("\n") == 1
-
-
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
     fake.rerank.rank = lambda *a, **k: 1 / 0
@@ -79,24 +65,6 @@ def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
             done = run(command, typo)
             assert re.findall("--[a-z0-9-]+", done.err.partition("No such option")[2]) == [typo, option]
             assert done.code == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "find q a.txt --plain --json",
-        "search q --words-only --meaning-only",
-        "ask q --in library a.txt",
-        "rerank q a.txt --run r",
-        "evaluate --questions q",
-    ],
-)
-def test_options_that_contradict_each_other_are_wrong_usage_and_no_bug(run, tmp_path, arguments):
-    (tmp_path / "a.txt").write_text("One dog.")
-    cli.bug.clear()
-    done = run(*arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("Usage: ") and not cli.bug.is_set()
 
 
 def test_version(run):

@@ -56,12 +56,6 @@ def test_everything_for_a_program(run, fake, stub, mill):
     assert [one["file"] for one in found["skipped"]] == [str(mill.parent / "missing.txt")]
 
 
-def test_the_context_is_shown_before_the_answer(run, fake, stub, mill):
-    ended = run("ask", QUESTION, mill, "--show-context")
-    assert ended.out.startswith(f"[1] {mill}:1  characters 0-89\n    The river was low.")
-    assert ended.out.count("The river was low.") == 1 and ended.out.endswith('Anna Berg".\n')
-
-
 def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
     (tmp_path / "other.txt").write_text("Nothing of the kind.", encoding="utf-8")
     ended = run("ask", QUESTION, "other.txt")
@@ -86,14 +80,6 @@ def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
     assert run("ask", QUESTION, mill, "--min-score", "98%").code == 0  # the sentence has six of the words
     [asked] = stub.asked
     assert "Anna Berg" in str(asked) and "Bread was dear" not in str(asked)
-
-
-def test_files_of_folders_are_selected(run, fake, stub, mill):
-    mill.with_name("copy.md").write_text(TEXT.replace("Anna", "Olga"), encoding="utf-8")
-    mill.with_name(".gitignore").write_text("*.txt\n")
-    assert "nothing found; the language model was not asked" in run("ask", QUESTION, ".", "--include", "*.txt").err
-    ended = run("ask", QUESTION, ".", "--no-ignore", "--exclude", "*.md", "--json")
-    assert [one["file"] for one in json.loads(ended.out)["excerpts"]] == ["mill.txt"]
 
 
 def test_notes_about_an_answer(run, fake, stub, mill):
@@ -126,34 +112,6 @@ def test_a_budget_leaves_excerpts_out(run, fake, stub, tmp_path):
     assert ended.code == 0 and "runnel: note: 1 excerpt did not fit into" in ended.err
     said = "\n".join(message["content"] for message in stub.asked[0]["messages"])
     assert len(said.split()) <= 260
-
-
-def test_an_answer_cannot_act_on_the_terminal(run, fake, stub, mill):
-    stub.rule = lambda messages: "Anna\x1b[2J Berg [1]"
-    assert run("ask", QUESTION, mill).out.startswith("Anna\ufffd[2J Berg [1]\n")
-
-
-def test_errors(run, fake, stub, mill, monkeypatch):
-    stub.faults.append(401)
-    ended = run("ask", QUESTION, mill)
-    assert ended.code == 2 and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
-    stub.faults.append("truncated")
-    ended = run("ask", QUESTION, mill)
-    assert ended.code == 2 and "the reply ended early, after" in ended.err
-    assert ended.out.startswith("Anna Berg") and ended.out.endswith("\n"), "the error is in a line of its own"
-    assert "there is no .runnel in" in run("ask", QUESTION).err
-    for options, message in (
-        ([mill, "--in", "library"], "PATH cannot be given with --in"),
-        ([mill, "--no-update"], "--no-update is for the project's own index"),
-        (["--in", "library", "--ocr", "x {image}"], "--ocr has no effect on an index, whose files are read already"),
-    ):
-        ended = run("ask", QUESTION, *options)
-        assert ended.code == 2 and message in " ".join(ended.err.replace("│", " ").split())
-    assert "the query comes before the files: runnel ask 'who was it' " in run("ask", mill, "who was it").err
-    monkeypatch.delenv("OPENAI_BASE_URL")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    ended = run("ask", QUESTION, mill)  # nothing of the file is sent anywhere
-    assert ended.code == 2 and "no language model is named: give --llm or $OPENAI_BASE_URL the URL" in ended.err
 
 
 def test_an_index(run, stub, mill, tmp_path):

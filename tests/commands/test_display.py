@@ -10,7 +10,6 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.commands import display
 from runnel.commands.display import Meter, _compiling, note_compiling, print_names, report_bug
-from runnel.errors import CheckpointError, InputError, describe
 
 
 def test_compiling_is_told_once_per_command(capsys, monkeypatch):
@@ -34,12 +33,6 @@ def test_meter_shows_tokens_per_second_once_work_takes_long():
         meter(500, 1000)
         meter(1000, 1000)
     assert "reading" in screen.getvalue() and "1,000 tokens" in screen.getvalue() and "tokens/s" in screen.getvalue()
-
-
-def test_meter_is_silent_for_short_work(capsys):
-    with Meter("reading") as meter:
-        meter.add(10)
-    assert capsys.readouterr().err == ""
 
 
 def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
@@ -74,12 +67,6 @@ def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monk
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_names(names)
     assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
-
-
-def test_error_in_one_line():
-    assert describe(InputError("two\n  lines")) == "two lines"
-    assert describe(FileNotFoundError(2, "No such file or directory", "x.txt")) == "x.txt: No such file or directory"
-    assert describe(CheckpointError("as it is")) == "as it is"
 
 
 def test_a_bug_is_told_with_its_traceback_safely(capsys):

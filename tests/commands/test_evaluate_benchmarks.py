@@ -51,23 +51,9 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_pat
     assert done.out.count("mean") == 1  # nDCG@1 and nDCG@10 are not averaged
 
 
-def test_metrics_of_the_user_are_those_of_all_sets(run, longembed):
-    done = run("evaluate", "bm25", "longembed", "--metrics", "Success@1,MRR", "--json")
-    assert done.code == 0, done.err
-    *_, overall = json.loads(done.out)["means"]
-    assert overall == {"name": "mean", "sets": 2, "metrics": {"Success@1": 0.5, "MRR": 0.5}}
-
-
 def test_generated_passkeys_are_found_by_their_words(run):
     done = run("evaluate", "bm25", "generated:passkey-256", "--json")
     assert done.code == 0, done.err
     ((result,), means) = json.loads(done.out)["results"], json.loads(done.out)["means"]
     assert result["task"] == "passkey-256" and result["queries"] == 50 and result["documents"] == 100
     assert result["metrics"] == {"nDCG@1": 1.0} and means[0]["name"] == "passkey"
-
-
-def test_unknown_sets_and_names_used_twice_are_reported(run, longembed):
-    done = run("evaluate", "bm25", "longembed/needle/needle-257")
-    assert done.code == 1 and "unknown task 'longembed/needle/needle-257'; did you mean longembed/needle/needle-256" in done.err
-    done = run("evaluate", "bm25", "longembed", "longembed/qmsum")
-    assert done.code == 1 and "two tasks are called 'qmsum'" in done.err

@@ -78,13 +78,6 @@ def test_an_incomplete_checkpoint_is_skipped(run, place, caplog):
     assert [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 6]
 
 
-def test_one_checkpoint_is_a_short_curve(run, place):
-    for step in (4, 5):
-        shutil.rmtree(place / "run" / "checkpoints" / f"checkpoint-{step}")
-    done = run("evaluate", "run/checkpoints", "task")
-    assert done.code == 0 and "has one checkpoint; a run with --set train.checkpoints=10 keeps ten" in done.err
-
-
 def test_what_cannot_be_evaluated(run, place):
     done = run("evaluate", "run", "task")
     assert done.code == 1 and "run is a run; evaluate its result, run/model, or its checkpoints, run/checkpoints" in done.err

@@ -56,19 +56,3 @@ def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, tasks)
     )
     done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
     assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["tiny", "mteb:sts", "beir"], 2, "evaluate MTEB's tasks and beir in two commands"),
-        (["tiny", "mteb:sts", "--metrics", "MRR"], 2, "--metrics has no effect on MTEB's tasks"),
-        (["tiny", "mteb:sts", "--segment-tokens", "64"], 2, "--segment-tokens has no effect on MTEB's tasks"),
-        (["bm25", "mteb:sts"], 1, "bm25 cannot be evaluated on MTEB as bm25"),
-        (["tiny", "mteb:sts", "--as", "index"], 1, "is no retrieval task, which an index needs"),
-        (["tiny", "mteb:sts", "--k1", "1"], 2, "--k1 has no effect here"),
-    ],
-)
-def test_bad_arguments(run, tasks, arguments, code, message):
-    done = run("evaluate", *arguments)
-    assert done.code == code and message in " ".join(done.err.replace("│", " ").split())

@@ -122,23 +122,3 @@ def test_the_recipe_of_a_run_is_followed(run, task, model, tmp_path):
     assert scores(tmp_path / "recipe" / "task.trec") == expected["cut"] != expected["whole"]
     done = run("evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
     assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == expected["whole"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["bm25", "task", "--max-tokens", 5], "--max-tokens goes with embedders and rerankers"),
-        (["pocket", "task", "--as", "index", "--segment-tokens", 5], "--segment-tokens goes with embedders and rerankers"),
-        (["pocket", "task", "--as", "rerank", "--max-query-tokens", 5], "--max-query-tokens goes with embedders"),
-        (["pocket", "task", "--stride", 5], "--stride goes with --segment-tokens"),
-        (["pocket", "task", "--aggregate", "sum"], "--aggregate goes with --segment-tokens"),
-    ],
-)
-def test_options_without_effect(run, task, arguments, message):
-    done = run("evaluate", *arguments)
-    assert done.code == 2 and message in " ".join(done.err.replace("│", " ").split())
-
-
-def test_a_stride_that_leaves_out_text(run, task):
-    done = run("evaluate", "pocket", task, "--segment-tokens", 4, "--stride", 5)
-    assert done.code == 1 and "the stride is 5 tokens; expected 1 to 4, the tokens of a segment" in done.err

@@ -4,9 +4,8 @@ import json
 import re
 from pathlib import Path
 
-import docx
 import pytest
-from helpers.document_files import epub, pdf
+from helpers.document_files import pdf
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -74,8 +73,6 @@ def test_find_shows_equal_sentences_once_with_their_places(run, fake, tmp_path):
     shown = run("find", "the dog barked", *names, "-k", 2).out
     assert shown.count("»The dog barked.«") == 1
     assert "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
-    (tmp_path / "d.txt").write_text("The dog barked.\n\n" * 12)
-    assert "\n    also at d.txt:3; d.txt:5; d.txt:7 and 8 more places\n" in run("find", "the dog barked", "d.txt").out
 
 
 def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):
@@ -86,19 +83,6 @@ def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):
     assert best["after"].split() == "The resource is no longer there.".split() and best["before"] == ""
     shown = run("find", "410 gone", "a.txt", "-k", 1, "-c", 0).out
     assert "\n    »10.4.11 410 Gone«\n    The resource is no longer there.\n" in shown and "It will" not in shown
-    (tmp_path / "a.html").write_text("<h1>Is it gone?</h1><h2>Yes: 410 gone!</h2><p>The resource is away. More.</p>")
-    shown = run("find", "yes: 410 gone!", "a.html", "-k", 1, "-c", 0).out
-    assert "\n    »Yes: 410 gone!«\n    The resource is away.\n" in shown
-
-
-def test_find_context_zero_shows_the_sentence_alone(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT)
-    assert "\n    »Nobody knew why the dog barked.«\n" in run("find", "why", "a.txt", "-k", 1, "-c", 0).out
-
-
-def test_find_reads_standard_input(run, fake):
-    done = run("find", "dog", "-", stdin="One dog. One cat.")
-    assert " 1. (standard input):1  characters 0-" in done.out
 
 
 def test_find_takes_a_unit(run, fake, tmp_path):
@@ -112,11 +96,6 @@ def test_find_takes_a_unit(run, fake, tmp_path):
     assert done.code == 2 and "'page' is not one of 'sentence'" in done.err
 
 
-def test_find_neutralises_control_characters(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text("A dog\x1b[31m barked.")
-    assert "\x1b" not in run("find", "dog", "a.txt").out
-
-
 def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text(" \n")
     done = run("find", "dog", "a.txt", "--json")
@@ -125,32 +104,19 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     assert run("find", "dog", "a.txt").out == ""
 
 
-def test_the_most_likely_mistakes_are_explained(run, tmp_path):
-    (tmp_path / "a file.txt").write_text("One dog.")
-    swapped = run("find", "a file.txt", "is it a dog?")
-    assert (swapped.code, swapped.out) == (2, "")
-    assert swapped.err == "runnel: error: the query comes before the files: runnel find 'is it a dog?' 'a file.txt'\n"
-    address = run("find", "dog", "https://example.org/a.pdf")
-    assert address.err == "runnel: error: https://example.org/a.pdf is an address; download it and give the file\n"
-    misspelled = run("find", "dog", "a file.txt", "-m", "poket")
-    assert misspelled.code == 2 and "check the spelling (built-in models: pocket, pocket-mamba2)" in misspelled.err
-    assert run("find", "x" * 5000, "a file.txt", "-m", "poket").code == 2  # no name of a file
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("content", "message"),
     [
-        (lambda p: None, "no file bad.txt"),
-        (lambda p: p.write_bytes(b"\x7fELF\x00\x01\x02" * 50), "binary"),
-        (lambda p: p.write_bytes("Не в UTF-8".encode("koi8-r")), "(?i)utf-8"),
-        (lambda p: p.write_bytes(pdf([["secret"]], encrypted=True)), "encrypted PDF"),
-        (lambda p: p.write_bytes(pdf([[]], image_only=True)), "a scan; run OCR"),
-        (lambda p: p.write_bytes(b"PK\x03\x04 cut off"), "damaged or truncated zip"),
+        (None, "no file bad.txt"),
+        (b"\x7fELF\x00\x01\x02" * 50, "binary"),
+        (pdf([["secret"]], encrypted=True), "encrypted PDF"),
+        (b"PK\x03\x04 cut off", "truncated zip"),
     ],
-    ids=["missing", "binary", "undecodable", "encrypted", "scan", "zip"],
+    ids=["missing", "binary", "encrypted", "zip"],
 )
-def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, make, message):
-    make(tmp_path / "bad.txt")
+def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "bad.txt").write_bytes(content)
     (tmp_path / "good.txt").write_text("One dog.")
     done = run("find", "dog", "bad.txt", "good.txt", "--json")
     found = json.loads(done.out)
@@ -160,14 +126,6 @@ def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, make,
     assert done.err.count("\n") == 1
     assert done.err.startswith("runnel: error: ") and "bad.txt" in done.err
     assert re.search(message, done.err, re.IGNORECASE), done.err
-
-
-def test_find_takes_an_encoding(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_bytes("One café.".encode("latin-1"))
-    done = run("find", "café", "a.txt", "--encoding", "latin-1", "--json")
-    assert json.loads(done.out)["sentences"][0]["text"] == "One café."
-    done = run("find", "café", "a.txt", "--encoding", "latin-99")
-    assert done.code == 2 and "latin-99" in done.err
 
 
 # ---- documents of other kinds ----------------------------------------------------------------------------------------
@@ -189,16 +147,9 @@ def test_find_in_a_pdf_has_page_and_heading(run, fake, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.html", "a.md", "a.epub"])
+@pytest.mark.parametrize("name", ["a.html", "a.md"])
 def test_find_has_the_path_of_headings(run, fake, tmp_path, name):
-    document = docx.Document()
-    for level, heading in ((1, "Animals"), (2, "Dogs")):
-        document.add_heading(heading, level)
-    document.add_paragraph("The dog barked.")
-    document.save(tmp_path / "a.docx")
-    page = "<h1>Animals</h1><h2>Dogs</h2><p>The <b>dog</b> barked.</p>"
-    (tmp_path / "a.html").write_text(page)
-    epub(tmp_path / "a.epub", [page])
+    (tmp_path / "a.html").write_text("<h1>Animals</h1><h2>Dogs</h2><p>The <b>dog</b> barked.</p>")
     (tmp_path / "a.md").write_text("# Animals\n## Dogs\nThe dog barked.\n")
     found = best(run("find", "the dog barked", name, "--json"))
     assert found["text"].strip() == "The dog barked." and found["headings"] == ["Animals", "Dogs"] and found["page"] is None
@@ -207,37 +158,14 @@ def test_find_has_the_path_of_headings(run, fake, tmp_path, name):
     assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
 
 
-def test_find_in_rows_names_them_and_counts_them_together(run, fake, tmp_path):
-    rows = [{"id": "r1", "text": "One cat."}, {"id": "r2", "text": ""}, {"id": "r3", "text": "The dog barked."}]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    done = run("find", "the dog barked", "a.jsonl", "--json")
-    assert best(done)["id"] == "r3" and done.err == ""
-    assert [(f["file"], f["kind"], f["characters"], f["sentences"]) for f in json.loads(done.out)["files"]] == [
-        ("a.jsonl", "jsonl", 23, 2)
-    ]
-    assert run("find", "the dog barked", "a.jsonl", "-k", 1).out.startswith(" 1. a.jsonl, row r3  characters 0-15")
-
-
 def test_find_tells_warnings_and_goes_on(run, fake, tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf([["The dog."], []]))
     (tmp_path / "b.txt").write_bytes(b"A caf\xe9 with a dog.")
     done = run("find", "dog", "a.pdf", "b.txt", "--json")
     first, second = done.err.splitlines()
-    assert done.code == 0 and first == "runnel: note: a.pdf: page 2 without text (1 of 2 pages)"
-    assert second.startswith("runnel: note: b.txt: not valid utf-8 (byte 0xe9 at offset 5, line 1), read as cp1252")
+    assert done.code == 0 and "a.pdf: page 2" in first and "b.txt: not valid utf-8" in second and "cp1252" in second
     assert [len(f["warnings"]) for f in json.loads(done.out)["files"]] == [1, 1]
     assert any("café" in s["text"] for s in json.loads(done.out)["sentences"])
-
-
-def test_find_reads_a_pdf_from_standard_input(run, fake):
-    assert best(run("find", "dog", "-", "--json", stdin=pdf([["A dog."]])))["page"] == 1
-
-
-def test_find_reads_what_it_can_before_a_bad_row(run, fake, tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\nnot json\n')
-    done = run("find", "dog", "a.jsonl", "--json")
-    assert done.code == 2 and "a.jsonl, line 2: not valid JSON" in done.err
-    assert [s["text"] for s in json.loads(done.out)["sentences"]] == ["One dog."]
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose reading fails, which Linux has")
@@ -270,30 +198,8 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
     )
 
 
-def test_a_file_without_rows_is_noted(run, fake, tmp_path):
-    (tmp_path / "a.csv").write_text("id,text\n")
-    done = run("find", "dog", tmp_path / "a.csv")
-    note = "no rows; the first line of a csv or tsv file contains the column names"
-    assert (done.code, done.err) == (1, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")
-
-
 def test_code_keeps_its_lines(run, fake, tmp_path):
     (tmp_path / "a.go").write_text("package dogs\n\nfunc bark(n int) {\n\tfor why := n {\n\t\tdog\n\t}\n}\n")
     shown = run("find", "why dog", "a.go", "-k", 1).out
     assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
     assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown
-
-
-@pytest.mark.parametrize(
-    ("report", "message"),
-    [
-        ("no/r.html", "no: no such directory; create it first"),
-        (".", ".: is a directory; name a file"),
-        ("/dev/stdout", "/dev/stdout: is not a regular file; name another one"),
-    ],
-)
-def test_a_report_that_cannot_be_written_is_reported_before_files_are_read(run, fake, tmp_path, report, message):
-    (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.scan = None
-    done = run("find", "dog", "a.txt", "--html", report)
-    assert (done.code, done.out, done.err) == (2, "", f"runnel: error: {message}\n")

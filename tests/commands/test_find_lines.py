@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import pytest
 from helpers.document_files import pdf
 
-from runnel.commands.display import file_link
 from runnel.commands.find import parse_min_score
 from runnel.errors import InputError
 
@@ -38,11 +37,6 @@ def test_without_a_terminal_each_sentence_is_a_line(run, fake, notes):
     assert (done.code, done.err) == (0, "") and run("find", "the dog barked", "notes/a.txt", "--plain").out == done.out
 
 
-def test_plain_lines_on_a_terminal_if_asked_for(run, fake, notes, terminal):
-    assert run("find", "dog", "notes/a.txt").out.startswith(" 1. notes/a.txt:3  characters ")
-    assert run("find", "dog", "notes/a.txt", "--plain", "-k", 1).out == "notes/a.txt:3:The dog barked all night.\n"
-
-
 def test_the_place_of_a_kind_without_lines(run, fake, tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf([["Nothing."], ["The dog barked."]]))
     (tmp_path / "a.html").write_text("<p>Nothing.</p><p>The dog barked.</p>")
@@ -52,19 +46,6 @@ def test_the_place_of_a_kind_without_lines(run, fake, tmp_path):
     for name, where in names.items():
         assert run("find", "the dog barked", name, "-k", 1).out == f"{name}:{where}:The dog barked.\n"
     assert run("find", "dog", "-", "-k", 1, stdin="One dog.").out == "(standard input):1:One dog.\n"
-
-
-def test_a_line_is_a_line_whatever_the_file_is_called(run, fake, tmp_path):
-    (tmp_path / "x\ny\x1b[2J.txt").write_text("One\x1b[31m dog\nruns.")
-    done = run("find", "dog", "x\ny\x1b[2J.txt")
-    assert done.out == "x y\ufffd[2J.txt:1:One\ufffd[31m dog runs.\n"
-
-
-def test_equal_sentences_of_a_folder_are_one_line_with_their_number(run, fake, notes):
-    done = run("find", "the dog barked all night", "notes", "-k", 1)
-    assert done.out == "notes/a.txt:3:The dog barked all night.  (and 1 more place)\n"
-    (notes / "d.txt").write_text("The dog barked all night.")
-    assert run("find", "the dog barked all night", "notes", "-k", 1).out.endswith("night.  (and 2 more places)\n")
 
 
 def test_jsonl_is_the_sentences_of_json(run, fake, notes):
@@ -91,18 +72,6 @@ def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
     assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--plain", "--json"], "--plain and --json are two forms of output; give one of them"),
-        (["-l", "--jsonl"], "--files-with-matches and --jsonl are two forms"),
-    ],
-)
-def test_one_form_of_output(run, fake, notes, options, message):
-    done = run("find", "dog", "notes", *options)
-    assert done.code == 2 and done.out == "" and message in " ".join(done.err.replace("│", " ").split())
-
-
 # ---- exit codes and scores ------------------------------------------------------------------------------------------
 
 
@@ -112,19 +81,6 @@ def test_exit_codes_are_those_of_grep(run, fake, notes):
     assert run("find", "dog", "notes", "missing.txt").code == 2  # even though there are sentences
     assert run("find", " ", "notes").code == 2
     assert run("find", "dog").code == 2
-
-
-def test_a_bug_is_not_taken_for_nothing_found(run, fake, notes, monkeypatch):
-    monkeypatch.setattr(fake.find, "scan", lambda *arguments, **options: 1 / 0)
-    done = run("find", "dog", "notes")
-    assert done.code == 2 and "ZeroDivisionError" in done.err
-
-
-def test_nothing_found_prints_nothing(run, fake, notes, terminal):
-    for form in ([], ["--plain"], ["-l"], ["--jsonl"]):
-        done = run("find", "dog", "notes/a.txt", "--min-score", "9", *form)
-        assert (done.code, done.err) == (1, "")
-        assert done.out == ("" if form else "0 of 2 sentences (40 characters) in notes/a.txt\n")
 
 
 def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(run, fake, notes, terminal):
@@ -137,9 +93,6 @@ def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(ru
 def test_the_lowest_score(run, fake, notes):
     lines = run("find", "the dog barked", "notes", "--min-score", "2", "--jsonl").out.splitlines()
     assert [json.loads(line)["score"] for line in lines] == [3.0, 2.0]
-    done = run("find", "dog", "notes", "--min-score", "20%")
-    message = "the scores of pocket are not probabilities; give --min-score as a score, e.g. 2"
-    assert (done.code, done.err) == (2, f"runnel: error: {message}\n")
     fake.find.calibrated = True
     assert run("find", "the dog barked", "notes", "--min-score", "90%").out.count("\n") == 1  # a score of 2.197
 
@@ -170,24 +123,10 @@ def test_folders_are_walked_as_git_walks_them(run, fake, notes):
     assert files(run("find", "dog", "notes/draft.txt", "--json")) == ["notes/draft.txt"]  # it is named
 
 
-def test_many_files_of_other_kinds_are_one_note(run, fake, notes):
-    for number in range(4):
-        (notes / f"q{number}.bin").write_bytes(b"\0" * 20)
-    done = run("find", "dog", "notes")
-    names = "notes/p.png, notes/q0.bin, notes/q1.bin and 2 more"
-    assert (done.code, done.err) == (0, f"runnel: note: files of kinds that are not read: {names}\n")
-    done = run("find", "dog", "notes/q0.bin", "notes/a.txt")  # it is named
-    assert done.code == 2 and done.err.startswith("runnel: error: notes/q0.bin is binary")
-
-
 def test_globs_are_expanded_where_the_shell_does_not(run, fake, notes):
     assert files(run("find", "dog", "notes/**/*.txt", "--json")) == ["notes/a.txt", "notes/deep/c.txt"]
-    done = run("find", "dog", "notes/*.rst", "notes/a.txt")
-    assert (done.code, done.err) == (2, "runnel: error: no file matches notes/*.rst; check the pattern, and put it in quotes\n")
     (notes / "x[1].txt").write_text("One dog.")  # a name of a file is not a glob
     assert files(run("find", "dog", "notes/x[1].txt", "--json")) == ["notes/x[1].txt"]
-    done = run("find", "dog", "missing/*.txt")
-    assert done.code == 2 and done.err == "runnel: error: there is no file or folder missing/*.txt; check the name\n"
 
 
 def test_a_file_that_several_paths_lead_to_is_read_once(run, fake, notes):
@@ -196,22 +135,6 @@ def test_a_file_that_several_paths_lead_to_is_read_once(run, fake, notes):
         "notes/b.md",
         "notes/deep/c.txt",
     ]
-
-
-def test_a_folder_without_files_is_noted(run, fake, notes):
-    (notes / "empty").mkdir()
-    done = run("find", "dog", "notes/empty")
-    assert (done.code, done.out, done.err) == (1, "", "runnel: note: notes/empty has no files to read\n")
-    done = run("find", "dog", "notes", "--include", "*.rst")
-    assert (done.code, done.err) == (1, "runnel: note: notes has no files to read\n")
-    done = run("find", "dog", "notes", "--include", "[")
-    assert done.code == 2 and "include has the glob '[', which can match nothing" in done.err
-
-
-def test_empty_files_of_a_folder_are_not_noted(run, fake, notes):
-    (notes / "e.txt").write_text("")
-    assert run("find", "dog", "notes/e.txt").err == "runnel: note: notes/e.txt is empty\n"
-    assert "empty" not in run("find", "dog", "notes").err
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -237,12 +160,6 @@ def test_a_folder_that_may_not_be_read_is_an_error(run, fake, notes, monkeypatch
     done = run("find", "dog", "notes")
     assert done.code == 2 and "notes/a.txt:3" in done.out
     assert done.err.splitlines()[0] == f"runnel: error: {notes}/deep: Permission denied"
-
-
-def test_a_damaged_file_in_a_folder_is_an_error_and_the_others_are_searched(run, fake, notes):
-    (notes / "aa.pdf").write_bytes(b"%PDF-1.4 cut off")
-    done = run("find", "dog", "notes")
-    assert done.code == 2 and "notes/a.txt:3" in done.out and done.err.startswith("runnel: error: notes/aa.pdf: a damaged")
 
 
 # ---- links -----------------------------------------------------------------------------------------------------------
@@ -283,7 +200,3 @@ def test_a_name_cannot_end_a_link_or_begin_another(run, fake, tmp_path, linking)
     [(link, _)] = links(done.out)
     assert re.fullmatch(r"[!-~]+", link) and unquote(link.removeprefix("file://").removesuffix("#L1")) == str(tmp_path / HOSTILE)
     assert done.out.count("\x1b]8;") == 2 and "evil\x1b" not in done.out and "\x07" not in done.out
-
-
-def test_links_of_names_that_are_not_utf_8():
-    assert file_link("/x/caf\udce9 a.txt", line=1) == "file:///x/caf%E9%20a.txt#L1"

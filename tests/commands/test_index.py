@@ -59,27 +59,6 @@ def test_headings_are_shown_with_the_text_below_and_equal_sentences_once(run, tm
     assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
 
 
-def test_files_that_cannot_be_read_are_told_and_the_rest_goes_in(run, folder, caplog):
-    (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
-    done = run("index", "files", "--to", "library")
-    assert done.code == 1 and "2 added, 1 failed" in done.out
-    [told] = [line for line in caplog.messages if "left out" in line]
-    assert told.count("bad.pdf") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("search", "x", "--in", "missing"), "there is no index at missing"),
-        (("index", "missing", "--to", "library"), "no file or folder"),
-        (("index", "files", "--to", "library", "--field", "year"), "expected NAME:TYPE"),
-    ],
-)
-def test_wrong_usage_is_told_in_one_line(run, folder, arguments, message):
-    done = run(*arguments)
-    assert done.code == (2 if arguments[0] == "search" else 1) and message in done.err and done.err.count("\n") == 1
-
-
 def test_remembered_documents_are_reranked(run, folder):
     assert run("index", "files", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
     found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
@@ -139,27 +118,6 @@ def test_an_index_is_made_where_the_making_was_cut_short(run, folder):
     assert run("index", "files", "--to", "cut").code == 0
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("", "the index's place is ''; expected a folder or a URI"),
-        ("files/river.md", "files/river.md is a file; give a new or an empty folder"),
-    ],
-)
-def test_a_place_that_no_index_can_be_at(run, folder, place, message):
-    done = run("index", "files", "--to", place)
-    assert (done.code, done.err) == (1, f"runnel: error: {message}\n")
-
-
-def test_a_folder_of_other_things_is_refused(run, folder):
-    wanted = "is not empty and holds no index; give a new or an empty folder"
-    for command, message in (("index", "files", "--to", "files"), wanted), (("search", "x", "--in", "files"), "holds no index"):
-        done = run(*command)
-        assert done.code == (2 if command[0] == "search" else 1)
-        assert done.err.count("\n") == 1 and f"files {message}" in done.err
-    assert sorted(path.name for path in folder.iterdir()) == ["heart.txt", "river.md"]
-
-
 def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
     (folder / "hostile.html").write_text("<!-- a page -->busy")
@@ -179,12 +137,6 @@ def test_pipes_and_devices_are_named_at_once(run, folder, caplog):
     assert told == [f"left out: {folder / 'pipe'} is a pipe, {NEVER_ENDS}", f"left out: /dev/zero is a device, {NEVER_ENDS}"]
 
 
-def test_more_documents_than_there_are_can_be_asked_for(run, folder):
-    run("index", "files", "--to", "library")
-    done = run("search", "heart", "--in", "library", "-k", 2147483648, "--json")
-    assert done.code == 0 and len(json.loads(done.out)["documents"]) == 2
-
-
 def test_check_names_what_is_damaged(run, folder):
     run("index", "files", "--to", "library")
     done = run("index", "--check", "--to", "library")
@@ -199,9 +151,6 @@ def test_check_names_what_is_damaged(run, folder):
     assert done.out.startswith("library: 1 damaged; restore it from a copy")
     told = json.loads(run("index", "--check", "--to", "library", "--json").out)
     assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "heart.txt")]
-    for more in (("files",), ("--keep-missing",), ("--model", "pocket")):
-        done = run("index", *more, "--check", "--to", "library")
-        assert done.code == 2 and "cannot be given with --check" in done.err
     done = run("index", "--check", "--to", "missing")
     assert done.code == 1 and "there is no index at missing" in done.err
 

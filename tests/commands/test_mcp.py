@@ -1,9 +1,7 @@
 """`runnel mcp`: its options, and SKILL.md, whose commands run as they are written."""
 
-import json
 import re
 import shlex
-import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -49,14 +47,6 @@ def test_the_skill_has_the_format_of_agent_skills(run):
     assert run("mcp", "--skill").out == SKILL
 
 
-def test_the_configurations_in_the_docs_are_accepted(run):
-    blocks = re.findall(r"^```json\n(.*?)^```$", (ROOT / "docs" / "agents.md").read_text(encoding="utf-8"), re.M | re.S)
-    servers = [next(iter(json.loads(block).values()))["runnel"] for block in blocks]
-    assert len(servers) == 2
-    for server in servers:
-        assert server["command"] == "runnel" and run(*server["args"], "--skill").code == 0
-
-
 def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
     assert run("index").code == 0
     servers = []
@@ -78,20 +68,3 @@ def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
     (folder / "new.txt").write_text("A tuple cannot be changed.")
     assert run("mcp", "--no-update").code == 0 and anyio.run(search) == 3
     assert run("mcp").code == 0 and anyio.run(search) == 4
-
-
-def test_options(run, monkeypatch, tmp_path):
-    done = run("mcp", "--root", tmp_path / "missing")
-    assert (done.code, done.err) == (
-        1,
-        f"runnel: error: {tmp_path / 'missing'} is not a folder; name an existing folder as root\n",
-    )
-    assert "--port needs --http" in run("mcp", "--port", 80).err
-    assert "--no-update has no effect with --in" in run("mcp", "--no-update", "--in", "x").err
-    monkeypatch.chdir("/")  # where desktop programs start a server
-    assert run("mcp").err == "runnel: error: the working directory is /, which holds every file; give --root DIR\n"
-    monkeypatch.delitem(sys.modules, "runnel.agents.server", raising=False)
-    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    done = run("mcp")
-    assert done.code == 1 and done.err.startswith("runnel: error: runnel mcp needs the MCP SDK (")
-    assert done.err.endswith('); pip install "runnel[mcp]"\n')

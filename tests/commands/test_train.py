@@ -93,7 +93,6 @@ def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeyp
     ("rows", "batch", "message"),
     [
         ("a,b\n", 2, "p leaves nothing to learn: one document answers all queries, and data.negatives = 0 adds no others; "),
-        ("a,b\na,b\nc,b\n", 2, "one document answers all queries"),
         ("a,b\nc,d\n", 1, "p leaves nothing to learn: train.batch is 1, and data.negatives = 0 adds no others; "),
     ],
 )

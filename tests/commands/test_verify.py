@@ -5,7 +5,6 @@ import sys
 
 import pytest
 from helpers.children import PROGRAMS
-from helpers.document_files import pdf
 
 from runnel.text.documents import reader
 from runnel.text.documents.reader import read_document
@@ -17,12 +16,6 @@ TEXT = "# Animals\n\nThe dog barked\nall night. Nobody knew why.\n\n## Cats\n\nT
 def text(tmp_path):
     (tmp_path / "a.md").write_text(TEXT, encoding="utf-8")
     return "a.md"
-
-
-def test_word_for_word(run, text):
-    done = run("verify", "Nobody knew why.", text)
-    assert (done.code, done.err) == (0, "")
-    assert done.out == "word for word at one place\n 1. a.md:4  characters 37-53\n    Nobody knew why.\n"
 
 
 def test_other_typography(run, text):
@@ -45,11 +38,6 @@ def test_changed_words(run, text):
     ]
 
 
-def test_absent(run, text):
-    done = run("verify", "penguins huddle for warmth", text)
-    assert (done.code, done.out) == (1, "not found; the nearest stretch has 0 % of its words\n")
-
-
 def test_json(run, text, tmp_path):
     (tmp_path / "b.txt").write_text("nothing")
     done = json.loads(run("verify", "no penguins", text, "b.txt", "--json").out)
@@ -67,34 +55,11 @@ def test_json(run, text, tmp_path):
     ]
 
 
-def test_places_in_several_files_and_pages(run, tmp_path):
-    (tmp_path / "a.txt").write_text("A cat ran. The dog barked loudly.")
-    (tmp_path / "b.pdf").write_bytes(pdf([["A first page."], ["Here the dog", "barked, and the dog barked."]]))
-    (tmp_path / "c.jsonl").write_text('{"id": "r1", "text": "nothing"}\n{"id": "r2", "text": "the dog barked"}\n')
-    done = run("verify", "the dog barked", "a.txt", "b.pdf", "c.jsonl")
-    assert done.code == 0
-    shown = [line.split("  ")[0] for line in done.out.splitlines() if not line.startswith("    ")]
-    assert shown == ["word for word at 4 places", " 1. a.txt:1", " 2. b.pdf, page 2", " 3. b.pdf, page 2", " 4. c.jsonl, row r2"]
-
-
-def test_only_the_nearest_of_all_files_is_shown(run, tmp_path):
-    (tmp_path / "a.txt").write_text("The small dog barked all day at cats.")
-    (tmp_path / "b.txt").write_text("The dog barked all night at cats.")
-    (tmp_path / "c.txt").write_text("The dog slept all night at home.")
-    done = json.loads(run("verify", "the dog sang all night at cats", "a.txt", "b.txt", "c.txt", "--json").out)
-    assert [place["file"] for place in done["places"]] == ["b.txt"]
-
-
 def test_the_quote_from_standard_input(run, text):
     assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
     done = run("verify", "-", "-", stdin="x")
     assert done.code == 2 and done.err == "runnel: error: standard input can be the quote or a file, not both\n"
     assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
-
-
-def test_unreadable_files(run, text):
-    done = run("verify", "Nobody knew why.", "missing.txt", text)
-    assert done.code == 2 and "missing.txt" in done.err and done.out.startswith("word for word at one place; 1 file not read\n")
 
 
 def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
@@ -108,14 +73,3 @@ def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
     shown = json.loads(done.out)
     assert done.code == 2 and shown["skipped"][0]["file"] == "missing.txt"
     assert shown["match"] is shown["word_for_word"] is shown["similarity"] is None
-
-
-def test_an_empty_quote(run, text):
-    done = run("verify", " ", text)
-    assert (done.code, done.err) == (2, "runnel: error: the quote is empty; give the words to verify\n")
-
-
-def test_control_characters_are_not_printed(run, tmp_path):
-    (tmp_path / "a.txt").write_text("Red \x1b[31malert\x1b[0m now. Calm again.")
-    shown = run("verify", "Red \x1b[31malert\x1b[0m now.", "a.txt").out
-    assert "\x1b" not in shown and "Red \ufffd[31malert" in shown

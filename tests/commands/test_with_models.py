@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,23 +113,6 @@ def test_rerank(run, model, corpus, tmp_path):
     np.testing.assert_allclose([float(line[4]) for line in lines], [score for *_, score in expected], atol=1e-3)
     done = run("rerank", "cat clause", "corpus.tsv", "--model", model, "--json")
     assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
-
-
-@pytest.mark.parametrize("command", [["find", "cat", "x.txt"], ["embed", "x.txt", "--to", "y.npy"], ["info"]], ids=lambda c: c[0])
-def test_unknown_model_is_told_in_one_line(run, tmp_path, command):
-    (tmp_path / "x.txt").write_text("a cat")
-    done = run(*command, *(["--model"] if command[0] != "info" else []), "no such model")
-    assert done.code == (2 if command[0] == "find" else 1) and done.out == "" and done.err.count("\n") == 1
-    assert done.err.startswith("runnel: error: ") and "'no such model'" in done.err
-
-
-def test_damaged_model_is_told_in_one_line(run, model, tmp_path):
-    (tmp_path / "damaged").mkdir()
-    for file in Path(model).iterdir():
-        data = file.read_bytes()
-        (tmp_path / "damaged" / file.name).write_bytes(data[: len(data) // 2] if file.suffix == ".safetensors" else data)
-    done = run("info", "damaged")
-    assert done.code == 1 and "model.safetensors" in done.err and done.err.count("\n") == 1
 
 
 def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):

@@ -107,8 +107,8 @@ class FakeEmbedder:
 
     dimension = 3
 
-    def __init__(self, stop_after: int | None = None, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.model, self.stop_after, self.error = fake_model(), stop_after, error
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.model, self.stop_after = fake_model(), stop_after
         self.seen: list[str] = []
         self.options: list[tuple[str | None, int | None]] = []
 
@@ -125,7 +125,7 @@ class FakeEmbedder:
     def encode_rows(self, rows: Iterable[Words], progress: Callable[[int], object]) -> Iterator[np.ndarray]:
         for row in rows:
             if len(self.seen) == self.stop_after:
-                raise self.error
+                raise KeyboardInterrupt
             self.seen.append(row.text)
             progress(len(row))
             yield np.array([len(row.text), len(row), 0.1], dtype=np.float32)

@@ -35,7 +35,7 @@ class ToyEmbedder:
     dimension = 4
 
     def __init__(self, stop_after: int | None = None, stop_at_query: bool = False) -> None:
-        self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={})
+        self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={}, backbone=SimpleNamespace(longest_text=None))
         self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
 
     def text_limit(self, max_tokens: int | None) -> int | None:

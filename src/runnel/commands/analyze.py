@@ -1,7 +1,4 @@
-"""`runnel analyze`: what several results say together: one table, one plot, and json.
-
-The results of one name are repeats (seeds): their mean is shown with its spread.
-"""
+"""`runnel analyze`: what several results say together: one table, one plot, and json."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """`runnel evaluate`: how good a model, a run or an index is, on judged tasks or on your own questions.
 
-This file has the options and decides between the three: tasks (`evaluate_tasks.py`), questions (`evaluate_questions.py`), and a
-comparison of results (`evaluate_results.py`).
+This file has the options; the work is in `evaluate_tasks.py`, `evaluate_questions.py` and `evaluate_results.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,8 +14,9 @@ import typer
 
 from runnel.commands.display import print_json
 from runnel.commands.evaluate_results import compare_folders, results_folder, save
-from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse
+from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse, refuse_others
 
+_FOR_QUESTIONS = ("what", "--top-k", "--sweep", "--in", "--out", "--weight", "--rerank", "--json")
 What = Annotated[
     list[str] | None,
     typer.Argument(
@@ -99,6 +99,7 @@ class QuestionOptions:
 
 
 def evaluate(
+    usage: typer.Context,
     what: What = None,
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
@@ -128,14 +129,17 @@ def evaluate(
 
     Interrupted work resumes when you repeat the command.
     """
-    ranking = {"--as": how, "--dtype": dtype != "auto", **given_options(task, bm25, prompts, reading, evidence)}
-    weighed = {"--weight": search.dense_weight is not None, "--rerank": search.rerank is not None}
-    _check_usage(what, own, compare, ranking, {"--in": place, "--out": out, **weighed})
     if compare is not None:
+        refuse_others(usage, "--compare", ["--json"])
         return compare_folders(*compare, as_json=as_json)
     model, *tasks = what or [""]
     if own.questions is not None:
-        return _ask(own, str(place), model or None, given(**asdict(search)), out, as_json=as_json)
+        refuse_others(usage, "--questions", _FOR_QUESTIONS)
+        refuse({"TASK": tasks}, "has no effect with --questions")
+        return _ask(own, place, model or None, given(**asdict(search)), out, as_json=as_json)
+    refuse(given_options(own), "goes with --questions")
+    if not tasks:
+        raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
     if place is not None:
         refuse({"--as": how != "index" and how, "--corpus": task.corpus}, "has no effect with --in, which has the documents")
         how = "index"
@@ -160,30 +164,12 @@ def evaluate(
     return evaluate_tasks(system, judged, out, as_json=as_json)
 
 
-def _check_usage(
-    what: Sequence[str] | None,
-    own: QuestionOptions,
-    compare: tuple[str, str] | None,
-    ranking: Mapping[str, object],
-    searching: Mapping[str, object],
-) -> None:
-    """Raise a usage error unless the arguments are those of tasks, of questions or of a comparison."""
-    if compare is not None:
-        refuse({"MODEL": what, **ranking, **searching, **given_options(own)}, "has no effect with --compare")
-    elif own.questions is not None:
-        refuse({"TASK": (what or [])[1:], **ranking}, "has no effect with --questions")
-        if searching["--in"] is None:
-            raise typer.BadParameter("--questions needs the index to search: --in DIR")
-    else:
-        refuse(given_options(own), "goes with --questions")
-        if len(what or []) < 2:
-            raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
-
-
 def _ask(
-    own: QuestionOptions, place: str, model: str | None, search: Mapping[str, float], out: str | None, *, as_json: bool
+    own: QuestionOptions, place: str | None, model: str | None, search: Mapping[str, float], out: str | None, *, as_json: bool
 ) -> int:
     """Evaluate an index on the user's own questions."""
+    if place is None:
+        raise typer.BadParameter("--questions needs the index to search: --in DIR")
     from runnel.commands import evaluate_questions
 
     with results_folder(out) as folder:

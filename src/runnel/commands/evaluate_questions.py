@@ -1,8 +1,4 @@
-"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use.
-
-The answers are written question by question to FOLDER/TASK.answers.jsonl, and the ranks of a sweep to FOLDER/TASK.sweep.jsonl;
-interrupted work resumes.
-"""
+"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use."""
 
 from __future__ import annotations
 
@@ -41,7 +37,9 @@ def measure(
     targets = own.locate(questions, index)
 
     def row_of(question: Question) -> Mapping[str, object]:
-        return _row(own.ask(question, targets[question.id], index, top_k, options))
+        answer = asdict(own.ask(question, targets[question.id], index, top_k, options))
+        del answer["question"]
+        return answer | {"id": question.id}
 
     asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
     answered = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
@@ -63,10 +61,6 @@ def measure(
         result["settings"] = [_setting(one) for one in weighed]
         result["advice"] = advice(weighed, place, model)
     return result, {answer.question.id: answer.values() for answer in answers}
-
-
-def _row(answer: AnsweredQuestion) -> dict[str, object]:
-    return {name: value for name, value in asdict(answer).items() if name != "question"} | {"id": answer.question.id}
 
 
 def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:

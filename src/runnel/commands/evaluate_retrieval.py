@@ -1,7 +1,4 @@
-"""Retrieval tasks of `runnel evaluate`: search or rerank, write the run, measure it.
-
-A run is written query by query to FOLDER/TASK.trec; interrupted work resumes. The metrics are computed from the run as written.
-"""
+"""Retrieval tasks of `runnel evaluate`: search or rerank, write the run query by query, measure it as written."""
 
 from __future__ import annotations
 
@@ -130,7 +127,11 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     settings |= system.reading.settings()
     candidates: dict[str, list[str]] = {}
     if system.how == "rerank":
-        path = Path(system.candidates) if system.candidates else _write_bm25(task, system, folder)
+        if system.candidates:
+            path = Path(system.candidates)
+        else:
+            by_words = replace(system, model="bm25", how="bm25", reading=Reading())
+            path = _write_run(task, by_words, folder, f"{task.source.name}.bm25.trec")
         run = read_run_of(path, task) if system.candidates else read_scores(path)
         candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
         settings["candidates"] = file_digest(str(path))
@@ -171,11 +172,6 @@ def _rank_segments(
     with appending(part) as append:
         append(b"".join(lines_of(query, reading.combine(found)) for query, found in read_scores(segments.path).items()))
     finish_run(output, {"count": len(candidates)})
-
-
-def _write_bm25(task: Task, system: System, folder: Path) -> Path:
-    """Write what a reranker is to order."""
-    return _write_run(task, replace(system, model="bm25", how="bm25", reading=Reading()), folder, f"{task.source.name}.bm25.trec")
 
 
 def _search_all(output: Output, task: Task, search: Search) -> None:

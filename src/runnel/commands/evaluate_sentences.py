@@ -1,7 +1,4 @@
-"""Evidence tasks of `runnel evaluate`: rank the sentences of each document, and say where the evidence is among them.
-
-The ranks are written question by question to FOLDER/TASK.ranks.jsonl; interrupted work resumes.
-"""
+"""Evidence tasks of `runnel evaluate`: rank the sentences of each document, and say where the evidence is among them."""
 
 from __future__ import annotations
 

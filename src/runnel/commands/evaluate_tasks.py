@@ -22,22 +22,15 @@ from runnel.evaluation.tasks import is_evidence
 from runnel.integrations.embedders import API
 
 _SEARCH = {"dense_weight": "--weight", "rerank": "--rerank"}  # options by the arguments of `Index.search`
+_PROMPTS = {"query": "--prompt", "document": "--document-prompt"}
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What a system is evaluated on.
-
-    Attributes:
-        names: BEIR folders, benchmarks, qrels and evidence files; or MTEB's, each "mteb:NAME".
-        how: what the system does; None: what each task asks for.
-        corpus, queries: files with the texts of qrels.
-        metrics: names, with commas; None: each task's own.
-        reading: fields of `Reading`, where they are given.
-    """
+    """What a system is evaluated on, with fields of `Reading` where they are given."""
 
     names: Sequence[str]
-    how: How | None = None
+    how: How | None = None  # what each task asks for
     corpus: str | None = None
     queries: str | None = None
     metrics: str | None = None
@@ -79,50 +72,43 @@ def _trials(system: System, tasks: Tasks) -> list[_Trial]:
         else:
             sets = find_sets(name, tasks.corpus, tasks.queries)
             trials += [_Trial(one, replace(system, how=kind or "embed")) for one in sets]
-    _check_options(system, trials)
     reads = {one.system.how for one in trials if not one.evidence or one.system.how == "embed"}
-    _check_reading(reads, tasks.reading)
-    if any(one.evidence and one.system.how == "embed" for one in trials):
-        refuse({"--segment-tokens": tasks.reading.get("segment_tokens")}, "is for documents; evidence ranks sentences")
+    _check_options(system, trials, reads, tasks.reading)
     for how in reads & {"embed", "rerank"}:
         reading = reading_of(system.model, how, tasks.reading)
         trials = [one._replace(system=replace(one.system, reading=reading)) if one.system.how == how else one for one in trials]
     return trials
 
 
-def _check_options(system: System, trials: Sequence[_Trial]) -> None:
-    """Raise a usage error for options of the system that have no effect on any trial."""
-    kinds = {one.system.how for one in trials}
-    ranks_parts = any(one.evidence and one.system.how in ("bm25", "embed") for one in trials)
-    refuse({"--chunk-words": not ranks_parts and system.chunk_words}, "goes with evidence, for bm25 and --as embed")
+def _check_options(system: System, trials: Sequence[_Trial], reads: Collection[str], given: Mapping[str, object]) -> None:
+    """Raise a usage error for an option that has no effect on any trial; `reads` is what reads texts, as `given` says."""
     if system.model.startswith(API) and any(one.system.how != "embed" or not one.evidence for one in trials):
         raise InputError(f"{system.model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
+    kinds, reading = {one.system.how for one in trials}, _as_options(given)
+    ranking = {one.system.how for one in trials if one.evidence}
+    if not ranking & {"bm25", "embed"}:
+        refuse({"--chunk-words": system.chunk_words}, "goes with evidence, for bm25 and --as embed")
     if "rerank" not in kinds:
         refuse({"--run": system.candidates}, "goes with --as rerank")
     if "sentences" not in kinds:
         refuse({"--context": system.context}, "goes with sentence retrievers, on evidence")
     if not kinds & {"bm25", "rerank"}:
-        refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
+        refuse(dict.fromkeys(_as_options(system.bm25), True), "is for BM25, which does not search here")
     if kinds <= {"bm25", "run"}:
         refuse({"--dtype": system.dtype != "auto"}, "is for models; none reads here")
     if "index" not in kinds:
         refuse({_SEARCH[name]: True for name in system.search}, "goes with --as index")
-    instruct = "{instruction}" in system.prompts.get("query", "")
-    refuse({"{instruction} in --prompt": instruct}, "is replaced only for mteb tasks; write the instruction itself")
+    refuse({"{instruction} in --prompt": "{instruction}" in system.prompts.get("query", "")}, "is replaced only for mteb tasks")
     if not kinds & {"embed", "index"}:
-        names = {"query": "--prompt", "document": "--document-prompt"}
-        refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
-
-
-def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
-    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are all that read texts."""
-    options = _as_options(given)
-    if not {"embed", "rerank"}.intersection(kinds):
-        refuse(options, "goes with embedders and rerankers")
-    if "embed" not in kinds:
-        refuse({"--max-query-tokens": given.get("max_query_tokens")}, "goes with embedders; a reranker's query is never cut")
-    if "segment_tokens" not in given:
-        refuse({name: options.get(name) for name in ("--stride", "--aggregate")}, "goes with --segment-tokens")
+        refuse({_PROMPTS[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
+    if not {"embed", "rerank"}.intersection(reads):
+        refuse(reading, "goes with embedders and rerankers")
+    if "embed" not in reads:
+        refuse({"--max-query-tokens": reading.get("--max-query-tokens")}, "goes with embedders; a reranker's query is never cut")
+    if "--segment-tokens" not in reading:
+        refuse({name: reading.get(name) for name in ("--stride", "--aggregate")}, "goes with --segment-tokens")
+    if "embed" in ranking:
+        refuse({"--segment-tokens": reading.get("--segment-tokens")}, "is for documents; evidence ranks sentences")
 
 
 def _as_options(given: Mapping[str, object]) -> dict[str, object]:

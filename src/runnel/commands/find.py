@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.server.report import Report
     from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
 
@@ -156,7 +155,11 @@ def find(
         documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)
-        findings, report = Findings(unit or "sentence"), None if html is None else _new_report()
+        findings, report = Findings(unit or "sentence"), None
+        if html is not None:
+            from runnel.server.report import Report  # imports torch
+
+            report = Report()
         if first is not None:
             search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
             search = partial(search, cache=stored, progress=meter, explain=explain)
@@ -197,12 +200,6 @@ def _load(model: str, dtype: str, remember: bool, min_score: str | None) -> Sent
         raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
     check_percentage(min_score, retriever, model)
     return retriever
-
-
-def _new_report() -> Report:
-    from runnel.server.report import Report  # imports torch
-
-    return Report()
 
 
 def check_percentage(min_score: str | None, retriever: SentenceRetriever, model: str) -> None:

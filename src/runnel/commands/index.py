@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -10,7 +10,18 @@ import typer
 
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.index_update import New, Room, Wanted, expect_project, update_place, update_project
-from runnel.commands.options import PARSE_SECONDS, Exclude, Include, Json, NoIgnore, OcrOption, ParseSeconds, refuse, select
+from runnel.commands.options import (
+    PARSE_SECONDS,
+    Exclude,
+    Include,
+    Json,
+    NoIgnore,
+    OcrOption,
+    ParseSeconds,
+    refuse,
+    refuse_others,
+    select,
+)
 from runnel.errors import InputError, counted
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -54,10 +65,8 @@ WorkerGpus = Annotated[float | None, typer.Option(min=0, help="With --ray: GPUs 
 Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
 
 
-_NEEDS = {"--keep-missing": "--to", "--ray": "--to", "--workers": "--ray", "--worker-cpus": "--ray", "--worker-gpus": "--ray"}
-
-
 def index(
+    context: typer.Context,
     paths: Paths = None,
     to: Place = None,
     model: Reads = None,
@@ -84,32 +93,21 @@ def index(
     its paths (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not
     read. Of a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
-    made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
-    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch, "--ocr": bool(ocr)}
-    made |= {"--parse-seconds": parse_seconds != PARSE_SECONDS}
-    on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
-    _check_usage(to, check, {"PATH": paths, "--model": model, **made, **on_ray})
-    refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
     if check:
+        refuse_others(context, "--check", ["--to", "--json"])
         return _verify(to or str(expect_project().place), as_json)
+    refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
+    if ray is None:
+        refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
+    refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
+    if to and not paths:
+        raise typer.BadParameter("give a PATH to read")
     new = New(parse_fields(fields or []), passage_tokens, remember)
     selected = select(include, exclude, no_ignore)
     reading = None if ocr is None else Ocr(ocr), Limits(seconds=parse_seconds)
     room = None if ray is None else Room(None if ray == "local" else ray, workers, worker_cpus or 1, worker_gpus or 0.0)
     wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, *reading, room)
     return update_project(wanted) if to is None else update_place(to, wanted)
-
-
-def _check_usage(to: str | None, check: bool, given: Mapping[str, object]) -> None:
-    """Raise a usage error for an option that would have no effect, and for --to without a PATH."""
-    names = [name for name, value in given.items() if value]
-    if check:
-        refuse(dict.fromkeys(names, True), "cannot be given with --check")
-    for name, needed in _NEEDS.items():
-        if needed not in [*names, *(["--to"] if to else [])]:
-            refuse({name: name in names}, f"needs {needed}")
-    if to and "PATH" not in names and not check:
-        raise typer.BadParameter("give a PATH to read")
 
 
 def _verify(place: str, as_json: bool) -> int:

@@ -1,7 +1,4 @@
-"""`runnel mine`: training examples with hard negatives.
-
-During the work, OUT.part has a line for each example so far: the line of OUT and the counts of rejected candidates.
-"""
+"""`runnel mine`: training examples with hard negatives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options that several commands share, and refusing those that have no effect.
-
-The fields of a dataclass are options that go together: a command has a parameter of this class for them (`cli`).
-"""
+"""Options that several commands share, and refusing those that have no effect."""
 
 from __future__ import annotations
 
@@ -114,9 +111,10 @@ def refuse(values: Mapping[str, object], why: str) -> None:
 
 
 def refuse_others(context: typer.Context, option: str, allowed: Iterable[str]) -> None:
-    """Raise a usage error for a given option that has no effect with `option`; those in `allowed`, and --verbose, have."""
+    """Raise a usage error for what was given and has no effect with `option`; what is in `allowed`, and --verbose, has."""
     for parameter in context.command.params:
         name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
         has_effect = {option, "--verbose", *allowed}
         if name not in has_effect and source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"{name} has no effect with {option}")
+            shown = name if name.startswith("-") else parameter.metavar
+            raise typer.BadParameter(f"{shown} has no effect with {option}")

@@ -1,11 +1,7 @@
 """`runnel qa`: questions about long documents, answered by a language model from what was retrieved, and judged by another.
 
-For each set OUT has
-    SET.found.jsonl    what is read for each question, written question by question; interrupted work resumes
-    SET.answers.jsonl  answers and verdicts
-    SET.evidence.jsonl (MODEL copied)   questions that were answered right, with what was copied, for `runnel evaluate`
-    SET.json, SET.queries.jsonl   the scores, of the set and of each question, as `runnel evaluate` writes them
-and for all of them qa.json, and replies.sqlite with every reply, so that none is paid for twice.
+For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and SET.queries.jsonl, and of MODEL
+"copied" SET.evidence.jsonl for `runnel evaluate`; for all of them qa.json, and replies.sqlite: none is paid for twice.
 """
 
 from __future__ import annotations

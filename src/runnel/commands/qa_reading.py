@@ -1,7 +1,4 @@
-"""What `runnel qa` lets a language model read: excerpts that a system retrieves, or windows of whole documents.
-
-It is written question by question to FOLDER/SET.found.jsonl; interrupted work resumes.
-"""
+"""What `runnel qa` lets a language model read: excerpts that a system retrieves, or windows of whole documents."""
 
 from __future__ import annotations
 
@@ -113,16 +110,11 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
 
     def load() -> Rows[tuple[str, int, Parts]]:
         choose, fingerprint = setup.load(tokenizer, data)
-        return find_all(data, choose, tokenizer), _row, fingerprint
+        return find_all(data, choose, tokenizer), lambda row: dict(zip(("id", "tokens", "parts"), row, strict=True)), fingerprint
 
     rows = resumed_rows(out, {**setup.settings, "questions": _digest(data)}, load)
     pairs = zip(data.questions, rows, strict=True)
     return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]
-
-
-def _row(found: tuple[str, int, Parts]) -> dict[str, object]:
-    name, tokens, parts = found
-    return {"id": name, "tokens": tokens, "parts": parts}
 
 
 def _digest(data: QaSet) -> str:

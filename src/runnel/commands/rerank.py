@@ -180,41 +180,20 @@ def rank_all(
     (part,) = output.parts
     done = finished_queries(part)
     left = {query: ids for query, ids in task.ids.items() if query not in done}
-    texts = task.texts(task.ids)
+    texts = task.texts(task.ids if memory[0] else left)
+    remembered: Memory | SentenceMemory | None = None
+    truncated = 0
     with Meter("reading") as meter, appending(part) as append:
-        needed = texts if memory[0] else {name: texts[name] for ids in left.values() for name in ids}
-        ranker = _Ranker(reranker, needed, *memory, max_tokens, meter)
-        for query, ids in left.items():
-            hits = ranker.rank(task.queries[query], ids, top_k)
-            append(lines_of(query, ((hit.id, hit.score) for hit in hits)))
-    _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
-    return finish_run(output, {"count": len(task.ids)})
-
-
-class _Ranker:
-    """A ranker of candidates from remembered documents, or from texts that are cut or that the model cannot remember."""
-
-    def __init__(
-        self,
-        reranker: Reranker,
-        texts: Mapping[str, str],
-        folder: str | None,
-        dtype: str,
-        max_tokens: int | None,
-        meter: Meter,
-    ) -> None:
-        self._reranker, self._texts, self._meter, self._max_tokens = reranker, texts, meter, max_tokens
-        self._memory: Memory | SentenceMemory | None = None
-        self.truncated = 0
-        if max_tokens is None and (reranker.remembers or folder is not None):  # `remember` says why it cannot
-            self._memory = reranker.remember(texts, folder, dtype, progress=meter.add)
+        if max_tokens is None and (reranker.remembers or memory[0] is not None):  # `remember` says why it cannot
+            remembered = reranker.remember(texts, *memory, progress=meter.add)
             meter.label = "ranking"
-
-    def rank(self, query: str, ids: Sequence[str], top_k: int | None) -> list[Hit]:
-        documents = {name: self._texts[name] for name in ids} if self._memory is None else self._memory.select(ids)
-        hits = self._reranker.rank(query, documents, top_k, progress=self._meter.add, max_tokens=self._max_tokens)
-        self.truncated += self._reranker.truncated
-        return hits
+        for query, ids in left.items():
+            documents = {name: texts[name] for name in ids} if remembered is None else remembered.select(ids)
+            hits = reranker.rank(task.queries[query], documents, top_k, progress=meter.add, max_tokens=max_tokens)
+            truncated += reranker.truncated
+            append(lines_of(query, ((hit.id, hit.score) for hit in hits)))
+    _report_cut(truncated, reranker.pair_limit(max_tokens))
+    return finish_run(output, {"count": len(task.ids)})
 
 
 def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:

@@ -1,13 +1,4 @@
-"""Output files that are made in steps, so that a command resumes where it was stopped.
-
-While OUT is being made, these files are next to it:
-
-    OUT.part, ...   the work so far; each command has its own such files
-    OUT.part.json   the settings that the work depends on: work with other settings is refused, not mixed
-    OUT.part.lock   held by the process that writes; a second one is refused
-
-Finished work leaves OUT and OUT.json, which has the settings and counts.
-"""
+"""Output files that are made in steps, so that a stopped command resumes; docs/rows.md lists the files next to OUT."""
 
 from __future__ import annotations
 

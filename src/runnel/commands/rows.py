@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from runnel.commands.display import say
 from runnel.errors import InputError, counted
+from runnel.files import naming
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
@@ -51,7 +52,7 @@ class RowFile:
         """Return the digest of the part's bytes; None for an input that can be read only once."""
         if not self.on_disk:
             return None
-        with open(self.name, "rb") as file:
+        with naming(Path(self.name)), open(self.name, "rb") as file:
             return range_sha256(file, *self._range)
 
     def state(self) -> tuple[int, int, int] | None:
@@ -167,13 +168,12 @@ def _parse_json(line: str, where: LinePlace) -> Document:
     return row
 
 
-def _parse_text(line: str, where: LinePlace) -> Document:
-    return Document(str(where.line), line)
-
-
 def _check_id(key: str, where: LinePlace) -> None:
     if not key or any(c.isspace() for c in key):
         raise InputError(f"{where}: an id must not be empty or contain whitespace, which separates ids in run files; got {key!r}")
 
 
-_PARSERS: dict[str, Callable[[str, LinePlace], Document]] = {"jsonl": _parse_json, "txt": _parse_text}
+_PARSERS: dict[str, Callable[[str, LinePlace], Document]] = {
+    "jsonl": _parse_json,
+    "txt": lambda line, where: Document(str(where.line), line),
+}

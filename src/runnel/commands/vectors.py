@@ -1,13 +1,6 @@
 """Vectors written as they are made, so that an interrupted command resumes.
 
-While the work lasts, two files are next to OUT, with those of `runnel.commands.resume`:
-
-    OUT.part      the vectors, float32, one after the other
-    OUT.part.ids  a line of JSON for each vector: [id, digest of its text, whether the text was cut]
-
-A row counts once it is whole in both. `finish` turns them into OUT in the wanted precision, and for .npy into OUT with the
-ending .ids too. Ranges of 8-bit vectors that are computed here are those of all vectors; they go to OUT with the ending
-.ranges.npy.
+OUT.part has the vectors, float32, and OUT.part.ids a line of JSON for each: [id, digest of its text, whether the text was cut].
 """
 
 from __future__ import annotations

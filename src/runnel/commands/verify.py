@@ -17,7 +17,7 @@ from runnel.search.finding import read_documents
 from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
-    from runnel.search.verifying import Quoted, Verified
+    from runnel.search.verifying import Verified
 
 _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 
@@ -71,12 +71,6 @@ def _show(verified: Verified, unread: int) -> None:
         )
         print_text(one_line(f"{rank:>2}. {one.place}  characters {one.place.start}-{one.place.end}{note}"))
         print_text(f"    {normalize(one.text)}")
-        for line in _changes(one):
-            print_text(line)
-
-
-def _changes(one: Quoted) -> list[str]:
-    return [
-        f"    quote: {normalize(change.quote) or '(nothing)'}  document: {normalize(change.text) or '(nothing)'}"
-        for change in one.found.changes
-    ]
+        for change in one.found.changes:
+            quote, text = normalize(change.quote) or "(nothing)", normalize(change.text) or "(nothing)"
+            print_text(f"    quote: {quote}  document: {text}")

@@ -1,0 +1,198 @@
+"""What commands refuse: options that have no effect or contradict each other, and input that they cannot use.
+
+A row is a command with the part of its message that names what is wrong. Nothing is printed or left behind.
+"""
+
+import json
+import shlex
+
+import pytest
+from helpers.document_files import pdf
+
+from runnel import cli
+
+EVIDENCE = {"id": "a", "question": "red cat", "document": "The red cat sat. A dog ran.", "evidence": [[0, 16]]}
+OPTIONS = {
+    "find q a.txt --plain --json": "--plain and --json",
+    "find q a.txt -l --jsonl": "--files-with-matches and --jsonl",
+    "find q a.txt --explain --plain": "--plain",
+    "find q a.txt --unit page": "page",
+    "ask q a.txt --in library": "PATH",
+    "ask q a.txt --no-update": "--no-update",
+    "ask q --in library --ocr 'x {image}'": "--ocr",
+    "search x --in library --words-only --meaning-only": "--meaning-only",
+    "search x --in library --words-only --weight 1": "--weight",
+    "search x --in library --rerank 3 --no-rerank": "--rerank",
+    "search x --in library --explain -l": "--explain",
+    "search x --in library --json --plain": "--plain and --json",
+    "search x --in library --no-update": "--no-update",
+    "search x --in library --ocr 'x {image}'": "--ocr",
+    "read a.txt --lines 1:2 --pages 1": "--lines, --pages",
+    "rerank q a.txt --depth 2": "--depth",
+    "rerank q a.txt --memory states": "--memory",
+    "rerank q a.txt --run r": "QUERY and DOCUMENTS",
+    "rerank --queries q.tsv --run r": "--corpus, --to",
+    "rerank q a.txt --template b": "'b'",
+    "embed a.txt --to a.npy --pooling max": "'max'",
+    "mcp --port 80": "--port",
+    "mcp --no-update --in x": "--no-update",
+    "index notes --ray local": "--ray needs --to",
+    "index notes --to library --workers 2": "--workers needs --ray",
+    "index notes --to library --ray local --watch": "--ray",
+    "index --keep-missing": "--keep-missing needs --to",
+    "index --to library": "PATH",
+    "index --watch --json": "--json",
+    "index notes --check --to library": "PATH",
+    "index --check --to library --keep-missing": "--keep-missing",
+    "index --check --ocr 'x {image}'": "--ocr",
+    "synthesize a.txt --without-llm --to out --llm http://x/v1": "--llm",
+    "synthesize a.txt --without-llm --to out --threads 1": "--threads",
+    "synthesize a.txt --without-llm --to out -m pocket": "--model",
+    "evaluate bm25": "TASK",
+    "evaluate --questions q.jsonl": "--in DIR",
+    "evaluate pocket beir --sweep": "--sweep",
+    "evaluate pocket beir --in library --as embed": "--as",
+    "evaluate pocket beir --in library --corpus c": "--corpus",
+    "evaluate --compare a b --out c": "--out",
+    "evaluate pocket --compare a b": "MODEL",
+    "evaluate --questions q.jsonl --in l --depth 5": "--depth",
+    "evaluate pocket beir --top-k 5": "--top-k",
+    "evaluate pocket beir --questions q.jsonl --in l": "TASK",
+    "evaluate bm25 beir --dtype int8": "--dtype",
+    "evaluate bm25 beir --run r": "--run",
+    "evaluate pocket beir --k1 2": "--k1",
+    "evaluate pocket beir --rerank 0": "--rerank",
+    "evaluate pocket beir --prompt '{instruction}: '": "{instruction}",
+    "evaluate bm25 beir --prompt p": "--prompt",
+    "evaluate bm25 beir --max-tokens 5": "--max-tokens",
+    "evaluate pocket beir --as index --segment-tokens 5": "--segment-tokens",
+    "evaluate pocket beir --as rerank --max-query-tokens 5": "--max-query-tokens",
+    "evaluate pocket beir --stride 5": "--stride",
+    "evaluate bm25 evidence.jsonl --context sentence": "--context",
+    "evaluate toy evidence.jsonl --as embed --segment-tokens 2": "--segment-tokens",
+    "evaluate tiny mteb:sts beir": "beir",
+    "evaluate tiny mteb:sts --metrics MRR": "--metrics",
+    "evaluate tiny mteb:sts --segment-tokens 64": "--segment-tokens",
+    "evaluate tiny mteb:sts --k1 1": "--k1",
+    "qa whole q.jsonl --out out -k 3": "--top-k",
+    "qa whole q.jsonl --out out --dtype int8": "--dtype",
+    "qa bm25 q.jsonl --out out --stride 3": "--stride",
+    "qa bm25 q.jsonl --out out --seed 1": "--seed",
+}
+INPUT = {
+    "find ' ' a.txt": "the query is empty",
+    "find a.txt 'is it?'": "find 'is it?' a.txt",
+    "rerank a.txt 'is it?'": "rerank 'is it?' a.txt",
+    "ask q a.txt": "--llm",
+    "ask a.txt 'is it?'": "ask 'is it?' a.txt",
+    "find q https://example.org/a.pdf": "https://example.org/a.pdf",
+    "find q a.txt --encoding latin-99": "latin-99",
+    "find q 'a*.rst'": "a*.rst",
+    "find q . --include '['": "'['",
+    "find q a.txt --min-score 20%": "probabilities",
+    "find q a.txt --html no/r.html": "no: no such directory",
+    "find q a.txt --html .": ".: is a directory",
+    "find q a.txt --html /dev/stdout": "/dev/stdout",
+    "verify ' ' a.txt": "the quote is empty",
+    "verify - -": "standard input",
+    "read a.txt --lines x": "--lines is 'x'",
+    "read a.txt --lines ''": "--lines is ''",
+    "read a.txt --characters 3": "--characters is '3'",
+    "read a.txt --lines 9": "lines 9 to 9",
+    "read a.txt --pages 1": "a.txt has no pages",
+    "read a.pdf --ocr 'tesseract scan.png'": "{image}",
+    "search x --in missing": "missing",
+    "search x --in notes": "holds no index",
+    "index missing --to library": "missing",
+    "index a.txt --to library --field year": "'year'",
+    "index a.txt --to ''": "''",
+    "index a.txt --to a.txt": "a.txt is a file",
+    "index notes --to notes": "notes is not empty",
+    "embed - --to out.npy --shard 1/2": "--shard needs a file on disk",
+    "embed a.txt --to out.npy --shard 3/2": "'3/2'",
+    "embed a.txt --to out.npy --shard a/b": "'a/b'",
+    "embed a.txt --to out.npy --shard 1/0": "'1/0'",
+    "embed a.txt --to out.parquet": "parquet",
+    "embed a.txt --to out.bin": "'.bin'",
+    "embed a.txt --to no/out.npy": "the directory no ",
+    "mine pairs.csv --to notes": "notes is a folder",
+    "embed notes --to out.npy": "notes is a folder",
+    "embed missing.jsonl --to out.npy": "missing.jsonl: No such file",
+    "embed a.txt --to out.npy --precision int8 --query": "--ranges",
+    "embed a.txt --to out.npy --precision int8 --shard 1/2": "--ranges",
+    "embed a.txt --to out.npy --precision binary --ranges x.npy": "--ranges",
+    "mine pairs.csv --to out.jsonl --ranks 5": "'5'",
+    "mine pairs.csv --to out.jsonl --ranks 1-3": "ranks 1 to 3",
+    "mine pairs.csv --to out.jsonl --margin 0.1": "--judge or --model",
+    "mine pairs.csv --to out.jsonl --judge toy": "--judge does nothing",
+    "mine pairs.csv --to out.jsonl --run x --model toy": "--run or --model",
+    "mine pairs.csv --to out.jsonl --model toy --b 1": "--k1 and --b",
+    "mine pairs.csv --to out.jsonl --b 2": "0.9 and 2",
+    "mine pairs.csv --to out.jsonl --prompt 'find: '": "--prompt",
+    "mine pairs.csv --to out.jsonl --exclude no.csv": "no.csv",
+    "mine pairs.csv --to out.jsonl --corpus no.tsv": "no.tsv",
+    "evaluate bm25 bier": "did you mean beir?",
+    "evaluate bm25 beir beir": "two tasks are called 'beir'",
+    "evaluate bm25 beir --as embed": "bm25 is BM25",
+    "evaluate bm25 beir --in library": "bm25 is BM25",
+    "evaluate bm25 beir --metrics ndgc@10": "did you mean nDCG@10?",
+    "evaluate bm25 beir --out a.txt/folder": "a.txt is a file",
+    "evaluate bm25 qrels.txt": "--corpus and --queries",
+    "evaluate bm25 qrels.txt --corpus beir/corpus.jsonl.gz": "--queries",
+    "evaluate bm25 q.jsonl": "q.jsonl, line 1",
+    "evaluate toy evidence.jsonl --as rerank": "as rerank",
+    "evaluate toy evidence.jsonl --context clause": "'clause'",
+    "evaluate pocket beir --segment-tokens 4 --stride 5": "the stride is 5",
+    "evaluate --compare a b": "a has no results",
+    "evaluate bm25 mteb:sts": "bm25 cannot be evaluated",
+    "qa bm25 q.jsonl --out out --dtype int8": "--dtype",
+    "qa bm25 q.jsonl --out out --window-tokens 3": "--window-tokens",
+    "qa whole q.jsonl --out out --window-tokens 3 --stride 4": "--stride is 4",
+    "qa bm25 q.jsonl --out out --as embed": "as embed",
+    "qa api:x q.jsonl --out out --as sentences": "as sentences",
+    "qa pocket q.jsonl --out out --chunk-words 9": "--chunk-words",
+    "qa bm25 q.jsonl --out out --context 9": "--context",
+    "synthesize a.txt --to out --lengths 2k": "'2k'",
+    "adapt missing --to out": "missing",
+    "mcp --root missing": "missing is not a folder",
+    "serve --port 0 --host 0.0.0.0": "0.0.0.0",
+    "serve --port 0 --api-key-file empty": "empty holds no API key",
+    "info 'no such model'": "'no such model'",
+}
+
+
+@pytest.fixture
+def files(beir, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "heart.txt").write_text("The heart is a muscle.")
+    (tmp_path / "a.txt").write_text("One dog.\nTwo dogs.\n")
+    (tmp_path / "a.pdf").write_bytes(pdf([["A page."], None]))
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "pairs.csv").write_text("query,positive\nwhere is it,it is here\nwho is it,she is it\n")
+    (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
+    (tmp_path / "q.jsonl").write_text('{"question": "q", "file": "a"}\n')
+    (tmp_path / "evidence.jsonl").write_text(json.dumps(EVIDENCE) + "\n")
+
+
+@pytest.mark.usefixtures("fake", "files")
+@pytest.mark.parametrize("command", OPTIONS)
+def test_options_that_have_no_effect_are_wrong_usage(run, command):
+    cli.bug.clear()
+    done = run(*shlex.split(command))
+    assert (done.code, done.out) == (2, "") and not cli.bug.is_set()
+    assert done.err.startswith("Usage: ") and OPTIONS[command] in " ".join(done.err.replace("│", " ").split())
+
+
+@pytest.mark.usefixtures("fake", "files")
+@pytest.mark.parametrize("command", INPUT)
+def test_input_that_cannot_be_used_is_one_line(run, tmp_path, monkeypatch, command):
+    for name in ("RUNNEL_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    name, *arguments = shlex.split(command)
+    llm = ["--llm", "http://127.0.0.1:9/v1", "--llm-model", "x"] if name in ("qa", "synthesize") else []
+    done = run(name, *arguments, *llm)
+    like_grep = name in [one.__name__ for one in cli.LIKE_GREP]
+    assert (done.code, done.out) == (2 if like_grep else 1, "")
+    *notes, error = done.err.splitlines()
+    assert INPUT[command] in error and error.startswith("runnel: error: ") and not any("error" in note for note in notes)
+    assert not list(tmp_path.glob("out*.npy"))
