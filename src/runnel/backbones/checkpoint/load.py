@@ -14,9 +14,8 @@ in the wanted dtype stays memory-mapped and takes its own size once. Every tenso
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_layers, from_tensors, read_tensor, some
-from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, code_classes, reads_both_ways, refuse_names
+from runnel.backbones.checkpoint.values import ATTENTION, code_classes, reads_both_ways
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.backbones.transformer.config import recognizes
@@ -37,21 +36,30 @@ from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 
 _REFUSED_TYPES = {  # model_type -> why
     "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
-    "rwkv": "RWKV-4 has another recurrence than RWKV-7",
-    "rwkv5": "RWKV-5 has another recurrence than RWKV-7",
-    "rwkv6": "RWKV-6 has another recurrence than RWKV-7",
+    **dict.fromkeys(("rwkv", "rwkv5", "rwkv6"), "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
     **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "nemotron_h"), f"it is a hybrid: it {ATTENTION}"),
     **dict.fromkeys(("olmo_hybrid", "qwen3_next", "recurrent_gemma", "zamba", "zamba2"), f"it is a hybrid: it {ATTENTION}"),
 }
 _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
     (r"mlstm_cell|slstm_cell", "older xLSTM blocks (mlstm_cell, slstm_cell) compute something else than xLSTM-7B"),
-    FINE_TUNING,
+    (
+        r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
+        "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
+    ),
+    (
+        r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
+        "its weights are quantized; load the originals",
+    ),
     (
         r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2|enn|emb)\b|\.(qkv_emb|k_emb|v_emb)\b|\.qkv\.|\.rosa",
         "RWKV-7a, RWKV-7b and RWKV-8 have embedding tables in every layer",
     ),
-    OLDER_RWKV,
+    (
+        r"time_maa_|time_faaaa|time_decay|time_mix_|time_first",
+        "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7",
+    ),
     (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
+    (r"self_attn\.|mixer\.(Wqkv|q_proj|k_proj|rotary_emb)|\.attn\.(q_proj|qkv_proj|rotary)", f"it is a hybrid: it {ATTENTION}"),
 )
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
@@ -108,15 +116,7 @@ def build_backbone(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
 ) -> Backbone:
-    """Build a backbone from tensors in memory, checked as strictly as a file's.
-
-    Args:
-        architecture: `Backbone.architecture` of the class: a key of `BACKBONES`.
-        config: as given by the config's `to_dict`.
-        tensors: by their names in the module; those that have the wanted dtype already are used as they are.
-        dtype: see `load_backbone`.
-        device: see `load_backbone`.
-    """
+    """Build a backbone from tensors in memory, checked as a file's are; those in the wanted dtype are used as they are."""
     target = wanted_device(device)
     where = "the given model"
     parsed = parse_config(architecture, config, where)
@@ -138,16 +138,7 @@ class Recognized:
 
 
 def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """Decide what a checkpoint is. Reads names and shapes, no weights.
-
-    Args:
-        config: contents of config.json or params.json; None if the folder has none; shapes decide then.
-        tensors: all tensors of the checkpoint by their name in the file.
-        where: folder, for messages.
-
-    Raises:
-        CheckpointError: foreign, a near miss, or config and tensors contradict each other.
-    """
+    """Decide what a checkpoint is, by its config or, without one, by names and shapes. Reads no weights."""
     config = config or {}
     _refuse_type(config, where)
     if "runnel" in config:
@@ -162,7 +153,9 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     heads: dict[str, Stored] = {}
     parsed: BackboneConfig
     try:
-        if any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
+        if refusal := _refusal(tensors):
+            raise CheckpointError(f"{where} cannot be loaded: {refusal}")
+        elif any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
             layout, parsed, backbone, heads = read_embedding_rwkv(tensors, where)
         elif any(re.search(r"(^|\.)(att|attn)\.r_k$", name) for name in tensors):
             layout, parsed, backbone = read_rwkv7(config, tensors, where)
@@ -171,7 +164,6 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         elif any(name.endswith("mixer.B_bias") for name in tensors):
             layout, parsed, backbone, heads = read_mamba3(config, tensors, where)
         else:
-            refuse_names(tensors, _REFUSED_NAMES, where)
             mamba1 = any(name.endswith((".mixer.x_proj.weight", ".mixer.dt_proj.weight")) for name in tensors)
             layout, parsed, backbone, heads = (read_mamba1 if mamba1 else read_mamba2)(config, tensors, where)
     except InputError as error:  # the config classes speak of values a user passes; here they came from a file
@@ -190,6 +182,12 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
+def _refusal(names: Iterable[str]) -> str | None:
+    """Return why tensors of such names cannot be loaded."""
+    found = ((why, next((name for name in names if re.search(pattern, name)), None)) for pattern, why in _REFUSED_NAMES)
+    return next((f"{why} (tensor {name!r})" for why, name in found if name), None)
+
+
 def _refuse_type(config: Mapping[str, Any], where: str) -> None:
     kind = str(config.get("model_type", ""))
     if config.get("quantization_config"):
@@ -197,9 +195,7 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
     if kind in _REFUSED_TYPES:
         raise CheckpointError(f"{where} is a {kind!r} checkpoint: {_REFUSED_TYPES[kind]}")
     if kind and kind not in _KNOWN_TYPES and "dim" not in config and "runnel" not in config:
-        close = get_close_matches(kind, sorted(_KNOWN_TYPES), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}{hint}")
+        raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}")
     if "runnel" in config:
         return
     if (said := reads_both_ways(config)) is not None:
@@ -216,10 +212,7 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
 
 
 def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
-    """Raise CheckpointError for a config that contradicts the tensors, before a model is built from it.
-
-    A wrong number of layers gets one message in place of hundreds of missing tensors.
-    """
+    """Raise CheckpointError for a config that contradicts the tensors, before hundreds of them are missing."""
     found = count_layers(backbone)
     if found != config.num_layers:
         which = "missing" if found < config.num_layers else "unexpected"
@@ -283,11 +276,7 @@ def _scaled(matrix: Tensor, scale: Tensor) -> Tensor:
 
 
 def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
-    """Return the config of `architecture` from its `to_dict` form.
-
-    Raises:
-        CheckpointError: unknown architecture, unknown or missing keys, or values that make no model.
-    """
+    """Return the config of `architecture` from its `to_dict` form."""
     if architecture not in BACKBONES:
         raise CheckpointError(
             f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(BACKBONES)}"

@@ -8,44 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of, some
-from runnel.backbones.checkpoint.values import ATTENTION, number, refuse_names, whole
+from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_layers, renamed, shape_of, some
+from runnel.backbones.checkpoint.values import ATTENTION, number, whole
 from runnel.backbones.families import READS
 from runnel.errors import CheckpointError
 
 TRANSFORMERS, ORIGINAL, MISTRAL, BARE = "transformers", "state-spaces original", "Mistral's own", "bare tensors"
 COMMON = frozenset({"d_conv", "d_state", "expand", "bias", "conv_bias"})  # keys of ssm_cfg in the original layout
 MIXER = "layers.0.mixer."
+_HEAD = "binary_head."
 _TYPES = {"mamba": "Mamba-1", "mamba2": "Mamba-2"}  # model_type of the transformers library
 _LAYERS = {"Mamba1": "Mamba-1", "Mamba2": "Mamba-2"}  # ssm_cfg.layer of the original layout
 
 # Keys of ssm_cfg that say how weights were initialized or which kernel ran, not what is computed.
-_SSM_IGNORED = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "A_init_range", "conv_init"}
-_SSM_IGNORED |= {
-    "layer",
-    "chunk_size",
-    "use_fast_path",
-    "use_mem_eff_path",
-    "device",
-    "dtype",
-    "process_group",
-    "sequence_parallel",
-}
-
-_HYBRID_NAMES = (  # pattern of a tensor name -> why models that have recurrent layers cannot be loaded
-    (r"self_attn\.|mixer\.(Wqkv|q_proj|k_proj|rotary_emb)|\.attention\.|\.attn\.", f"it is a hybrid: it {ATTENTION}"),
-    (r"\.(mlp|feed_forward|ffn)\.|\.norm2\.", "it has feed-forward layers between the recurrent ones (d_intermediate > 0)"),
-)
+_SSM_IGNORED = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "A_init_range", "conv_init", "layer", "chunk_size"}
+_SSM_IGNORED |= {"use_fast_path", "use_mem_eff_path", "device", "dtype", "process_group", "sequence_parallel"}
 
 
 def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
     """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is that of the model whose tensors these are.
-
-    Args:
-        config: contents of config.json or params.json; empty if the folder has none.
-
-    Raises:
-        CheckpointError: an option of no published model, or the config describes another kind of model.
 
     Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; MambaConfig and Mamba2Config of transformers 5.23.
     """
@@ -65,8 +46,12 @@ def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
     else:
         layout, declared = BARE, title
     if layout in (MISTRAL, ORIGINAL):
-        _refuse_feed_forward(config, where)
         refuse_options(config, where)
+        if config.get("d_intermediate"):
+            raise CheckpointError(
+                f"{where} has feed-forward layers between the recurrent ones (d_intermediate is {config['d_intermediate']}); "
+                "published Mamba-1 and Mamba-2 models have none"
+            )
     if declared != title:
         raise CheckpointError(
             f"{where}: config.json describes {declared} but the tensors are those of {title}; "
@@ -130,25 +115,12 @@ def ssm_options(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config.get("ssm_cfg") or {})
 
 
-def refuse_hybrids(names: Mapping[str, Stored], where: str) -> None:
-    """Raise CheckpointError for tensors of other layers between those of Mamba-1 or Mamba-2."""
-    refuse_names(names, _HYBRID_NAMES if any(".mixer." in name for name in names) else (), where)
-
-
 def refuse_options(config: Mapping[str, Any], where: str) -> None:
     """Raise CheckpointError for options of the original formats that change the computation."""
     if config.get("attn_layer_idx"):
         raise CheckpointError(f"{where} is a hybrid (attn_layer_idx is {config['attn_layer_idx']}): it {ATTENTION}")
     if config.get("rms_norm", True) is not True:
         raise CheckpointError(f"{where} uses LayerNorm (rms_norm is {config['rms_norm']}); every published model uses RMSNorm")
-
-
-def _refuse_feed_forward(config: Mapping[str, Any], where: str) -> None:
-    if config.get("d_intermediate"):
-        raise CheckpointError(
-            f"{where} has feed-forward layers between the recurrent ones (d_intermediate is {config['d_intermediate']}); "
-            "published Mamba-1 and Mamba-2 models have none"
-        )
 
 
 def refuse_ssm(ssm: Mapping[str, Any], known: Set[str], where: str) -> None:
@@ -169,42 +141,20 @@ def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
 
 
 def sort_tensors(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:
-    """Return tensors by the module's names, and a scanner's head; the LM head, which is not part of a backbone, is left out."""
-    backbone: dict[str, Stored] = {}
-    heads: dict[str, Stored] = {}
-    original: dict[str, str] = {}
-    for name, stored in tensors.items():
-        plain = name.removeprefix("model.").removeprefix("backbone.")
-        plain = "embeddings.weight" if plain == "embedding.weight" else plain
-        if plain in original:
-            raise CheckpointError(f"{where} holds the same tensor twice, as {original[plain]!r} and {name!r}; keep one")
-        original[plain] = name
-        if plain.startswith("binary_head."):
-            heads[plain.removeprefix("binary_head.")] = stored
-        elif plain != "lm_head.weight":
-            backbone[plain] = stored
+    """Return tensors by the module's names, and a scanner's head ("weight" and mostly "bias")."""
+    backbone = renamed(tensors, _module_name, where)
+    heads = {name: backbone.pop(name) for name in list(backbone) if name.startswith(_HEAD)}
     table = backbone.get("embeddings.weight")
-    if table is not None and len(table.shape) == 2:  # else it is reported later as missing or mis-shaped
-        if "lm_head.weight" in original:
-            _check_lm_head(original["lm_head.weight"], tensors, table.shape, where)
-        if heads:
-            _check_scanner(heads, table.shape[1], where)
-    return backbone, heads
+    if heads and table is not None and len(table.shape) == 2:  # else it is reported later as missing or mis-shaped
+        weight = heads.get(_HEAD + "weight")
+        outputs = weight.shape[0] if weight is not None and weight.shape else 0
+        expected: dict[str, tuple[int, ...]] = {_HEAD + "weight": (outputs, table.shape[1])}
+        if _HEAD + "bias" in heads:
+            expected[_HEAD + "bias"] = (outputs,)
+        check_tensors(heads, expected, where)
+    return backbone, {name.removeprefix(_HEAD): stored for name, stored in heads.items()}
 
 
-def _check_lm_head(name: str, tensors: Mapping[str, Stored], expected: tuple[int, ...], where: str) -> None:
-    if tensors[name].shape != expected:
-        raise CheckpointError(
-            f"{where}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {expected} like the embedding"
-        )
-
-
-def _check_scanner(heads: Mapping[str, Stored], hidden_size: int, where: str) -> None:
-    if unknown := sorted(heads.keys() - {"weight", "bias"}):
-        raise CheckpointError(f"{where}: unexpected tensor binary_head.{unknown[0]}; a scanner's head has only weight and bias")
-    if "weight" not in heads:
-        raise CheckpointError(f"{where}: missing tensor binary_head.weight; the scanner's head is incomplete")
-    outputs = heads["weight"].shape[0] if heads["weight"].shape else 0
-    for name, expected in (("weight", (outputs, hidden_size)), ("bias", (outputs,))):
-        if name in heads and heads[name].shape != expected:
-            raise CheckpointError(f"{where}: mis-shaped tensor binary_head.{name} is {heads[name].shape}, expected {expected}")
+def _module_name(name: str) -> str:
+    plain = name.removeprefix("model.").removeprefix("backbone.")
+    return "embeddings.weight" if plain == "embedding.weight" else plain

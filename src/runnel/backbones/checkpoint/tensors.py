@@ -182,6 +182,22 @@ def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) ->
     return tensors[name].shape
 
 
+def renamed(
+    tensors: Mapping[str, Stored], rename: Callable[[str], str], where: str, *, unused: str = "lm_head.weight"
+) -> dict[str, Stored]:
+    """Return tensors by their new names, without the unused one, which is no part of a backbone."""
+    named: dict[str, Stored] = {}
+    origins: dict[str, str] = {}
+    for name, stored in tensors.items():
+        new = rename(name)
+        if new in origins:
+            raise CheckpointError(f"{where} holds the same tensor twice, as {origins[new]!r} and {name!r}; keep one")
+        origins[new] = name
+        if new != unused:
+            named[new] = stored
+    return named
+
+
 def count_layers(names: Mapping[str, Stored]) -> int:
     """Count the different numbers of "layers.{i}." in the names."""
     return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runnel.errors import CheckpointError
 
 ATTENTION = "mixes attention layers with recurrent ones, so its memory grows with the text and no fixed-size state can carry it"
-
-# (pattern of a tensor name, reason to refuse the checkpoint)
-FINE_TUNING = (
-    r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
-    "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
-)
-OLDER_RWKV = (
-    r"time_maa_|time_faaaa|time_decay|time_mix_|time_first",
-    "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7",
-)
 
 _BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")  # BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
 _BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
@@ -40,13 +30,6 @@ def code_classes(config: Mapping[str, Any]) -> list[str]:
     """Return the classes that auto_map of a config.json names, other than tokenizers."""
     named = config.get("auto_map") or {}
     return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
-
-
-def refuse_names(names: Iterable[str], refused: Iterable[tuple[str, str]], where: str) -> None:
-    """Raise CheckpointError with the reason of the first pattern that a tensor's name matches."""
-    for pattern, reason in refused:
-        if match := next((name for name in names if re.search(pattern, name)), None):
-            raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {match!r})")
 
 
 def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:

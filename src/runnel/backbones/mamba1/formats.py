@@ -12,7 +12,6 @@ from runnel.backbones.checkpoint.state_spaces import (
     ORIGINAL,
     find_layout,
     read_sizes,
-    refuse_hybrids,
     refuse_ssm,
     sort_tensors,
     ssm_options,
@@ -27,18 +26,8 @@ from runnel.errors import CheckpointError
 def read_mamba1(
     config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Mamba1Config, dict[str, Stored], dict[str, Stored]]:
-    """Return the layout in words, the config, tensors by the module's names, and a scanner's head ("weight", "bias").
-
-    Args:
-        config: contents of config.json or params.json; empty if the folder has none; shapes decide then.
-        tensors: all tensors of the checkpoint by their name in the file.
-        where: folder, for messages.
-
-    Raises:
-        CheckpointError: a hybrid, an unknown option, or config and tensors contradict each other.
-    """
+    """Return the layout in words, the config (from shapes if none is given), tensors by the module's names, a scanner's head."""
     backbone, heads = sort_tensors(tensors, where)
-    refuse_hybrids(backbone, where)
     if any(name.endswith(".mixer.dt_bias") for name in backbone):
         raise CheckpointError(f"{where} has layers of both Mamba-1 (x_proj) and Mamba-2 (dt_bias); {READS}")
     layout = find_layout(config, Mamba1.title, where)

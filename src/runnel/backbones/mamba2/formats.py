@@ -16,7 +16,6 @@ from runnel.backbones.checkpoint.state_spaces import (
     TRANSFORMERS,
     find_layout,
     read_sizes,
-    refuse_hybrids,
     refuse_ssm,
     sort_tensors,
     ssm_options,
@@ -31,48 +30,44 @@ from runnel.errors import CheckpointError
 def read_mamba2(
     config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Mamba2Config, dict[str, Stored], dict[str, Stored]]:
-    """Return the layout in words, the config, tensors by the module's names, and a scanner's head ("weight", "bias").
-
-    Args:
-        config: contents of config.json or params.json; empty if the folder has none; shapes decide then.
-        tensors: all tensors of the checkpoint by their name in the file.
-        where: folder, for messages.
-
-    Raises:
-        CheckpointError: a hybrid, an unknown option, or config and tensors contradict each other.
-    """
+    """Read as `read_mamba1` does."""
     backbone, heads = sort_tensors(tensors, where)
-    refuse_hybrids(backbone, where)
     if not any(name.endswith((".mixer.dt_bias", ".mixer.norm.weight")) for name in backbone):
         names = some(sorted(backbone)) or "none"
         raise CheckpointError(f"{where} is of an unknown kind: its tensors ({names}) belong to no model it knows; {READS}")
     layout = find_layout(config, Mamba2.title, where)
     sizes = read_sizes(layout, config, backbone, where)
+    inner = sizes["hidden_size"] * sizes.get("expand", 0)
     if layout == TRANSFORMERS:
-        state = _from_transformers(config, sizes["hidden_size"] * sizes["expand"], where)
+        state = _declared(config, ("state_size", "head_dim", "n_groups", "time_step_limit"), 8, where)
+        told = whole(config, "num_heads", where, inner // state["head_size"])
+        if told * state["head_size"] != inner:
+            raise CheckpointError(
+                f"{where}: num_heads x head_dim is {told} x {state['head_size']}, expected expand x hidden_size = {inner}"
+            )
     elif layout == ORIGINAL:
-        state = _from_original(ssm_options(config), sizes["hidden_size"] * sizes["expand"], where)
+        _refuse_variants(ssm_options(config), inner, where)
+        state = _declared(ssm_options(config), ("d_state", "headdim", "ngroups", "dt_limit"), 1, where)
     else:
         state = _head_shape(backbone, whole(config, "n_groups", where, 8) if layout == MISTRAL else None, where)
     return "single-pass scanner" if heads else layout, Mamba2Config(**sizes, **state), backbone, heads
 
 
-def _from_transformers(config: Mapping[str, Any], inner: int, where: str) -> dict[str, Any]:
-    head_size = whole(config, "head_dim", where, 64)
-    heads = whole(config, "num_heads", where, inner // head_size)
-    if heads * head_size != inner:
-        raise CheckpointError(f"{where}: num_heads x head_dim is {heads} x {head_size}, expected expand x hidden_size = {inner}")
-    low, high = _limits(config, "time_step_limit", where)
+def _declared(options: Mapping[str, Any], names: tuple[str, str, str, str], groups: int, where: str) -> dict[str, Any]:
+    """Return what a config says under these names: state size, head size, groups (default: `groups`), limits of the time step."""
+    limits = options.get(names[3]) or (0.0, float("inf"))
+    if not isinstance(limits, list | tuple) or len(limits) != 2:
+        raise CheckpointError(f"{where}: {names[3]} is {limits!r} in its config, expected two numbers")
     return {
-        "state_size": whole(config, "state_size", where, 128),
-        "head_size": head_size,
-        "groups": whole(config, "n_groups", where, 8),
-        "dt_min": low,
-        "dt_max": high,
+        "state_size": whole(options, names[0], where, 128),
+        "head_size": whole(options, names[1], where, 64),
+        "groups": whole(options, names[2], where, groups),
+        "dt_min": number(limits[0], names[3], where),
+        "dt_max": number(limits[1], names[3], where),
     }
 
 
-def _from_original(ssm: Mapping[str, Any], inner: int, where: str) -> dict[str, Any]:
+def _refuse_variants(ssm: Mapping[str, Any], inner: int, where: str) -> None:
     refuse_ssm(ssm, COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", "D_has_hdim", "rmsnorm", "norm_before_gate"}, where)
     if ssm.get("d_ssm") not in (None, inner):
         raise CheckpointError(
@@ -83,14 +78,6 @@ def _from_original(ssm: Mapping[str, Any], inner: int, where: str) -> dict[str, 
             raise CheckpointError(
                 f"{where}: ssm_cfg.{key} is {ssm[key]}; every published model has {published}, and so does runnel"
             )
-    low, high = _limits(ssm, "dt_limit", where)
-    return {
-        "state_size": whole(ssm, "d_state", where, 128),
-        "head_size": whole(ssm, "headdim", where, 64),
-        "groups": whole(ssm, "ngroups", where, 1),
-        "dt_min": low,
-        "dt_max": high,
-    }
 
 
 def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -> dict[str, Any]:
@@ -109,11 +96,3 @@ def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -
             f"{where}: mis-shaped first layer: inner size {inner}, {heads} heads, {both} channels of B and C, {groups} groups"
         )
     return {"head_size": inner // heads, "groups": groups, "state_size": both // (2 * groups)}
-
-
-def _limits(config: Mapping[str, Any], key: str, where: str) -> tuple[float, float]:
-    """Return the lower and upper bound of the time step."""
-    value = config.get(key) or (0.0, float("inf"))
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected two numbers")
-    return number(value[0], key, where), number(value[1], key, where)

@@ -9,31 +9,18 @@ D hidden size   N head size   H heads   L layers   V rows of the embedding table
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, list_tensors, shape_of, some
-from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, number, refuse_names, whole
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, list_tensors, renamed, shape_of, some
+from runnel.backbones.checkpoint.values import ATTENTION, number, whole
 from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError
 
 READ_LAYERS = "reranker_layer_idx"  # of EmbeddingRWKV's rerankers: the layers of the embedder whose states they read
 _MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")  # in the order in which the oldest fla files stack them
 _NOT_IN_FIRST = ("att.v0", "att.v_down.weight", "att.v_up.weight")  # module names
-_TABLES = "adds embedding tables to its layers, which RWKV-7 does not have"
-_REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
-    FINE_TUNING,
-    (
-        r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
-        "its weights are quantized; load the originals",
-    ),
-    (r"\.qkv\.|\.(qkv_emb|k_emb|v_emb)\b", f"RWKV-7b {_TABLES}, and attention"),
-    (r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2)\b", f"RWKV-7a {_TABLES}"),
-    (r"\.ffn\.(enn|emb)\b|\.rosa", f"RWKV-8 {_TABLES}"),
-    OLDER_RWKV,
-    (r"\.attn\.(q_proj|qkv_proj|rotary)", f"it is a hybrid: it {ATTENTION}"),
-)
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,6 @@ class _Layout:
 
     name: str
     blocks: str  # what the layers are called
-    table: str  # the embedding, one of `top`
     top: Mapping[str, str]
     layer: Mapping[str, str]
     head: str  # the LM head, which is no part of a backbone
@@ -57,7 +43,6 @@ def _norms(names: Mapping[str, str]) -> dict[str, str]:
 _OFFICIAL = _Layout(
     name="official",
     blocks="blocks",
-    table="emb.weight",
     top={"emb.weight": "embeddings.weight", **_norms({"blocks.0.ln0": "norm_0", "ln_out": "norm_f"})},
     layer={
         **_norms({"ln1": "norm_att", "ln2": "norm_ffn", "att.ln_x": "att.ln_x"}),
@@ -74,7 +59,6 @@ _OFFICIAL = _Layout(
 _FLA = _Layout(
     name="flash-linear-attention",
     blocks="layers",
-    table="embeddings.weight",
     top={"embeddings.weight": "embeddings.weight", **_norms({"layers.0.pre_norm": "norm_0", "norm": "norm_f"})},
     layer={
         **_norms({"attn_norm": "norm_att", "ffn_norm": "norm_ffn", "attn.g_norm": "att.ln_x"}),
@@ -95,49 +79,29 @@ _FLA = _Layout(
 def read_rwkv7(
     config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Rwkv7Config, dict[str, Stored]]:
-    """Sort the tensors of an RWKV-7 checkpoint.
+    """Return the layout in words, the config, and the tensors under the module's names and in its shapes, not read yet.
 
-    Args:
-        config: contents of config.json; None if the folder has none, as for official files.
-        tensors: all tensors of the checkpoint by their name in the file; a leading `model.` makes no difference.
-        where: folder or file, for messages.
-
-    Returns:
-        The layout in words, the config, and the tensors under the module's names and in its shapes, not read yet.
-
-    Raises:
-        CheckpointError: a near miss, an incomplete file, or config and tensors contradict each other.
+    Without a config, as for official files, shapes decide; a leading `model.` in names makes no difference.
     """
     config = config or {}
-    refuse_names(tensors, _REFUSED_NAMES, where)
     _refuse_options(config, where)
-    stored = _unprefixed(tensors, where)
+    stored = renamed(_unstacked(tensors), lambda name: name.removeprefix("model."), where, unused="")
     layouts = [layout for layout in (_OFFICIAL, _FLA) if any(name.startswith(f"{layout.blocks}.") for name in stored)]
     if len(layouts) != 1:
         came = some(sorted(stored)) or "none"
         raise CheckpointError(
             f"{where}: its tensors ({came}) do not belong to one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
         )
-    named = _rename(stored, layouts[0], where)
-    try:
-        parsed = _config(config, named, where)
-    except InputError as error:  # the config class speaks of values a user passes; here they came from a file
-        raise CheckpointError(f"{where}: it is not a valid RWKV-7 model: {error}") from error
-    return layouts[0].name, parsed, named
+    named = _module_names(stored, layouts[0])
+    return layouts[0].name, _config(config, named, where), named
 
 
 def read_embedding_rwkv(
     tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Rwkv7Config, dict[str, Stored], dict[str, Stored]]:
-    """Sort the tensors of EmbeddingRWKV: `rwkv.*` (official names), and the heads `head.*`, `reranker.*` and `READ_LAYERS`.
+    """Read EmbeddingRWKV: `rwkv.*` (official names) as `read_rwkv7`, and its heads `head.*`, `reranker.*` and `READ_LAYERS`.
 
     Source: package/src/rwkv_emb/model.py in howard-hou/EmbeddingRWKV 13613c0.
-
-    Returns:
-        As `read_rwkv7`, and the tensors of the heads under the names in the files.
-
-    Raises:
-        CheckpointError: as `read_rwkv7`, or there is a reranker without the model whose states it reads.
     """
     backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name.startswith("rwkv.")}
     heads = {name: stored for name, stored in tensors.items() if not name.startswith("rwkv.")}
@@ -195,8 +159,6 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
     `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided by sqrt(|.|^2 + 1e-6) in
     place of |.|; official models, which these are converted from, are not.)
     """
-    if config.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
     if config.get("attn"):
         raise CheckpointError(f"{where} is a hybrid (its config has attn: {config['attn']}): it {ATTENTION}")
     published = {"hidden_act": "sqrelu", "norm_first": True, "norm_bias": True}
@@ -206,10 +168,7 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
                 f"{where}: {key} is {config[key]!r} in its config; every published model has {expected!r}, and so does runnel"
             )
     widths = config.get("value_dim")
-    others = [
-        width for width in (widths if isinstance(widths, list) else [widths]) if width not in (None, config.get("hidden_size"))
-    ]
-    if others:
+    if others := [x for x in (widths if isinstance(widths, list) else [widths]) if x not in (None, config.get("hidden_size"))]:
         raise CheckpointError(
             f"{where}: value_dim is {others[0]!r} in its config; every published model has its hidden_size there, "
             f"{config.get('hidden_size')!r}, and so does runnel"
@@ -219,51 +178,31 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
 # ---- tensor names ----------------------------------------------------------------------------------------------------
 
 
-def _unprefixed(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
-    """Return tensors by their names without `model.`; split the six mixes that the oldest fla files keep in one tensor."""
+def _unstacked(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Split the six mixes that the oldest fla files keep in one tensor."""
     stored: dict[str, Stored] = {}
     for name, tensor in tensors.items():
-        plain = name.removeprefix("model.")
-        parts = {plain: tensor}
-        if plain.endswith(".attn.x_x") and len(tensor.shape) == 2 and tensor.shape[0] == len(_MIXES):
-            parts = {plain.removesuffix("x_x") + mix: _row(tensor, index) for index, mix in enumerate(_MIXES)}
-        for part, one in parts.items():
-            if part in stored:
-                raise CheckpointError(f"{where} holds the same tensor twice: {part!r}; keep one")
-            stored[part] = one
+        parts = {name.removesuffix("x_x") + mix: _row(tensor, index) for index, mix in enumerate(_MIXES)}
+        if name.endswith(".attn.x_x") and tensor.shape[:1] == (len(_MIXES),) and tensors.keys().isdisjoint(parts):
+            stored |= parts
+        else:
+            stored[name] = tensor
     return stored
 
 
-def _rename(stored: Mapping[str, Stored], layout: _Layout, where: str) -> dict[str, Stored]:
-    """Return every tensor by its name and shape in the module; one error lists all problems by the file's names."""
-    layers = {int(match[1]) for name in stored if (match := re.match(rf"{layout.blocks}\.(\d{{1,6}})\.", name))}
-    gap = next((index for index in range(len(layers) + 1) if index not in layers), 0)
-    if gap < max(layers, default=1):
-        raise CheckpointError(f"{where}: missing all tensors of {layout.blocks}.{gap}; the weights are incomplete")
-    wanted = dict(layout.top)
-    for index in layers:
-        wanted |= {f"{layout.blocks}.{index}.{theirs}": f"layers.{index}.{ours}" for theirs, ours in layout.layer.items()}
-    idle = [f"{layout.blocks}.0.{theirs}" for theirs, ours in layout.layer.items() if ours in _NOT_IN_FIRST]
-    for name in idle:
-        del wanted[name]
-    _check_names(stored, wanted.keys(), {layout.head, *(idle if layout.idle_in_first else ())}, where)
-    head, table = stored.get(layout.head), stored[layout.table]
-    if head is not None and head.shape != table.shape:
-        raise CheckpointError(
-            f"{where}: mis-shaped tensor {layout.head!r} is {head.shape}, expected {table.shape} like the embedding"
-        )
-    flipped = {f"{layout.blocks}.{index}.{theirs}" for index in layers for theirs in layout.transposed}
-    return {ours: _transposed(stored[name]) if name in flipped else _flat(stored[name], ours) for name, ours in wanted.items()}
-
-
-def _check_names(stored: Mapping[str, Stored], wanted: Collection[str], unused: Collection[str], where: str) -> None:
-    problems = []
-    if missing := [name for name in wanted if name not in stored]:
-        problems.append(f"missing {list_tensors(missing)}")
-    if extra := [name for name in stored if name not in wanted and name not in unused]:
-        problems.append(f"unexpected {list_tensors(extra)} in {stored[extra[0]].file}")
-    if problems:
-        raise CheckpointError(f"{where}: {some(problems)}. The weights are incomplete, or belong to another config or model")
+def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, Stored]:
+    """Return every tensor by its name and shape in the module; what belongs to none keeps its name, and is refused later."""
+    named: dict[str, Stored] = {}
+    for name, tensor in stored.items():
+        ours = layout.top.get(name)
+        if ours is None and (match := re.fullmatch(rf"{layout.blocks}\.(\d{{1,6}})\.(.+)", name)) and match[2] in layout.layer:
+            ours = f"layers.{match[1]}.{layout.layer[match[2]]}"
+            tensor = _transposed(tensor) if match[2] in layout.transposed else _flat(tensor, ours)
+            if match[1] == "0" and layout.idle_in_first and layout.layer[match[2]] in _NOT_IN_FIRST:
+                continue
+        if name != layout.head:
+            named[ours or name] = tensor
+    return named
 
 
 def _transposed(stored: Stored) -> Stored:

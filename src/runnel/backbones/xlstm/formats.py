@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, renamed, shape_of
 from runnel.backbones.checkpoint.values import number, whole
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import CheckpointError
@@ -26,25 +26,15 @@ _KERNELS = ("chunkwise_kernel", "sequence_kernel", "step_kernel")
 def read_xlstm(
     config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, XlstmConfig, dict[str, Stored]]:
-    """Return the layout in words, the config, and tensors by the module's names.
-
-    Args:
-        config: contents of config.json or config.yaml; None or empty if the folder has none; shapes decide then.
-        tensors: all tensors of the checkpoint by their name in the file; the LM head is left out unread.
-        where: folder, for messages.
-
-    Raises:
-        CheckpointError: another variant of the model, or config and tensors contradict each other.
-    """
+    """Return the layout in words, the config, and tensors by the module's names; without a config, shapes decide."""
     config = config or {}
     _refuse_variants(config, where)
-    named = _split_fused(_rename(tensors, where), where)
+    named = _split_fused(renamed(tensors, _module_name, where), where)
     if not config:
         return "bare tensors", _from_shapes(named, where), named
     layout = "transformers" if "model_type" in config else "official"
-    if (
-        layout == "official" and config.get("add_out_norm", True) is not True
-    ):  # transformers ignores it: there the norm is always on
+    # transformers ignores add_out_norm: there the norm is always on
+    if layout == "official" and config.get("add_out_norm", True) is not True:
         raise CheckpointError(
             f"{where}: add_out_norm is {config['add_out_norm']!r}; published models have a norm at the end, and so does runnel"
         )
@@ -124,20 +114,11 @@ def _expect(found: int, declared: int, key: str, where: str) -> None:
 # ---- tensors -----------------------------------------------------------------------------------------------------------
 
 
-def _rename(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
-    """Return tensors by the module's names, without the LM head."""
-    named: dict[str, Stored] = {}
-    original: dict[str, str] = {}
-    for name, stored in tensors.items():
-        plain = name.removeprefix("model.").removeprefix("backbone.")
-        for old, new in _NAMES:
-            plain = new + plain.removeprefix(old) if plain.startswith(old) else plain
-        if plain in original:
-            raise CheckpointError(f"{where} holds the same tensor twice, as {original[plain]!r} and {name!r}; keep one")
-        original[plain] = name
-        if plain != "lm_head.weight":
-            named[plain] = stored
-    return named
+def _module_name(name: str) -> str:
+    plain = name.removeprefix("model.").removeprefix("backbone.")
+    for old, new in _NAMES:
+        plain = new + plain.removeprefix(old) if plain.startswith(old) else plain
+    return plain
 
 
 def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
