@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from runnel.backbones.base import Backbone
+from benchmarks.shapes import TransformerConfig, transformer
+from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.families import BACKBONES
-from runnel.backbones.transformer.config import FAMILIES, TransformerConfig, library
-from runnel.errors import CheckpointError, InputError
+from runnel.backbones.library import require_library
+from runnel.errors import InputError
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
@@ -28,7 +29,7 @@ from runnel.training import recipes
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
 _RECURRENT = ("mamba1", "mamba2", "rwkv7", "xlstm")
-_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.kind != "encoder-decoder")
+_TRANSFORMERS = ("bert", "roberta", "electra", "modernbert", "opt", "gpt_neox", "llama", "mistral", "qwen2")
 _CHOSEN = ("vocab_size", "hidden_size", "num_layers", "num_hidden_layers")  # by the experiment
 
 
@@ -96,12 +97,16 @@ def write_random_model(shape: Shape, vocabulary: str, folder: Path, seed: int) -
     if folder.exists():
         return
     torch.manual_seed(seed)
-    config_class: Any = BACKBONES[shape.architecture].config_class
-    backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
     tokenizer = load_vocabulary(vocabulary)
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(partial)
+    if shape.architecture == "library":
+        tokenizer.save(partial)
+        transformer(TransformerConfig(**shape.config)).model.transformers_model.save_pretrained(partial)
+    else:
+        config_class: Any = BACKBONES[shape.architecture].config_class
+        backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
+        Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(partial)
     partial.rename(folder)
 
 
@@ -138,27 +143,29 @@ def _check(family: str, settings: object, place: str) -> None:
 def _shape(
     family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, layers: int, tokens: int, place: str
 ) -> Shape:
+    backbone: Backbone
     where, sizes = f"{place}: families.{family}", {"vocab_size": vocab_size, "hidden_size": hidden_size}
     if family in _RECURRENT:
         architecture = family
         try:
-            config = recipes.build(BACKBONES[family].config_class, {**sizes, "num_layers": layers, **settings}, where)
+            config: BackboneConfig = recipes.build(
+                BACKBONES[family].config_class, {**sizes, "num_layers": layers, **settings}, where
+            )
         except InputError as error:
             raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
+        backbone = meta_backbone(architecture, config)
     else:
-        architecture = "transformer"
-        known = library().AutoConfig.for_model(family)
+        known, architecture = require_library(family).AutoConfig.for_model(family), "library"
         if unknown := [name for name in settings if not hasattr(known, name)]:
             raise InputError(
                 f"{where}: unknown key {unknown[0]!r}; expected fields of the transformers library's {family} config"
             )
-        values = {"model_type": family, **sizes, "num_hidden_layers": layers, **settings}
+        config = TransformerConfig({"model_type": family, **sizes, "num_hidden_layers": layers, **settings})
         try:
-            config = TransformerConfig.of(values)
-            config.for_library()
-        except CheckpointError as error:
-            raise InputError(f"{where}: {error}") from error
-    backbone = meta_backbone(architecture, config)
+            with torch.device("meta"):
+                backbone = transformer(config)
+        except Exception as error:  # each of the library's checks has errors of its own kind
+            raise InputError(f"{where}: {' '.join(str(error).split())}") from error
     tables = sum(module.weight.numel() for module in backbone.modules() if isinstance(module, nn.Embedding))
     total = sum(parameter.numel() for parameter in backbone.parameters())
     return Shape(family, architecture, config.to_dict(), layers, total - tables, total, tokens, backbone.flops(tokens))

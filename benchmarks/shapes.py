@@ -7,28 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint.facts import describe_checkpoint, meta_transformer
-from runnel.backbones.checkpoint.files import read_config
+from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import check_int8
+from runnel.backbones.library import Library, require_library
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.backbones.transformer.config import TransformerConfig, choose_attention, recognizes
-from runnel.backbones.transformer.formats import load as load_transformer
-from runnel.backbones.transformer.model import Transformer
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
+
+
+@dataclass(frozen=True)
+class TransformerConfig(BackboneConfig):
+    """The fields of the transformers library's config.json, "model_type" among them."""
+
+    library: dict[str, Any]
+
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names in options
 
@@ -94,12 +101,8 @@ SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
     "xlstm-7b": ("xlstm", XlstmConfig(50304, 4096, 32, num_heads=8, qk_size=2048, v_size=4096, ffn_size=10944)),
     "xlstm-scaled": ("xlstm", XlstmConfig(50304, 1024, 6, num_heads=4, qk_size=512, v_size=1024, ffn_size=2752)),
     "tiny": ("mamba2", Mamba2Config(vocab_size=256, hidden_size=64, num_layers=2, state_size=16, head_size=16)),
-    "tiny-bert": ("transformer", TransformerConfig.of({"model_type": "bert", "vocab_size": 256} | _layers(64, 2, 2, 128))),
-    **{
-        # T5 with its decoder, as in paper B's rerankers
-        name: ("transformer", TransformerConfig.of({"model_type": kind} | fields, "first" if kind == "t5" else None))
-        for name, (kind, fields) in _TRANSFORMERS.items()
-    },
+    "tiny-bert": ("library", TransformerConfig({"model_type": "bert", "vocab_size": 256} | _layers(64, 2, 2, 128))),
+    **{name: ("library", TransformerConfig({"model_type": kind} | fields)) for name, (kind, fields) in _TRANSFORMERS.items()},
 }
 
 
@@ -130,8 +133,6 @@ def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone
         architecture, config = SHAPES[name]
         return random_backbone(architecture, config, dtype, device)
     source = BUILT_IN.get(name, Path(name) if Path(name).exists() else name)
-    if isinstance(source, Path) and source.is_dir() and recognizes(read_config(source)):
-        return load_transformer(source, dtype, device).backbone
     return load_checkpoint(source, dtype=dtype, device=device).backbone
 
 
@@ -140,7 +141,10 @@ def describe_subject(name: str) -> Backbone:
     check_name(name)
     if name in SHAPES:
         architecture, config = SHAPES[name]
-        return meta_transformer(config) if isinstance(config, TransformerConfig) else meta_backbone(architecture, config)
+        if isinstance(config, TransformerConfig):
+            with torch.device("meta"):
+                return transformer(config)
+        return meta_backbone(architecture, config)
     return describe_checkpoint(BUILT_IN.get(name, name)).backbone
 
 
@@ -154,11 +158,43 @@ def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtyp
     return build_backbone(architecture, config.to_dict(), model.state_dict(), dtype=dtype, device=device)
 
 
-def _random_transformer(config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> Transformer:
-    """Return a transformer with random weights, buffers (positions) in fp32, and flash attention where it runs."""
+def transformer(config: TransformerConfig) -> Library:
+    """Return a transformer with random weights, whose last token's vector represents a text."""
+    hf = require_library("a transformer's shape")
+    fields = {name: value for name, value in config.library.items() if name != "model_type"}
+    facts = hf.AutoConfig.for_model(config.library["model_type"], **fields)
+    small = {"add_pooling_layer": False} if config.library["model_type"] in ("bert", "roberta") else {}
+    kind = hf.T5EncoderModel if config.library["model_type"] == "t5" else hf.AutoModel.from_config
+    return Library(_Reader(kind(facts, **small)))
+
+
+class _Reader(nn.Module):
+    """A transformer as sentence-transformers would hold it, pooled at its last token and without a tokenizer."""
+
+    tokenizer = SimpleNamespace(model_input_names=(), pad_token_id=0)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.transformers_model, facts = model, model.config
+        self.max_seq_length = (
+            None if facts.model_type == "t5" else facts.max_position_embeddings - 2 * (facts.model_type == "roberta")
+        )
+
+    def get_embedding_dimension(self) -> int:
+        """Return the width of the vectors; OPT may project its last layer."""
+        facts = self.transformers_model.config
+        return int(getattr(facts, "word_embed_proj_dim", None) or facts.hidden_size)
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        hidden = self.transformers_model(**features).last_hidden_state
+        return {"sentence_embedding": hidden[torch.arange(len(hidden)), features["attention_mask"].sum(dim=1) - 1]}
+
+
+def _random_transformer(config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> Library:
+    """Return a transformer with random weights; buffers (positions) stay in fp32."""
     if dtype == torch.int8:
-        check_int8(Transformer.title, Transformer.int8_layers, device, config.family.title)
-    backbone = Transformer(config, attention=choose_attention("auto", config.family, device, dtype))
+        check_int8(Library.title, Library.int8_layers, device, config.library["model_type"])
+    backbone = transformer(config)
     _unsettle(backbone)
     for parameter in backbone.parameters():
         parameter.data = parameter.data.to(dtype)

@@ -41,7 +41,7 @@ ONLY_IN = {
     "sentencex": {"text"},
     "tokenizers": {"text", "models"},
     "transformers": {"backbones", "training", "commands"},
-    "sentence_transformers": {"training", "integrations"},
+    "sentence_transformers": {"backbones", "training", "integrations"},
     "lancedb": {"search"},
     "qdrant_client": {"integrations"},
     "langchain_core": {"integrations"},

@@ -19,8 +19,6 @@ from torch import nn
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
-from runnel.backbones.transformer.config import TransformerConfig
-from runnel.backbones.transformer.model import Transformer
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
 from runnel.text.templates import DOCUMENT
@@ -34,9 +32,7 @@ LONGS = {"": Long(), "recompute": Long(recompute=True), "segments": Long(512, re
 
 
 def backbone_of(name: str) -> Backbone:
-    """A backbone with random weights: a shape of the benchmark or BERT-base."""
-    if name == "bert-base":
-        return Transformer(TransformerConfig.of({"model_type": "bert"}))
+    """A backbone with random weights: a shape of the benchmark."""
     return load_subject(name, torch.float32)
 
 

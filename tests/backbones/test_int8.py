@@ -20,10 +20,10 @@ from runnel.backbones import int8
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, check_int8, int8_problem, quantize
+from runnel.backbones.library import Library
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
-from runnel.backbones.transformer.model import Transformer
 from runnel.errors import BackendUnavailable, InputError, NumericalError
 from runnel.ops import backend
 
@@ -260,7 +260,7 @@ def test_other_device() -> None:
 
 def test_backbones_without_8_bit_kernels() -> None:
     with pytest.raises(InputError, match=r"a folder: .* has no 8-bit kernels"):
-        check_int8(Transformer.title, Transformer.int8_layers, torch.device("cpu"), "a folder")
+        check_int8(Library.title, Library.int8_layers, torch.device("cpu"), "a folder")
     with pytest.raises(InputError, match="xLSTM has no 8-bit kernels; use"):
         load_backbone(GOLDEN / "xlstm-tiny-hf", "int8", "cpu")
 

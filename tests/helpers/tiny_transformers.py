@@ -23,6 +23,7 @@ _DECODER = {**_ENCODER, "bos_token_id": 2, "eos_token_id": 3}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _ENCODER,
     "roberta": {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1},
+    "xlm-roberta": {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1},
     "electra": {**_ENCODER, "embedding_size": 16},
     "modernbert": {
         **_ENCODER,

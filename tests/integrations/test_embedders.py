@@ -1,4 +1,4 @@
-"""Embedders of other programs rank the sentences of evidence: of sentence-transformers, and behind an API."""
+"""Embedders behind an API rank the sentences of evidence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from runnel.commands import evaluate_retrieval
-from runnel.errors import CheckpointError, ReadError
+from runnel.errors import ReadError
 from runnel.integrations import embedders
-from runnel.integrations.embedders import ApiEmbedder, LibraryEmbedder
+from runnel.integrations.embedders import ApiEmbedder
 
 WORDS = ("red", "blue", "cat", "dog")
 DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."
@@ -118,25 +118,3 @@ def test_other_tasks_are_refused(run, evidence):
         and "api:toy is not read by runnel, and can only rank the sentences of evidence, with --as embed" in done.err
     )
     assert run("evaluate", "pocket", evidence, "--chunk-words", "5").code == 2
-
-
-def test_a_model_of_sentence_transformers(tmp_path):
-    pytest.importorskip("sentence_transformers")
-    from helpers.tiny import write_tokenizer
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer
-
-    write_tokenizer(tmp_path)
-    model = SentenceTransformer(modules=[StaticEmbedding(Tokenizer.from_file(str(tmp_path / "tokenizer.json")), embedding_dim=8)])
-    model.prompts = {"query": "the river: ", "document": ""}
-    model.save_pretrained(str(tmp_path / "model"))
-    loaded = LibraryEmbedder(str(tmp_path / "model"))
-    expected = model.encode(["the river: cat", "the river: dog"], normalize_embeddings=True)
-    np.testing.assert_allclose(loaded.encode_query(["cat", "dog"]), expected, rtol=1e-5)
-    expected = model.encode(["a cat"], normalize_embeddings=True)
-    np.testing.assert_allclose(loaded.encode_document(["a cat"]), expected, rtol=1e-5)
-    other = LibraryEmbedder(str(tmp_path / "model"), prompts={"query": "sea "})
-    np.testing.assert_allclose(other.encode_query(["cat"]), model.encode(["sea cat"], normalize_embeddings=True), rtol=1e-5)
-    with pytest.raises(CheckpointError, match=r"sentence-transformers cannot load .*missing.*write st-code:"):
-        LibraryEmbedder(str(tmp_path / "missing"))

@@ -59,7 +59,7 @@ def test_passages_have_the_vectors_of_their_texts(embedder: Embedder, passage_to
 
 
 def test_a_sentence_longer_than_the_model_reads_is_an_error(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match=r"the text has 5. tokens with its special ones, and this ModernBERT reads at most 40"):
+    with pytest.raises(InputError, match=r"has 5. tokens with its special ones, and this ModernBertModel reads at most 40"):
         read_documents(embedder, ["A river. " + "dog " * 50])
 
 

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import write_tokenizer
-from helpers.tiny_transformers import write_transformer
 from safetensors.torch import load_file, save_file
 
 from runnel import Embedder, Reranker
-from runnel.errors import CheckpointError, InputError
-from runnel.models.base import load_model
+from runnel.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
@@ -47,13 +45,6 @@ def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, 
     assert reranker.score("the river", ["a dog runs"])[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_format_of_that_code_is_for_one_way_models(tmp_path: Path) -> None:
-    write_transformer(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
-    write_tokenizer(tmp_path)
-    with pytest.raises(InputError, match="'rankmamba-code' is for decoders and recurrent models, this is BERT; use rankmamba"):
-        load_model(tmp_path, template="rankmamba-code", job="rerank")
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -67,14 +58,6 @@ def test_architectures_that_are_not_read(tmp_path: Path, config: dict[str, objec
     save_file({"embeddings.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=message):
         Embedder.load(tmp_path)
-
-
-def test_monot5_has_no_layer_that_scores(tmp_path: Path) -> None:
-    """It compares the logits of two words, for which the LM head is needed."""
-    write_transformer(tmp_path, "t5", "ForConditionalGeneration")
-    write_tokenizer(tmp_path)
-    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
-        Reranker.load(tmp_path)
 
 
 @pytest.mark.parametrize("load", [Embedder.load, Reranker.load])

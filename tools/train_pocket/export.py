@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from runnel.backbones.encoder.formats import load_bert
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model
 from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
@@ -53,14 +53,15 @@ def write_folder(
     Args:
         tuned: folder of the encoder whose upper layers read sentences.
     """
-    whole = load_bert(folder, "float32", "cpu", passage_tokens=PASSAGE_TOKENS)
+    whole = load_backbone(folder, "float32", "cpu")
     assert isinstance(whole, Encoder)
     weights = whole.state_dict()
     weights |= {"positions.weight": weights["positions.weight"][:_POSITIONS]}
     if tuned is not None:
         weights |= _sentence_layers(tuned)
     own = 0 if tuned is None else whole.num_layers - FIRST_TUNED
-    encoder = Encoder(replace(whole.config, max_positions=_POSITIONS, sentence_layers=own))
+    passages = {"max_positions": _POSITIONS, "passage_tokens": PASSAGE_TOKENS, "begin_id": 101}  # [CLS]
+    encoder = Encoder(replace(whole.config, **passages, sentence_layers=own))
     encoder.load_state_dict(weights)
     features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
     features.idf.copy_(idf)
@@ -75,7 +76,7 @@ def write_folder(
 def _sentence_layers(tuned: Path) -> dict[str, torch.Tensor]:
     """Return the tuned layers under their names in an encoder with sentence layers."""
     found = {}
-    for name, tensor in load_bert(tuned, "float32", "cpu", passage_tokens=PASSAGE_TOKENS).state_dict().items():
+    for name, tensor in load_backbone(tuned, "float32", "cpu").state_dict().items():
         part, _, rest = name.partition(".")
         number, _, rest = rest.partition(".")
         if part == "layers" and int(number) >= FIRST_TUNED:

@@ -78,11 +78,11 @@ class PlainForm(NamedTuple):
 
 
 class Backbone(nn.Module, ABC):
-    """A language model without its LM head; all are recurrent except `Transformer` and `Encoder`.
+    """A language model without its LM head; all are recurrent except `Encoder` and `Library`.
 
     Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
 
-    Sub-classes give the class attributes and properties below and `_forward`. Only `Transformer`, which needs the ids and has no
+    Sub-classes give the class attributes and properties below and `_forward`. Only `Library`, which needs the ids and has no
     state, overrides `forward` and `step`.
     """
 

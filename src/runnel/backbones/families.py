@@ -8,12 +8,12 @@ from runnel.backbones.mamba1.model import Mamba1
 from runnel.backbones.mamba2.model import Mamba2
 from runnel.backbones.mamba3.model import Mamba3
 from runnel.backbones.rwkv7.model import Rwkv7
-from runnel.backbones.transformer.config import FAMILIES
-from runnel.backbones.transformer.model import Transformer
 from runnel.backbones.xlstm.model import Xlstm
 
 _RECURRENT: tuple[type[Backbone], ...] = (Mamba1, Mamba2, Mamba3, Rwkv7, Xlstm)
-_ALL: tuple[type[Backbone], ...] = (*_RECURRENT, Encoder, Transformer)
+_ALL: tuple[type[Backbone], ...] = (*_RECURRENT, Encoder)
 BACKBONES = {family.architecture: family for family in _ALL}
 _NAMES = ", ".join(family.title for family in _RECURRENT)
-READS = f"runnel reads checkpoints of {_NAMES}, and for comparison {', '.join(FAMILIES)}"  # for messages
+READS = (  # for messages
+    f"runnel reads checkpoints of {_NAMES} and BERT; sentence-transformers reads others, as embedders and rerankers"
+)

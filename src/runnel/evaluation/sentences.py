@@ -24,7 +24,7 @@ from runnel.training.candidates import Ranker, bm25_ranker
 from runnel.training.corpora import Texts
 
 if TYPE_CHECKING:
-    from runnel.integrations.embedders import ApiEmbedder, LibraryEmbedder
+    from runnel.integrations.embedders import ApiEmbedder
     from runnel.models.embedder import Embedder
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.training.data import Evidence
@@ -154,24 +154,25 @@ def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
 
 
 def by_embedder(
-    embedder: Embedder | LibraryEmbedder | ApiEmbedder,
+    embedder: Embedder | ApiEmbedder,
     max_tokens: int | None = None,
     max_query_tokens: int | None = None,
     *,
     chunk_words: int | None = None,
 ) -> Scorer:
     """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut."""
+    longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
 
     @lru_cache(maxsize=1)
     def read(document: str, units: Units) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         spans = _parts(document, units, chunk_words)
         full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
-        return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
+        return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens or longest)
 
     def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
         spans, full, vectors = read(document, units)
         scores = np.full(len(spans), -1.0, np.float32)
-        scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens)[0]
+        scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens or longest)[0]
         return spans, scores
 
     return score

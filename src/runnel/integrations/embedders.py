@@ -1,9 +1,7 @@
-"""Embedders that runnel does not read itself, for comparisons: of the library sentence-transformers, or behind an API.
+"""Embedders behind an API, for comparisons.
 
-st:NAME        a model that `sentence_transformers.SentenceTransformer` loads
-st-code:NAME   the same, and code that comes with the model may run
-api:NAME       a model behind an endpoint like OpenAI's, at OPENAI_BASE_URL (default: https://api.openai.com/v1), with the key
-               OPENAI_API_KEY if that is set
+api:NAME   a model behind an endpoint like OpenAI's, at OPENAI_BASE_URL (default: https://api.openai.com/v1), with the key
+           OPENAI_API_KEY if that is set
 """
 
 from __future__ import annotations
@@ -16,65 +14,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
-from typing import Any
 
 import numpy as np
 
-from runnel.errors import CheckpointError, InputError, ReadError, needing
+from runnel.errors import InputError, ReadError
 
 log = logging.getLogger("runnel")
-PREFIXES = ("st:", "st-code:", "api:")
+API = "api:"
+EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
 _TEXTS = 128  # in one request
 _WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition of a request
 _AGAIN = (408, 429, 500, 502, 503, 504)
-
-
-class LibraryEmbedder:
-    """A model of sentence-transformers, which puts the model's prompts before texts and cuts texts at the model's limit.
-
-    Args:
-        name: a folder or a hub id.
-        own_code: run code that comes with the model.
-        prompts: instead of the model's own: "query", "document".
-
-    Raises:
-        CheckpointError: the library cannot load the model.
-        MissingDependency: the library is not installed.
-    """
-
-    def __init__(self, name: str, *, own_code: bool = False, prompts: Mapping[str, str] | None = None) -> None:
-        with needing("st: needs sentence-transformers", "train"):
-            from sentence_transformers import SentenceTransformer
-        try:
-            self.model = SentenceTransformer(name, trust_remote_code=own_code)
-        except (OSError, ValueError, KeyError) as error:
-            advice = "" if own_code else "; for a model with code of its own, if you trust it, write st-code:"
-            raise CheckpointError(f"sentence-transformers cannot load {name!r} ({error}){advice}") from error
-        self.prompts = dict(prompts or {})
-        self._limit = self.model.max_seq_length
-        if self._limit is not None:
-            log.warning("%s reads at most %s tokens of a text; the library cuts longer ones", name, self._limit)
-
-    def is_empty(self, text: str) -> bool:
-        """Return whether a text is only whitespace."""
-        return not text.strip()
-
-    def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
-        """Return unit vectors of queries, float32 (n, d)."""
-        return self._encode(self.model.encode_query, texts, "query", max_tokens)
-
-    def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
-        """Return unit vectors of documents, float32 (n, d)."""
-        return self._encode(self.model.encode_document, texts, "document", max_tokens)
-
-    def _encode(self, encode: Any, texts: Sequence[str], kind: str, max_tokens: int | None) -> np.ndarray:
-        if max_tokens is not None:
-            self.model.max_seq_length = min(max_tokens, self._limit or max_tokens)
-        options = {"prompt": self.prompts[kind]} if kind in self.prompts else {}
-        vectors = encode(list(texts), normalize_embeddings=True, show_progress_bar=False, **options)
-        if max_tokens is not None:
-            self.model.max_seq_length = self._limit
-        return np.asarray(vectors, np.float32)
 
 
 class ApiEmbedder:
@@ -148,13 +98,3 @@ class ApiEmbedder:
             log.warning("%s: %s; trying again in %d s", self._url, why, wait)
             time.sleep(wait)
         raise AssertionError  # the loop returns or raises
-
-
-def load(name: str, prompts: Mapping[str, str]) -> LibraryEmbedder | ApiEmbedder:
-    """Load an embedder by its name with a prefix of `PREFIXES`; raises as the classes."""
-    prefix, _, model = name.partition(":")
-    return (
-        ApiEmbedder(model, prompts=prompts)
-        if prefix == "api"
-        else LibraryEmbedder(model, own_code=prefix == "st-code", prompts=prompts)
-    )

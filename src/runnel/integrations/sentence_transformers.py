@@ -1,23 +1,7 @@
 """Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators and tools work on them.
 
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformerTrainer
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-    from runnel.integrations.sentence_transformers import sentence_transformer
-
-    model = sentence_transformer("pocket")
-    pairs = Dataset.from_dict({"query": [...], "document": [...]})
-    SentenceTransformerTrainer(model, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model)).train()
-    model.save_pretrained("mine")                       # runnel.Embedder.load("mine"); the library loads it too, see below
-
-`cross_encoder` is the same for rerankers, with `CrossEncoderTrainer`. In evaluation mode the vectors and scores are those of
-`Embedder.encode` and `Reranker.score`, through the same engine and kernels; in training mode those of `training/forward.py`.
-A folder that runnel or the library saved loads in the library by `SentenceTransformer(folder, trust_remote_code=True)` (or
-`CrossEncoder`): it asks for that flag before it imports any class that is not its own.
-
-Nothing is cut unless `max_seq_length` is set: then to that many tokens, special tokens included, always at the document's
-end, so that end markers and queries are kept; `truncated` counts the cut texts, with one warning. For long texts see `Long`:
-`module.long = Long(segment_tokens=2048, recompute=True)`.
+In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`, through the same engine; in
+training mode those of `training/forward.py`. Texts are cut at the document's end, so that end markers and queries are kept.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` of `training/adapters.py`, before the trainer is made. Until they are merged by
 `merge(model[0].model)`, saving writes only the adapters and the heads. To resume from such a checkpoint, a trainer's
@@ -45,11 +29,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from runnel.backbones.int8 import Int8Linear
+from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.foreign import Job
 from runnel.models.reranker import Reranker
+from runnel.models.transformers import LIBRARY_FOLDER
 from runnel.records import read_model_json
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
@@ -105,12 +91,7 @@ class _ModelModule(InputModule):
     """The base of both modules: the model's parameters, its two modes, and files.
 
     Creating a module selects the parameters to train: the backbone's, or its adapters' if it has any, and the parameters of
-    the heads that the job needs.
-
-    Attributes:
-        model: the model; its backbone and heads are registered here.
-        long: how long inputs are trained on.
-        truncated: texts or pairs cut by `max_seq_length` since this module was made, in this process.
+    the heads that the job needs. `long` says how long inputs are trained on; `truncated` counts texts or pairs that were cut.
     """
 
     job: ClassVar[Job]
@@ -217,7 +198,8 @@ class _ModelModule(InputModule):
         if self.backbone.adapted:
             save_adapter(self.model, output_path)
             return
-        self.model.write(output_path)
+        inside = isinstance(self.backbone, Library)  # around it are the library's files for this module
+        self.model.write(Path(output_path) / LIBRARY_FOLDER if inside else output_path)
         if self.max_seq_length is not None:
             self.save_config(output_path)
 
@@ -250,11 +232,7 @@ class _ModelModule(InputModule):
 
 
 class EmbedderModule(_ModelModule):
-    """An embedder: texts to `sentence_embedding`, unit vectors (B, d).
-
-    >>> module = EmbedderModule(model)                                       # doctest: +SKIP
-    >>> SentenceTransformer(modules=[module], prompts=model.prompts)         # doctest: +SKIP
-    """
+    """An embedder: texts to `sentence_embedding`, unit vectors (B, d)."""
 
     job = "embed"
 
@@ -302,8 +280,6 @@ class RerankerModule(_ModelModule):
     """A reranker: pairs of a query and a document to `scores`, logits (B, 1).
 
     Models that do not score one vector of a pair, such as pocket, score pairs but cannot be trained here (`trains_pairs`).
-
-    >>> CrossEncoder(modules=[RerankerModule(model)], activation_fn=nn.Identity())       # doctest: +SKIP
     """
 
     job = "rerank"
@@ -320,12 +296,7 @@ class RerankerModule(_ModelModule):
     def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
         self, inputs: Sequence[Sequence[str]] | Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
-
-        Args:
-            inputs: (query, document) each.
-            prompt: put before each query.
-        """
+        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`."""
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
         if not self._trains and not self.training:

@@ -1,9 +1,7 @@
 """Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
-A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its sentence
-head and the unit it was trained on, clauses; EmbeddingRWKV has its own heads, templates and prompts (`embedding_rwkv.py`). A
-sentence-transformers folder must hold a recurrent transformers checkpoint without custom code and pool the last token; its
-prompts and the special tokens around a text are read from its files.
+It gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head and unit, clauses.
+EmbeddingRWKV has its own (`embedding_rwkv.py`), as a sentence-transformers folder, which must pool the last token.
 """
 
 from __future__ import annotations
@@ -54,11 +52,7 @@ class Parts:
 
 
 def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
-    """Read the parts of a folder that runnel did not write.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or the folder uses an unsupported pooling.
-    """
+    """Read the parts of a folder that runnel did not write."""
     from runnel.models import embedding_rwkv  # here, because it imports a family, which most models do not need
 
     if embedding_rwkv.recognizes_heads(checkpoint):
@@ -74,13 +68,9 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     prompts: dict[str, str] = {}
     theirs = read_sentence_transformer(folder)
     if theirs is not None:
-        if theirs.classifier:
-            raise CheckpointError(
-                f"{folder} has a cross-encoder's modules (Dense, LayerNorm, Dense), which are read for transformers only"
-            )
         if theirs.pooling != "eos":
             raise CheckpointError(
-                f"{folder} pools by {theirs.mode!r}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+                f"{folder} pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
             )
         if code := code_classes(read_config(folder) or {}):
             raise CheckpointError(
@@ -94,10 +84,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
-    """Return the tokenizer of a bare checkpoint, with its `markers`.
-
-    If a folder has no tokenizer and its vocabulary is GPT-NeoX's, that tokenizer is taken from the hub or its cache.
-    """
+    """Return the tokenizer of a bare checkpoint, with its `markers`."""
     tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
     tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
     return tokenizer

@@ -27,13 +27,11 @@ from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_
 from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
-from runnel.backbones.transformer.config import recognizes
-from runnel.backbones.transformer.model import Transformer
+from runnel.backbones.library import Library
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.models.bare import read_bare
-from runnel.models.baseline import check_pooling, load_baseline, pair_notation
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
 from runnel.models.heads import (
     POOLINGS,
@@ -52,8 +50,9 @@ from runnel.models.heads import (
     vector_head,
 )
 from runnel.models.kept import Kept, file_states
-from runnel.models.lexical import FEATURES, WordTable, word_table
-from runnel.models.published_heads import DenseScore, ResidualVector, StateScore
+from runnel.models.lexical import WordTable, word_table
+from runnel.models.published_heads import ResidualVector, StateScore
+from runnel.models.transformers import LIBRARY_FOLDER, causal, is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers
 from runnel.records import arguments, expect_text
 from runnel.text.sentences import Unit
@@ -61,47 +60,27 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
-_TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
-_KINDS = {"features": "token_features", "generate": "lm_head"}  # the kind of heads that no other kind may replace
-HEADS: dict[str, type[nn.Module]] = {  # by the name in config.json
-    "token_features": TokenFeatures,
-    "end_vector": EndVector,
-    "first_vector": FirstVector,
-    "plain_mean_vector": PlainMeanVector,
-    "mean_vector": MeanVector,
-    "residual_vector": ResidualVector,
-    "end_score": EndScore,
-    "dense_score": DenseScore,
-    "state_score": StateScore,
-    "match_score": MatchScore,
-    "vector_score": VectorScore,
-    "vector_relevance": VectorRelevance,
-    "lm_head": LmHead,
-}
+_HEADS: tuple[Any, ...] = (
+    *(TokenFeatures, EndVector, FirstVector, PlainMeanVector, MeanVector, ResidualVector),
+    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, LmHead),
+)
+HEADS = {re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower(): head for head in _HEADS}  # by kind: "end_vector" and so on
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 kept: Kept | None = None  # models to share between commands, in a process that runs many
 
 
 @dataclass(eq=False)
 class Model:
-    """The parts that the three kinds of model share.
-
-    Args:
-        heads: name -> head: "features" (`TokenFeatures`), "embed", "sentences", "rerank", "generate"; any may be missing.
-        templates: "document" (every text of an embedder; queries differ by their prompt), "rerank", "sentences".
-        prompts: text put before a query or a document, by name ("query", "document", or the name of a task).
-        source: where the model was loaded from, for messages.
-        unit: what the sentence head scores: "sentence", "clauses" or "paragraph".
-    """
+    """The parts that the three kinds of model share."""
 
     backbone: Backbone
     tokenizer: Tokenizer
-    heads: nn.ModuleDict
-    templates: dict[str, Template]
-    prompts: dict[str, str] = field(default_factory=dict)
-    source: str = "memory"
+    heads: nn.ModuleDict  # "features" (`TokenFeatures`), "embed", "sentences", "rerank", "generate"; any may be missing
+    templates: dict[str, Template]  # "document" (every text of an embedder; queries differ by prompt), "rerank", "sentences"
+    prompts: dict[str, str] = field(default_factory=dict)  # put before a query or a document, by name, such as "query"
+    source: str = "memory"  # where the model was loaded from, for messages
     card: str = ""
-    unit: Unit = "sentence"
+    unit: Unit = "sentence"  # what the sentence head scores
 
     def __post_init__(self) -> None:
         self.backbone.requires_grad_(False)
@@ -131,11 +110,9 @@ class Model:
             self._sentence_engines = [self.new_engine(read_blocks=form) for form in forms]
 
     def sentence_engine(self, *, texts: bool) -> Engine:
-        """Return the engine for a document's sentences.
+        """Return the engine for a document's sentences; `texts`: those of `engine` too, in the first half of each hidden vector.
 
-        Args:
-            texts: also give the hidden vectors of `engine`, in the first half of each vector. Without sentence layers both are
-                the same, and vectors have one half.
+        Without sentence layers both are the same, and vectors have one half.
         """
         return self._sentence_engines[texts] if self._sentence_engines else self.engine
 
@@ -159,11 +136,7 @@ class Model:
         return digest_weights(self.backbone.fingerprint(), self.heads)
 
     def prompt(self, prompt: str | None) -> str:
-        """Return the text of a prompt given by name or as text; "" for None.
-
-        Raises:
-            InputError: it looks like a name (letters, digits, _ and -) and the model has no such prompt.
-        """
+        """Return the text of a prompt given by name or as text; "" for None."""
         expect_text(prompt or "", "the prompt")
         if not prompt or prompt in self.prompts.values():
             return prompt or ""
@@ -176,11 +149,7 @@ class Model:
         return self.prompts.get(prompt, prompt)
 
     def head(self, name: str) -> Head:
-        """Return the head for a job.
-
-        Raises:
-            CheckpointError: the model has none.
-        """
+        """Return the head for a job; raise CheckpointError if the model has none."""
         if name not in self.heads:
             have = ", ".join(sorted(set(self.heads) - {"features"})) or "none"
             raise CheckpointError(
@@ -206,7 +175,7 @@ class Model:
         if job is not None:
             self.head(job)  # raises if the model has none
         self.write(folder, weights=weights)
-        if job is not None:
+        if job is not None and not isinstance(self.backbone, Library):
             write_sentence_transformer(Path(folder), job, self.prompts)
 
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
@@ -217,6 +186,10 @@ class Model:
             raise InputError(f"{self.source} has adapters, which a model folder cannot hold: merge() them or use save_adapter()")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
+        if isinstance(self.backbone, Library):
+            save_library(self.backbone, folder, weights, self.tokenizer, self.templates, self.prompts)
+            return
         tensors: dict[str, Tensor] = {}
         for prefix, module in (("backbone", self.backbone), ("heads", self.heads)):
             for name, tensor in module.state_dict().items():
@@ -240,10 +213,18 @@ class Model:
             }
         }
         self.tokenizer.save(folder)
-        write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
         with replacing(folder / "model.safetensors") as partial:  # sentence-transformers saves in every process of a run
             save_file(tensors, partial, metadata={"format": "pt"})
         write(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def find_model(name: str | Path) -> tuple[Path, str]:
+    """Return the folder or weights file of a model, and "st" or "st-code" of a name that begins so."""
+    prefix, _, plain = str(name).partition(":")
+    prefix = prefix if prefix in ("st", "st-code") else ""
+    found = BUILT_IN.get(str(name)) or find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
+    inside = found / LIBRARY_FOLDER
+    return (inside if inside.is_dir() else found), prefix
 
 
 @plain_numbers()
@@ -258,13 +239,14 @@ def load_model(
 ) -> Model:
     """Load a built-in model (`BUILT_IN`), a model folder, a bare checkpoint, a sentence-transformers folder or a hub id.
 
-    Parts that a folder of another library lacks are supplied by `models/bare.py`, for transformers by `models/baseline.py`.
+    Parts that a folder of another library lacks are supplied by `models/bare.py`, for transformers by `models/transformers.py`.
+    `st:NAME` is loaded with sentence-transformers, `st-code:NAME` with code that comes with it.
 
     Args:
         pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the mean
             of all ("mean"), without a trained projection; default: the pooling that the model was trained with.
-        template: how a pair is written: one of `PAIRS` in `models/baseline.py`; default: the model's.
-        job: the job the model is loaded for; some transformers (T5) read differently for each.
+        template: how a pair is written: one of `PAIRS` in `models/transformers.py`; default: the model's.
+        job: what the model is loaded for; a transformer without a layer for pairs gets a new one, without a head.
 
     Raises:
         CheckpointError: the model is missing or cannot be used; the message says why.
@@ -272,15 +254,16 @@ def load_model(
     """
     if pooling is not None and pooling not in POOLINGS:
         raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-    found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
+    found, prefix = find_model(name)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
-    baseline = "runnel" not in config and recognizes(config)
+    transformer = bool(prefix) or is_transformer(folder, config)
 
     def load() -> Model:
-        if baseline:
-            checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
-            return Model(checkpoint.backbone, **vars(parts), source=str(name))
+        if transformer:
+            options: Any = {"pooling": pooling, "template": template, "job": job, "prefix": prefix}
+            backbone, parts = load_transformer(folder, config, dtype, device, **options)
+            return Model(backbone, **vars(parts), source=str(name))
         checkpoint = load_checkpoint(found, dtype=dtype, device=device)
         if "runnel" in config:
             model = read_folder(folder, config["runnel"], checkpoint, str(name))
@@ -290,19 +273,19 @@ def load_model(
 
     if kept is None:
         return load()
-    key = (str(name), found.absolute(), dtype, device, pooling, template, job if baseline else None)
+    key = (str(name), found.absolute(), dtype, device, pooling, template, job if transformer else None)
     return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
 
 
 def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:
     """Return the model with the given pooling and pair template, if any, in place of its own."""
     if pooling is not None:
-        check_pooling(model.backbone, pooling)
+        if pooling == "cls" and model.backbone.recurrent:
+            raise causal(model.backbone.title)
         model.heads["embed"] = vector_head(pooling)
     if template is not None:
-        family = model.backbone.family if isinstance(model.backbone, Transformer) else None
         before = "" if model.tokenizer.begin_id is None else "{begin}"
-        model.templates["rerank"] = Template.parse(pair_notation(template, family, folder, model.tokenizer, before))
+        model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
     return model
 
 
@@ -326,19 +309,15 @@ class _Description:
 
 
 def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
-    """Return the model in a folder that runnel wrote.
-
-    Raises:
-        CheckpointError: config.json lacks a part or has an invalid value, or the parts do not fit together.
-    """
+    """Return the model in a folder that runnel wrote."""
     if config.get("version") != _VERSION:
         raise CheckpointError(
             f"{source} has model format {config.get('version')!r}, this version of runnel reads {_VERSION}; upgrade runnel"
         )
-    # Folders written before units were stored use sentences.
-    read = _Description(**arguments(_Description, {"unit": "sentence", **config}, f"{source}: config.json"))
+    read = _Description(**arguments(_Description, config, f"{source}: config.json"))
     heads = _read_heads(read.heads, checkpoint, source)
-    if missing := sorted({_template_of(name, head) for name, head in heads.items() if name in _TEMPLATES} - set(read.templates)):
+    needed = {"document" if name == "embed" or head.stored else name for name, head in heads.items() if name in Head.jobs}
+    if missing := sorted(needed - set(read.templates)):
         raise CheckpointError(
             f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
         )
@@ -374,27 +353,13 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
 def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
     options = dict(config)
     kind, what = options.pop("kind", None), f"{source}: the head {name!r} of config.json"
-    if name not in _KINDS and name not in _TEMPLATES:
-        raise CheckpointError(f"{what} has an unknown name; expected one of {', '.join([*_KINDS, *_TEMPLATES])}")
-    fits = kind == _KINDS[name] if name in _KINDS else kind not in _KINDS.values()
-    if not isinstance(kind, str) or kind not in HEADS or not fits:
-        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(sorted(HEADS))}")
+    if not isinstance(kind, str) or kind not in HEADS or name not in HEADS[kind].jobs:
+        kinds = sorted(key for key, head in HEADS.items() if name in head.jobs)
+        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(kinds) or 'none of this name'}")
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
     taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
-    head = HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))
-    if isinstance(head, VectorScore) and head.options["features"] != FEATURES:
-        raise CheckpointError(
-            f"{what} takes {head.options['features']} features per sentence, this version of runnel computes {FEATURES}; use "
-            "the version of runnel that trained the model, or train the head again"
-        )
-    return head
+    return HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))
 
 
-def _template_of(name: str, head: nn.Module) -> str:
-    """Return the template that a head needs: "document" if query and document are read separately."""
-    return "document" if isinstance(head, Head) and head.stored else _TEMPLATES[name]
-
-
-def _head_config(head: nn.Module) -> dict[str, object]:
-    kind = next(name for name, cls in HEADS.items() if type(head) is cls)
-    return {"kind": kind, **(head.options if isinstance(head, Head) else {})}
+def _head_config(head: Any) -> dict[str, object]:
+    return {"kind": next(kind for kind, made in HEADS.items() if type(head) is made), **head.options}

@@ -9,12 +9,13 @@ import torch
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.facts import CheckpointFacts, describe_checkpoint
 from runnel.backbones.checkpoint.files import Checkpoint, read_config
+from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.hardware import available_memory, cores
 from runnel.models.bare import read_bare
 from runnel.models.base import BUILT_IN, Model, read_folder
-from runnel.models.baseline import read_baseline
+from runnel.models.transformers import read_encoder
 from runnel.ops.backend import has_native_bf16
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
@@ -23,14 +24,7 @@ _DTYPES = (torch.bfloat16, torch.float32)  # in which weights can be loaded
 
 
 def describe_model(name: str) -> dict[str, Any]:
-    """Return the facts about a model, as JSON values.
-
-    A bare checkpoint that lacks a part of a model, such as a tokenizer, is described as far as possible; "problem" names the
-    missing part.
-
-    Args:
-        name: as for `load_model`; a weights file can be described too.
-    """
+    """Return the facts about a model, as JSON values; "problem" names a missing part of a bare checkpoint."""
     facts = describe_checkpoint(BUILT_IN.get(name, name))
     parts = _parts(facts, name)  # first: it may lower a transformer's max_tokens
     return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
@@ -38,7 +32,7 @@ def describe_model(name: str) -> dict[str, Any]:
 
 def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
     backbone = facts.backbone
-    device = _device()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = facts.auto_dtype(device)
     return {
         "path": str(facts.checkpoint),
@@ -80,23 +74,25 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
     heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}  # right shapes, no memory
     checkpoint = Checkpoint(facts.backbone, heads, facts.layout, facts.folder)
     config = read_config(facts.checkpoint) or {}
-    nothing: dict[str, Any] = {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}}
     if "runnel" in config:
         model = read_folder(facts.folder, config["runnel"], checkpoint, name)
     else:
         try:
-            parts = (read_bare if facts.backbone.recurrent else read_baseline)(facts.folder, checkpoint)
+            if isinstance(facts.backbone, Encoder):
+                parts = read_encoder(facts.folder, facts.backbone)
+            else:
+                parts = read_bare(facts.folder, checkpoint)
         except CheckpointError as error:
-            return {**nothing, "problem": str(error)}
-        model = Model(facts.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, name, unit=parts.unit)
-    file = tokenizer_file(facts.folder)
+            return {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}, "problem": str(error)}
+        model = Model(facts.backbone, **vars(parts), source=name)
+    file, tokenizer = tokenizer_file(facts.folder), model.tokenizer
     return {
         "tokenizer": {
-            "kind": type(model.tokenizer).__name__.removesuffix("Tokenizer").lower(),
+            "kind": type(tokenizer).__name__.removesuffix("Tokenizer").lower(),
             "file": None if file is None else file.name,
-            "tokens": model.tokenizer.vocab_size,
+            "tokens": tokenizer.vocab_size,
         },
-        "markers": {"begin": _marker(model.tokenizer, "begin"), "end": _marker(model.tokenizer, "end")},
+        "markers": {"begin": _marker(tokenizer, tokenizer.begin_id), "end": _marker(tokenizer, tokenizer.end_id)},
         "heads": {
             key: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
             | ({"unit": model.unit} if key == "sentences" else {})
@@ -123,8 +119,8 @@ def _machine(facts: CheckpointFacts) -> dict[str, Any]:
         "longest_step_tokens": _longest_step(backbone, room),
         "gpu": None,
     }
-    if (gpu := _gpu_memory()) is not None:
-        name, free, total = gpu
+    if torch.cuda.is_available():
+        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
         facts_here["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(facts, free)}
     return facts_here
 
@@ -142,21 +138,11 @@ def _longest_step(backbone: Backbone, room: int) -> int:
         return 0
 
 
-def _gpu_memory() -> tuple[str, int, int] | None:
-    """Return the GPU's name, free bytes and total bytes, or None without a GPU."""
-    return (torch.cuda.get_device_name(), *torch.cuda.mem_get_info()) if torch.cuda.is_available() else None
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _marker(tokenizer: Tokenizer, which: str) -> dict[str, Any] | None:
-    number = tokenizer.begin_id if which == "begin" else tokenizer.end_id
+def _marker(tokenizer: Tokenizer, number: int | None) -> dict[str, Any] | None:
     if number is None:
         return None
     return {"id": number, "token": next((token for token, key in tokenizer.vocabulary.items() if key == number), None)}

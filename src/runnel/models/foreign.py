@@ -30,7 +30,6 @@ JOBS: dict[Job, tuple[str, str]] = {
 
 # Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
 _ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
-_CLASSIFIER = ("Dense", "LayerNorm", "Dense")  # modules after the pooling of a cross-encoder
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
 _UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
 
@@ -49,19 +48,20 @@ class SentenceTransformer:
     """Settings of a sentence-transformers folder.
 
     Attributes:
-        pooling: which hidden vectors are used; `mode` is the name in the file.
+        pooling: which hidden vectors are used; None: a mode that runnel does not compute, or more modules follow.
+        after: what follows the Transformer, for messages.
         prompts: by name.
         default_prompt: the name of the prompt that sentence-transformers puts before texts that are neither query nor document.
         max_tokens: the longest text that sentence-transformers reads, special tokens included; None: no limit given.
-        classifier: folders of the modules Dense, LayerNorm and Dense after the pooling of a cross-encoder; () for other folders.
+        path: of the first module's folder.
     """
 
-    pooling: Pooling
-    mode: str
+    pooling: Pooling | None
+    after: str
     prompts: dict[str, str]
     default_prompt: str | None
     max_tokens: int | None
-    classifier: tuple[Path, ...] = ()
+    path: str = ""
 
 
 def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) -> None:
@@ -81,34 +81,21 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     """Read the settings of a sentence-transformers folder; return None for other folders.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a module is not supported.
+        CheckpointError: a file is missing or damaged, or prompts are left out of pooling.
     """
     if not (folder / "modules.json").exists():
         return None
     first, *rest = _modules(folder)
-    if not _theirs(first, "Transformer"):
-        raise CheckpointError(
-            f"{folder} begins with the module {first['type']!r}, which is not supported; expected sentence_transformers' "
-            "Transformer"
-        )
-    if first["path"]:
-        raise CheckpointError(f"{folder} has its Transformer in {first['path']!r}; move that folder's files up to modules.json")
-    classifier: tuple[Path, ...] = ()
-    if len(rest) == 4 and all(map(_theirs, rest[1:], _CLASSIFIER)):
-        classifier, rest = tuple(folder / module["path"] for module in rest[1:]), rest[:1]
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
             modes += _pooling_modes(read_model_json(folder / module["path"] / "config.json"), folder)
-        elif not _theirs(module, "Normalize"):
-            raise CheckpointError(
-                f"{folder} has a module {module['type']!r} after its Transformer; only Pooling and Normalize of "
-                "sentence_transformers are supported, and a cross-encoder's Pooling, Dense, LayerNorm, Dense"
-            )
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        names = " and ".join(map(repr, modes)) or "nothing"
-        raise CheckpointError(f"{folder} pools by {names}; runnel pools by one of cls, lasttoken and mean")
-    return SentenceTransformer(_POOLINGS[modes[0]], modes[0], *_prompts(folder), _longest(folder), classifier)
+    others = [module["type"] for module in rest if not (_theirs(module, "Pooling") or _theirs(module, "Normalize"))]
+    if not _theirs(first, "Transformer"):
+        others.append(first["type"])
+    pooling = _POOLINGS.get(modes[0]) if len(modes) == 1 and not others else None
+    after = " and ".join(map(repr, [*modes, *others])) or "nothing"
+    return SentenceTransformer(pooling, after, *_prompts(folder), _longest(folder / first["path"]), first["path"])
 
 
 def _modules(folder: Path) -> list[dict[str, str]]:
@@ -141,7 +128,7 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 def _longest(folder: Path) -> int | None:
     """Read the length in tokens of the longest text; from version 6 on the limit is in the tokenizer's config."""
     settings = read_model_json(folder / "sentence_bert_config.json", default={})
-    if settings.get("do_lower_case"):
+    if settings.get("do_lower_case") and (folder / "tokenizer.json").exists():
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
         if upper != lower:
             raise CheckpointError(
@@ -179,7 +166,7 @@ def text_template(folder: Path) -> str:
     return text
 
 
-def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling, text: str) -> None:
+def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling | None, text: str) -> None:
     """Warn about a missing end marker and an unused default prompt. `text` is the template of a text."""
     if pooling == "eos" and text.endswith("{document}"):
         log.warning(

@@ -1,4 +1,4 @@
-"""Heads of published checkpoints: cross-encoders of the transformers library, and EmbeddingRWKV's embedders and rerankers.
+"""Heads of published checkpoints: EmbeddingRWKV's embedders and rerankers.
 
 D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  head size   n  items
 """
@@ -6,8 +6,6 @@ D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  hea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,41 +13,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.models.heads import Head, Pooling, score, wide
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A layer norm: its epsilon, and whether it has a bias."""
-
-    eps: float
-    bias: bool
-
-
-class DenseScore(Head):
-    """The classifier of published cross-encoders: a layer as wide as the model, its activation, a norm, then an `EndScore`."""
-
-    def __init__(
-        self,
-        hidden_size: int,
-        outputs: int = 1,
-        activation: Literal["tanh", "gelu"] = "tanh",
-        pooling: Pooling = "cls",
-        dense_bias: bool = True,
-        norm: Norm | None = None,
-    ) -> None:
-        super().__init__(
-            outputs=outputs, activation=activation, pooling=pooling, dense_bias=dense_bias, norm=norm and asdict(norm)
-        )
-        self.pooling = pooling
-        self.activation = nn.Tanh() if activation == "tanh" else nn.GELU()
-        self.dense = nn.Linear(hidden_size, hidden_size, bias=dense_bias)
-        self.norm = nn.LayerNorm(hidden_size, norm.eps, bias=norm.bias) if norm else nn.Identity()
-        self.linear = nn.Linear(hidden_size, outputs)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(n, D) -> (n,)"""
-        return score(self.linear(self.norm(self.activation(self.dense(wide(pooled))))))
+from runnel.models.heads import Head, wide
 
 
 class ResidualVector(Head):

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import torch
 
+from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, VectorScore
 from runnel.models.language_model import load_generator
+from runnel.models.transformers import Scores
 from runnel.training.adapters import add_lora
 from runnel.training.segments import check_segments
 from runnel.training.settings import LongTable, Recipe
@@ -23,13 +25,7 @@ log = logging.getLogger("runnel")
 
 
 def prepared(recipe: Recipe) -> Model:
-    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters.
-
-    Raises:
-        CheckpointError: the model is missing or has no head for the job.
-        InputError: no recipe trains its head for the job; or a setting has no effect on it or cannot be used.
-        MissingDependency: the package for 4-bit weights is not installed.
-    """
+    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters."""
     torch.manual_seed(recipe.train.seed)  # for a new head and adapters
     table = recipe.model
     model = _load_generator(table.name) if recipe.job == "generate" else _load_reader(recipe)
@@ -64,10 +60,8 @@ def _load_reader(recipe: Recipe) -> Model:
                 f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, "
                 "--set model.new_head=true"
             )
-        first = model.head("embed").pooling == "cls"
-        model.heads[recipe.job] = EndScore(
-            model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
-        )
+        own = isinstance(model.backbone, Library)  # sentence-transformers has made the layer
+        model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
     stored = model.head(recipe.job).stored
     if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):

@@ -13,9 +13,6 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.load import meta_backbone, recognize
 from runnel.backbones.checkpoint.tensors import check_tensors
-from runnel.backbones.transformer.config import TransformerConfig, model_class, options, recognizes
-from runnel.backbones.transformer.formats import SCORERS
-from runnel.backbones.transformer.model import Transformer
 from runnel.ops.backend import wanted_dtype
 
 
@@ -75,16 +72,10 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     """
     path = find_checkpoint(source)
     config, tensors = read_config(path), open_weights(path)
-    heads: dict[str, tuple[int, ...]] = {}
-    if config is not None and recognizes(config):
-        backbone: Backbone = meta_transformer(TransformerConfig.of(config))
-        layout = f"{backbone.title}, transformers layout"
-        heads = {found[1]: tensor.shape for name, tensor in tensors.items() if (found := SCORERS.match(name))}
-    else:
-        known = recognize(config, tensors, str(path))
-        backbone, layout = meta_backbone(known.architecture, known.config), known.layout
-        check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
-        heads = {name: tensor.shape for name, tensor in known.heads.items()}
+    known = recognize(config, tensors, str(path))
+    backbone, layout = meta_backbone(known.architecture, known.config), known.layout
+    check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
+    heads = {name: tensor.shape for name, tensor in known.heads.items()}
     stored: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         if tensor.dtype is not None:
@@ -92,9 +83,3 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     folder = path if path.is_dir() else path.parent
     files = {name: (folder / name).stat().st_size for name in sorted({tensor.file for tensor in tensors.values()})}
     return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
-
-
-def meta_transformer(config: TransformerConfig) -> Transformer:
-    """Return a transformer on the meta device. Only the library knows its tensors, so no checkpoint is compared with them."""
-    with torch.device("meta"):
-        return Transformer(config, model_class(config)(config.for_library(), **options(config)))

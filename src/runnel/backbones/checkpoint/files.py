@@ -52,13 +52,14 @@ class Checkpoint:
 # ---- where it is -----------------------------------------------------------------------------------------------------
 
 
-def find_checkpoint(source: str | Path, built_in: Iterable[str] = ()) -> Path:
+def find_checkpoint(source: str | Path, built_in: Iterable[str] = (), *, code: bool = False) -> Path:
     """Return the local folder or weights file of a model, downloaded if `source` is a hub id that is not cached.
 
     Args:
         source: a folder; a weights file (.safetensors, .pth, .bin), whose config and tokenizer are in the same folder;
             a hub id, owner/name; or one file of a hub model, owner/name/file.pth.
         built_in: names that the caller knows, for the message.
+        code: download the Python files of a hub model too.
 
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
@@ -86,17 +87,17 @@ def find_checkpoint(source: str | Path, built_in: Iterable[str] = ()) -> Path:
             f"unknown model {str(source)!r}: there is no {kind} {path.absolute()}, and a hub id has the form owner/name, "
             f"or owner/name/file.pth for one of its files; check the spelling{known}"
         )
-    return _download(hub[1], hub[2])
+    return _download(hub[1], hub[2], ["*.py"] if code else [])
 
 
-def _download(hub_id: str, file: str | None) -> Path:
+def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
     """Return the snapshot of `hub_id` with its small files and one set of weights, or one file; offline from the cache."""
     # imported here because a local folder needs none of it
     from huggingface_hub import constants, list_repo_files, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        folder = Path(snapshot_download(hub_id, allow_patterns=_SMALL_FILES))
+        folder = Path(snapshot_download(hub_id, allow_patterns=[*_SMALL_FILES, *more]))
         names = {path.name for path in folder.iterdir()}
         if file is not None or names.isdisjoint((*_SAFETENSORS, *_PICKLES)):
             names = set(list_repo_files(hub_id))

@@ -29,8 +29,6 @@ from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_lay
 from runnel.backbones.checkpoint.values import ATTENTION, code_classes, reads_both_ways
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
-from runnel.backbones.transformer.config import recognizes
-from runnel.backbones.transformer.formats import load as load_transformer
 from runnel.errors import CheckpointError, InputError
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 
@@ -64,7 +62,7 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
 _SCALED_ROWS = 512  # a block of that many rows fits in the cache
-_KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
+KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
 
 
 def load_backbone(
@@ -100,8 +98,6 @@ def load_checkpoint(
     wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
     folder = find_checkpoint(folder_or_hub_id)
     config = read_config(folder)
-    if "runnel" not in (config or {}) and recognizes(config):
-        return load_transformer(folder, wanted, target)
     found = recognize(config, open_weights(folder), str(folder))
     heads = {name: read_tensor(name, stored, str(folder), torch.float32, target) for name, stored in found.heads.items()}
     backbone = build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
@@ -144,6 +140,7 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     if "runnel" in config:
         return _from_runnel(config["runnel"], tensors, where)
     # imported here because runnel's own folders need none of them
+    from runnel.backbones.encoder.formats import is_bert, read_bert
     from runnel.backbones.mamba1.formats import read_mamba1
     from runnel.backbones.mamba2.formats import read_mamba2
     from runnel.backbones.mamba3.formats import read_mamba3
@@ -153,7 +150,9 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     heads: dict[str, Stored] = {}
     parsed: BackboneConfig
     try:
-        if refusal := _refusal(tensors):
+        if is_bert(config):
+            layout, parsed, backbone = read_bert(config, tensors, where)
+        elif refusal := _refusal(tensors):
             raise CheckpointError(f"{where} cannot be loaded: {refusal}")
         elif any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
             layout, parsed, backbone, heads = read_embedding_rwkv(tensors, where)
@@ -194,7 +193,7 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
         raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
     if kind in _REFUSED_TYPES:
         raise CheckpointError(f"{where} is a {kind!r} checkpoint: {_REFUSED_TYPES[kind]}")
-    if kind and kind not in _KNOWN_TYPES and "dim" not in config and "runnel" not in config:
+    if kind and kind not in KNOWN_TYPES and "dim" not in config and "runnel" not in config:
         raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}")
     if "runnel" in config:
         return
@@ -247,8 +246,7 @@ def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str)
     heads = {name.removeprefix("heads."): stored for name, stored in whole.items() if name.startswith("heads.")}
     if stray := sorted(name for name in tensors if not name.startswith(("backbone.", "heads."))):
         raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
-    if BACKBONES[architecture].block is not None:  # the transformers library builds the others
-        _check_sizes(backbone, config, where)
+    _check_sizes(backbone, config, where)
     return Recognized(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
 
 

@@ -1,35 +1,29 @@
-"""Read a BERT checkpoint in the transformers layout as an `Encoder`, without the transformers library.
+"""Read BERT, RoBERTa and XLM-R checkpoints in the transformers layout, without the transformers library.
 
-The names of its tensors, with or without "bert." before them:
+The names of their tensors, with or without "bert." or "roberta." before them:
 
     embeddings.{word,position,token_type}_embeddings.weight, embeddings.LayerNorm.{weight,bias}
     encoder.layer.{i}.attention.self.{query,key,value}.{weight,bias}
     encoder.layer.{i}.{attention.output,intermediate,output}.dense.{weight,bias}
     encoder.layer.{i}.{attention.output,output}.LayerNorm.{weight,bias}
 
-The pooler and the heads of pretraining are no part of an encoder and are left unread.
+The pooler and the heads of pretraining are no part of an encoder and are left unread. RoBERTa's first positions are padding's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.load import build_backbone
-from runnel.backbones.checkpoint.tensors import Stored, read_tensor, shape_of, some
-from runnel.backbones.checkpoint.values import number, whole
-from runnel.backbones.encoder.model import EncoderConfig
-from runnel.errors import CheckpointError, InputError
+from runnel.backbones.checkpoint.tensors import Stored, shape_of
+from runnel.backbones.checkpoint.values import code_classes, number, whole
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.errors import CheckpointError
 
-_LEFT_OUT = re.compile(r"^(pooler|cls)\.|(^|\.)position_ids$")
+_LEFT_OUT = re.compile(r"^(pooler|cls|lm_head|classifier)\.|(^|\.)position_ids$")
 _OURS = {  # within a layer
     "attention.output.dense": "out",
     "attention.output.LayerNorm": "attention_norm",
@@ -45,95 +39,81 @@ _EXPECTED: dict[str, Any] = {  # what a config may say otherwise, and what is co
 }
 
 
-def load_bert(
-    folder_or_hub_id: str | Path,
-    dtype: str | torch.dtype = "auto",
-    device: str | torch.device = "auto",
-    *,
-    passage_tokens: int = 160,
-    begin_id: int | None = 101,
-) -> Backbone:
-    """Load the encoder of a BERT checkpoint, in evaluation mode.
-
-    Args:
-        folder_or_hub_id: see `load_backbone`.
-        dtype: see `load_backbone`.
-        device: see `load_backbone`.
-        passage_tokens: the most tokens of a passage, without its markers; documents are read in passages.
-        begin_id: of the marker [CLS], which begins a passage.
-    """
-    folder = find_checkpoint(folder_or_hub_id)
-    where = str(folder)
-    values = read_config(folder) or {}
-    _check_kind(values, where)
-    stored = {name.removeprefix("bert."): tensor for name, tensor in open_weights(folder).items()}
-    stored = {name: tensor for name, tensor in stored.items() if not _LEFT_OUT.search(name)}
-    config = replace(_config(values, stored, where), passage_tokens=passage_tokens, begin_id=begin_id)
-    tensors = _tensors(config, stored, where)
-    return build_backbone("encoder", config.to_dict(), tensors, dtype, device)
+def is_bert(config: Mapping[str, Any] | None) -> bool:
+    """Return whether a config.json is of a model that computes what an `Encoder` does."""
+    config = config or {}
+    same = all(config.get(key, expected) == expected for key, expected in _EXPECTED.items())
+    return config.get("model_type") in Encoder.model_types and same and not code_classes(config) and "runnel" not in config
 
 
-def _check_kind(values: Mapping[str, Any], where: str) -> None:
-    if values.get("model_type") != "bert" or "runnel" in values:
-        raise CheckpointError(f"{where} is a {values.get('model_type')!r} checkpoint; an encoder is made from BERT ones")
-    if values.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
-    for key, expected in _EXPECTED.items():
-        if values.get(key, expected) != expected:
-            raise CheckpointError(f"{where}: {key} is {values[key]!r} in its config; the encoder here has {expected!r}")
-
-
-def _config(values: Mapping[str, Any], stored: Mapping[str, Stored], where: str) -> EncoderConfig:
-    vocab_size, hidden_size = shape_of(stored, "embeddings.word_embeddings.weight", 2, where)
-    positions, _ = shape_of(stored, "embeddings.position_embeddings.weight", 2, where)
-    config: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden_size,
-        "num_layers": whole(values, "num_hidden_layers", where),
-        "num_heads": whole(values, "num_attention_heads", where),
-        "intermediate_size": whole(values, "intermediate_size", where),
-        "max_positions": positions,
-        "layer_norm_eps": number(values.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
-    }
-    for key, ours in (("vocab_size", "vocab_size"), ("hidden_size", "hidden_size"), ("max_position_embeddings", "max_positions")):
-        if values.get(key, config[ours]) != config[ours]:
+def read_bert(
+    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
+) -> tuple[str, EncoderConfig, dict[str, Stored]]:
+    """Return the layout, the config and the tensors by the names of `Encoder`; its texts are read whole."""
+    left = {_plain(name): tensor for name, tensor in tensors.items()}
+    left = {name: tensor for name, tensor in left.items() if not _LEFT_OUT.search(name)}
+    vocab_size, hidden_size = shape_of(left, "embeddings.word_embeddings.weight", 2, where)
+    rows, _ = shape_of(left, "embeddings.position_embeddings.weight", 2, where)
+    for key, found in (("vocab_size", vocab_size), ("hidden_size", hidden_size), ("max_position_embeddings", rows)):
+        if config.get(key, found) != found:
             raise CheckpointError(
-                f"{where}: its config says {key} is {values[key]!r}, its tensors have {config[ours]:,}; download both again"
+                f"{where}: its config says {key} is {config[key]!r}, its tensors have {found:,}; download both again"
             )
-    try:
-        return EncoderConfig(**config, passage_tokens=1)
-    except InputError as error:  # it speaks of values that a user passes; these came from a file
-        raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
+    padding = 0 if config["model_type"] == "bert" else whole(config, "pad_token_id", where, 1) + 1
+    parsed = EncoderConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_layers=whole(config, "num_hidden_layers", where),
+        num_heads=whole(config, "num_attention_heads", where),
+        intermediate_size=whole(config, "intermediate_size", where),
+        max_positions=rows - padding,
+        layer_norm_eps=number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
+        passage_tokens=1,
+    )
+    return "transformers", parsed, _tensors(parsed, left, padding, where)
 
 
-def _tensors(config: EncoderConfig, stored: Mapping[str, Stored], where: str) -> dict[str, Tensor]:
-    """Return the tensors by the names of `Encoder`; each is used once or named in an error."""
-    left = dict(stored)
+def _plain(name: str) -> str:
+    """Return a name without prefix; the first published files have gamma and beta."""
+    name = re.sub(r"^(bert|roberta)\.", "", name)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
-    def take(name: str) -> Tensor:
+
+def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where: str) -> dict[str, Stored]:
+    """Return the tensors by the names of `Encoder`; those that it does not know keep their names."""
+
+    def take(name: str) -> Stored:
         if name not in left:
             raise CheckpointError(f"{where}: missing tensor {name!r}. The weights are incomplete, or belong to another config")
-        return read_tensor(name, left.pop(name), where)
+        return left.pop(name)
 
-    types = take("embeddings.token_type_embeddings.weight")
-    if types.ndim != 2 or types.shape[1] != config.hidden_size:
-        raise CheckpointError(f"{where}: mis-shaped token types {tuple(types.shape)}, expected {config.hidden_size} columns")
+    positions, types = take("embeddings.position_embeddings.weight"), take("embeddings.token_type_embeddings.weight")
+    width = config.hidden_size
+    if len(types.shape) != 2 or positions.shape[1] != width or types.shape[1] != width:
+        raise CheckpointError(
+            f"{where}: mis-shaped positions or token types {positions.shape}, {types.shape}, expected {width} columns"
+        )
     tensors = {
         "embeddings.weight": take("embeddings.word_embeddings.weight"),
-        "positions.weight": take("embeddings.position_embeddings.weight").double() + types[0].double(),
-    }
+        "positions.weight": Stored(
+            (config.max_positions, width), positions.file,
+            lambda: positions.read()[padding:].double() + types.read()[0].double(),
+        ),
+    }  # fmt: skip
     for kind in ("weight", "bias"):
         tensors[f"norm.{kind}"] = take(f"embeddings.LayerNorm.{kind}")
         for layer in range(config.num_layers):
             theirs, ours = f"encoder.layer.{layer}", f"layers.{layer}"
             parts = [take(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            if len({tuple(part.shape) for part in parts}) > 1:
+            if len({part.shape for part in parts}) > 1:
                 raise CheckpointError(f"{where}: mis-shaped query, key or value: the {kind} shapes differ in layer {layer}")
-            tensors[f"{ours}.qkv.{kind}"] = torch.cat(parts)
+            tensors[f"{ours}.qkv.{kind}"] = _joined(parts)
             for name, own in _OURS.items():
                 tensors[f"{ours}.{own}.{kind}"] = take(f"{theirs}.{name}.{kind}")
-    if left:
-        raise CheckpointError(
-            f"{where}: unexpected tensors {some(sorted(left))}: these weights belong to another config or model than an encoder's"
-        )
-    return tensors
+    return tensors | left
+
+
+def _joined(parts: list[Stored]) -> Stored:
+    """Return the rows of several tensors of one shape as one tensor."""
+    rows, *rest = parts[0].shape
+    return Stored((len(parts) * rows, *rest), parts[0].file, lambda: torch.cat([part.read() for part in parts]))

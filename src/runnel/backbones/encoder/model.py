@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -69,11 +69,6 @@ class EncoderConfig(BackboneConfig):
 
         if not 0 <= self.sentence_layers <= self.num_layers:
             raise InputError(f"sentence_layers must be from 0 to the {self.num_layers} layers, got {self.sentence_layers!r}")
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """See `BackboneConfig`; folders written before there were sentence layers have none."""
-        return super().from_dict({"sentence_layers": 0, **values})
 
     @property
     def head_size(self) -> int:
@@ -175,6 +170,7 @@ class Encoder(Backbone):
     architecture = "encoder"
     title = "Encoder"
     config_class = EncoderConfig
+    model_types = ("bert", "roberta", "xlm-roberta", "camembert")
     matrices = ("qkv.weight", "out.weight", "up.weight", "down.weight", "embeddings.weight")
     int8_layers = ("qkv", "out", "up", "down")
     has_kernels = True
@@ -184,7 +180,8 @@ class Encoder(Backbone):
         super().__init__()
         self.config = config
         self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
-        self.block, self.max_tokens = config.passage_tokens, config.max_positions
+        self.block = None if config.begin_id is None else config.passage_tokens
+        self.max_tokens = config.max_positions
         self.own_sentences = config.sentence_layers > 0
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = nn.Embedding(config.max_positions, config.hidden_size)
@@ -203,6 +200,13 @@ class Encoder(Backbone):
     def sentence_blocks(self) -> list[EncoderLayer]:
         """The second form of the upper layers, in order."""
         return [layer for layer in self.sentence_layers if isinstance(layer, EncoderLayer)]
+
+    def shorten(self, longest: int) -> None:
+        """Read sequences of at most `longest` tokens, as the model's makers do; the other positions go."""
+        self.max_tokens = min(longest, self.config.max_positions)
+        self.config = replace(self.config, max_positions=self.max_tokens)
+        table = self.positions.weight
+        self.positions.weight = nn.Parameter(table.detach()[: self.max_tokens], requires_grad=table.requires_grad)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}

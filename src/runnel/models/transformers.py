@@ -1,0 +1,239 @@
+r"""Transformers as models: how a text is pooled, how a pair is written, and which library reads them.
+
+BERT-like embedders run as an `Encoder`; all others, and every cross-encoder, as a `Library` model.
+
+                     text: vector of                 template "rankmamba" of a pair       "ssm-rerankers"
+encoders             first token [CLS]               as their tokenizer writes pairs      [CLS] ; query: {q} ; document: {d}
+encoder-decoders     the same; T5: mean              the same                             the same
+decoders             last token [EOS], appended      document: {d}\n\nquery: {q}[EOS]     document: {d} ; query: {q} ;[EOS]
+
+These are the choices of papers A (texts), B and C (pairs); every marker is the model's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
+from runnel.backbones.checkpoint.values import code_classes, reads_both_ways
+from runnel.backbones.encoder.formats import is_bert
+from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.library import Library, is_decoder, open_library, require_library
+from runnel.errors import CheckpointError, InputError
+from runnel.models.bare import Parts
+from runnel.models.foreign import Job, SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
+from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
+from runnel.records import read_model_json
+from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
+from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
+
+# Two from the papers, one from paper B's checkpoints, and the tokenizer's own.
+PAIRS = ("rankmamba", "rankmamba-code", "ssm-rerankers", "pair")
+_ONE_WAY = {
+    "rankmamba": DOCUMENT_THEN_QUERY,
+    "rankmamba-code": CAPITAL_DOCUMENT_THEN_QUERY,
+    "ssm-rerankers": DOCUMENT_SEMICOLON_QUERY,
+}
+_MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}  # as the library calls them
+_GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
+_TEMPLATES = "runnel_templates"  # in the config.json of saved models
+LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
+
+
+class Scores(Head):
+    """The score of a pair from a cross-encoder's logits."""
+
+    pooling = "cls"
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(n, 1 or 2) -> (n,)"""
+        return score(wide(logits))
+
+
+def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a folder is for this module. Raise MissingDependency for others than BERT without the library."""
+    if "runnel" in config or "dim" in config:
+        return False
+    kind = str(config.get("model_type", ""))
+    if kind in Encoder.model_types or kind in KNOWN_TYPES or not (kind or (folder / "modules.json").exists()):
+        return kind in Encoder.model_types
+    library = require_library(f"{folder}, a {kind or 'sentence-transformers'!r} model,")
+    return not kind or kind in library.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+
+
+def load_transformer(
+    folder: Path,
+    config: Mapping[str, Any],
+    dtype: Any,
+    device: str,
+    *,
+    pooling: Pooling | None = None,
+    template: str | None = None,
+    job: Job = "embed",
+    prefix: str = "",
+) -> tuple[Backbone, Parts]:
+    """Load a transformer; arguments as for `load_model`.
+
+    Args:
+        prefix: "st": with sentence-transformers, even if runnel reads it; "st-code": and with code that comes with it.
+    """
+    own_code, theirs = prefix == "st-code", read_sentence_transformer(folder)
+    pairs = _is_cross_encoder(folder, config)
+    simple = theirs is None or (theirs.pooling is not None and not theirs.path)
+    if is_bert(config) and simple and job == "embed" and not (pairs or prefix):
+        backbone = load_backbone(folder, dtype, device)
+        assert isinstance(backbone, Encoder)
+        return backbone, read_encoder(folder, backbone, pooling)
+    require_library(f"{folder}, a {config.get('model_type', 'sentence-transformers')!r} model,")
+    decoder = is_decoder(str(config.get("model_type")))
+    _check_reading(folder, config, decoder=decoder, own_code=own_code)
+    default: Pooling = "mean" if config.get("model_type") == "t5" else "eos" if decoder else "cls"
+    if pooling == "cls" and decoder and config.get("is_causal") is not False:
+        raise causal(str(config.get("model_type")))
+    mode = _MODES[pooling or (theirs and theirs.pooling) or default]
+    found = open_library(
+        folder,
+        dtype,
+        device,
+        None if pairs or (theirs is not None and pooling is None and job == "embed") else mode,
+        scores=pairs or job == "rerank",
+        own_code=own_code,
+    )
+    return found, _library_parts(folder, found, theirs, template, decoder=decoder, new=not pairs, pooling=mode)
+
+
+def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:
+    """Read the parts of a BERT-like embedder, and set the longest text that its makers let it read."""
+    theirs, tokenizer = read_sentence_transformer(folder), Tokenizer.load(folder)
+    text = _around_text(folder, tokenizer) if theirs is None else text_template(folder)
+    pooled = pooling or (theirs and theirs.pooling) or "cls"
+    if theirs is not None:
+        backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
+        warn(folder, theirs, pooled, text)
+    heads = nn.ModuleDict({"embed": vector_head(pooled)})
+    return Parts(tokenizer, heads, {"document": Template.parse(text)}, theirs.prompts if theirs else {})
+
+
+def _library_parts(
+    folder: Path,
+    backbone: Library,
+    theirs: SentenceTransformer | None,
+    template: str | None,
+    *,
+    decoder: bool,
+    new: bool,
+    pooling: str,
+) -> Parts:
+    """Return the other parts of a library model. `new`: a cross-encoder has no trained layer yet, so no head either."""
+    place = folder / theirs.path if theirs else folder
+    tokenizer, stored = Tokenizer.load(place), getattr(backbone.model.transformers_model.config, _TEMPLATES, {})
+    text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
+    before = text.partition("{document}")[0]
+    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
+    if theirs is None and decoder and text.endswith("{document}"):
+        text += "{end}"
+    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
+    if theirs is not None:
+        warn(folder, theirs, "eos" if pooling == "lasttoken" else None, written["document"])
+    heads: dict[str, nn.Module] = {} if backbone.scores else {"embed": FirstVector()}
+    if backbone.scores and not new:
+        heads["rerank"] = Scores()
+    templates = {name: Template.parse(notation) for name, notation in written.items()}
+    return Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
+
+
+def save_library(
+    backbone: Library,
+    folder: Path,
+    weights: str,
+    tokenizer: Tokenizer,
+    templates: Mapping[str, Template],
+    prompts: Mapping[str, str],
+) -> None:
+    """Save a library model as sentence-transformers does, with its templates in config.json and the tokenizer as it was read."""
+    if weights == "int8":
+        raise InputError(f"{backbone.title} is read by sentence-transformers, so its weights are not saved in 8 bits")
+    backbone.model.prompts = dict(prompts)
+    setattr(backbone.model.transformers_model.config, _TEMPLATES, {name: str(template) for name, template in templates.items()})
+    backbone.model.save_pretrained(str(folder), create_model_card=False)
+    with TemporaryDirectory() as own:
+        tokenizer.save(own)
+        shutil.copy(Path(own) / LIBRARY_FILE, folder)
+
+
+def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *, decoder: bool = True) -> str:
+    """Return the notation of a pair template.
+
+    Args:
+        name: one of `PAIRS`.
+        before: the special tokens before a decoder's texts, in template notation.
+        decoder: the model reads from left to right, as recurrent ones do.
+
+    Raises:
+        InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model.
+    """
+    if name not in PAIRS:
+        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIRS)}")
+    own = pair_template(folder) if (folder / "tokenizer.json").exists() else None
+    begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
+    if name == "pair" and own is None and decoder:
+        raise InputError(f"the tokenizer of {folder} puts nothing between the texts of a pair; use rankmamba or ssm-rerankers")
+    if name != "pair" and decoder:
+        return before + str(_ONE_WAY[name])
+    if name == "rankmamba-code":
+        raise InputError(f"the pair template {name!r} is for decoders and recurrent models, which {folder} is not; use rankmamba")
+    if name == "ssm-rerankers":
+        return begin + " ; query: {query} ; document: {document}"
+    return own or begin + "{query}{end}{document}{end}"
+
+
+def causal(title: str) -> InputError:
+    """Return the error for a first token's vector that was asked of a model that reads from left to right."""
+    return InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
+
+
+def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a folder has a layer that scores pairs, with one output, or with two (no, yes)."""
+    if (folder / "modules.json").exists():
+        settings = read_model_json(folder / "config_sentence_transformers.json", default={})
+        return settings.get("model_type") == "CrossEncoder"
+    classifies = any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+    return classifies and len(config.get("id2label") or "ab") <= 2
+
+
+def _check_reading(folder: Path, config: Mapping[str, Any], *, decoder: bool, own_code: bool) -> None:
+    """Raise CheckpointError unless the library's own class reads models of this config as their authors do."""
+    if own_code:
+        return
+    code, both_ways = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False
+    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
+        raise CheckpointError(
+            f"{folder}/config.json: auto_map names code, {code}, which may read a text differently from the transformers "
+            "library. If you trust it, write st-code: before the name; if it only copies the library's class, remove auto_map"
+        )
+    positions = config.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise CheckpointError(
+            f"{folder}: position_embedding_type is {positions!r} in its config; expected 'absolute', the only one that the "
+            "transformers library computes. Use another model"
+        )
+    said = None if both_ways or not decoder else reads_both_ways(config)
+    if said is not None:
+        raise CheckpointError(
+            f"{folder}/config.json: {said}, so its authors read a text both ways, and the library reads it causally; "
+            'add "is_causal": false to config.json to read both ways, true to read causally'
+        )
+
+
+def _around_text(folder: Path, tokenizer: Tokenizer) -> str:
+    """Return a text's template with the tokenizer's special tokens; encoders always get their markers."""
+    text = text_template(folder)
+    begin = "" if tokenizer.begin_id is None else "{begin}"
+    return text if text != "{document}" else begin + text + "{end}"
