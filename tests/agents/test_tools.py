@@ -244,21 +244,6 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
         assert other.delete([hit.file.removeprefix("index:")]).deleted
 
 
-def test_a_full_disk_leaves_the_index_as_it_was_before(tmp_path, full_disk):
-    (tmp_path / "dogs.md").write_text("The dog barked all night.")
-    project = Project(tmp_path).extend([])
-    project.save()
-    with Index.create(project.place) as index:
-        project.update(index)
-    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
-    (tmp_path / "cats.md").write_text("The cat slept all day.")
-    full_disk(100)
-    found = tools.search("who slept", 5, 1, None, ignore)
-    assert found.total == 1 and found.notes[0].endswith("; this is the index as it was before")
-    full_disk(-1)
-    assert tools.search("who slept", 5, 1, None, ignore).total == 2
-
-
 def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp_path):
     (root := tmp_path / "root").mkdir()
     (tmp_path / "secret").mkdir()

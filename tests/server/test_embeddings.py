@@ -1,7 +1,5 @@
 """Vectors over HTTP equal those of `Embedder`, for OpenAI's own client and in TEI's shape."""
 
-import base64
-
 import huggingface_hub
 import numpy as np
 import openai
@@ -41,12 +39,6 @@ def test_openai_client(client, embedder):
     assert found.model == "pocket" and found.object == "list"
     one = client.embeddings.create(model="pocket", input=TEXTS[0], encoding_format="float")
     np.testing.assert_allclose([one.data[0].embedding], embedder.encode(TEXTS[:1]), atol=TOLERANCE)
-
-
-def test_base64_is_little_endian_float32(server, embedder):
-    body = {"input": TEXTS[0], "model": "pocket", "encoding_format": "base64"}
-    data = server.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(data), "<f4"), embedder.encode(TEXTS[0]), atol=TOLERANCE)
 
 
 def test_dimensions_are_cut_and_normalized(client, embedder):

@@ -1,11 +1,6 @@
 """Find the sentences of documents that answer a query: ranked over all documents, each with its places and its context.
 
-    with DocumentReader() as reader:
-        skipped: list[Skipped] = []
-        documents = read_documents(["report.pdf", "notes.md"], reader, skipped)
-        findings = find(SentenceRetriever.load("pocket"), "Who pays for the return?", documents)
-
-Documents are read one by one as they are needed; `Findings.as_json` is the one form of the result for programs.
+`Findings.as_json` is the one form of the result for programs.
 """
 
 from __future__ import annotations

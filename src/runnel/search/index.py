@@ -1,11 +1,4 @@
-"""Index documents of any length, read once, and search them by vectors and words.
-
-    index = Index.create("library", fields={"year": "int"})
-    index.add([Document("a", text, {"year": 2024})])
-    hits = index.search("who wrote it?", where={"year": {">=": 2020}})
-
-d  width of the vectors
-"""
+"""Index documents of any length, read once, and search them by vectors and words."""
 
 from __future__ import annotations
 

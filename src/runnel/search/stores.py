@@ -1,10 +1,4 @@
-"""Choose the store of an index by its place.
-
-library, /data/library             a folder: LanceDB
-s3://bucket/library, gs://, az://  LanceDB on object storage
-qdrant+http://host:6333/library    a collection of a Qdrant server, or qdrant+https://
-qdrant+file:///folder/library      the same in Qdrant's local mode without a server, for tests
-"""
+"""Choose the store of an index by its place (docs/stores.md). For tests: qdrant+file:///folder/library, without a server."""
 
 from __future__ import annotations
 

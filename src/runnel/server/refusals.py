@@ -1,9 +1,4 @@
-"""Errors as HTTP responses, each with the status and body that clients of its route expect.
-
-OpenAI      {"error": {"message", "type", "param", "code"}}; also the body of runnel's own routes
-Cohere      {"message"}; Jina's clients read the status
-TEI         {"error", "error_type"}, of text-embeddings-inference; /rerank, which Cohere's clients also use, has both
-"""
+"""Errors as HTTP responses, each with the status and body that clients of its route expect."""
 
 from __future__ import annotations
 
@@ -94,13 +89,13 @@ class OpenAIError(BaseModel):
 
 
 class OpenAIErrorBody(BaseModel):
-    """An error as OpenAI's clients read it."""
+    """An error as OpenAI's clients read it; also of runnel's own routes."""
 
     error: OpenAIError
 
 
 class CohereErrorBody(BaseModel):
-    """An error as Cohere's clients read it."""
+    """An error as Cohere's clients read it; Jina's read the status."""
 
     message: str
 

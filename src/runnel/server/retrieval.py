@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -140,7 +141,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     def call(progress: Progress) -> list[FoundSentence]:
         found: list[FoundSentence] = []
         for place, scored in enumerate(retriever.scan(body.query, texts, unit=body.unit, progress=total_progress(progress))):
-            best = [one for one, _ in zip(scored.ranked(), range(body.top_k))]  # noqa: B905
+            best = islice(scored.ranked(), body.top_k)
             found += [FoundSentence(document=place, id=documents[place].id, **asdict(one)) for one in best]
             found = sorted(found, key=lambda one: -one.score)[: body.top_k]  # stable: ties in reading order
         return found
