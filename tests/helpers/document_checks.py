@@ -1,9 +1,12 @@
 """What must hold of every document, whatever its kind."""
 
 import hashlib
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
-from runnel.text.documents.document import DocumentText
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.sentences import split_sentences
 
 
@@ -28,6 +31,13 @@ def check(document: DocumentText) -> DocumentText:
         assert document.block_at(block.start) == document.block_at(block.end - 1) == block
     assert DocumentText.from_wire(document.to_wire()) == document
     return document
+
+
+def read_zip(read: Callable[[Archive, Limits], DocumentText], path: Path, limits: Limits | None = None) -> DocumentText:
+    """The document that a reader of parts makes of a zip file."""
+    limits = limits or Limits()
+    with Archive(path, limits) as archive:
+        return check(read(archive, limits))
 
 
 def shown(document: DocumentText) -> list[tuple[str, str]]:

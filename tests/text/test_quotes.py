@@ -68,13 +68,10 @@ def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after)
         ("it was −5 degrees", "It was -5 degrees"),
         ("the 'finally' clause", None),  # single marks are not double ones
         ("the “finally” clause", 'The "finally" clause'),
-        ("the «finally» clause", 'The "finally" clause'),
         ("well-known valley", "well-\nknown valley"),
         ("wellknown valley", "well-\nknown valley"),  # a hyphen at a line end may be the layout's
         ("well known valley", None),
-        ("a hyphenated word", "a hyphen-\nated word"),
         ("a hyphen- ated word", "a hyphen-\nated word"),
-        ("valley — a", "valley – a"),
         ("valley—a", "valley – a"),
         ("valley a", None),
         ("CAFÉ PRICES", "Café prices"),
@@ -85,7 +82,6 @@ def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after)
         ("3\u202f%", "3 %"),
         ("3%", None),
         ("5 degrees", "5 degrees"),
-        ("-5 degrees", "-5 degrees"),
         ("−5 degrees", "-5 degrees"),
         ("-3 %", None),
         ("was 5 degrees", None),

@@ -51,14 +51,6 @@ def test_a_sentence_is_scored_at_its_last_visible_token(text, name):
             assert end == stop - 1
 
 
-def test_the_line_end_is_not_the_end_of_the_sentence():
-    text = "the dog jumps.\n\nThe fox runs.\nThe sea."
-    encoded = build("neox_like").encode(text)
-    tokens = read_sentences(text, [encoded])
-    assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.ends] == [".", ".", "."]
-    assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.bounds[1:] - 1] == ["\n", "\n", "."]
-
-
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
 def test_units_of_clauses_have_twenty_tokens(text):

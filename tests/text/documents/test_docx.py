@@ -1,23 +1,18 @@
 """Word documents, written by python-docx."""
 
 import zipfile
+from functools import partial
 
 import docx
 import pytest
-from helpers.document_checks import check, paths, shown
+from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import replace_in_zip
 
 from runnel.errors import ReadError
-from runnel.text.documents.archive import Archive
-from runnel.text.documents.document import Limits
 from runnel.text.documents.docx import read_docx
 
 _BODY = "word/document.xml"
-
-
-def read(path):
-    with Archive(path, Limits()) as archive:
-        return check(read_docx(archive, Limits()))
+read = partial(read_zip, read_docx)
 
 
 def read_with(path, more):
@@ -114,52 +109,11 @@ def test_a_table_in_a_cell_and_tab_stops(path):
     assert shown(read_with(path, more))[-2:] == [("row", "outer inner"), ("paragraph", "stop")]
 
 
-@pytest.mark.parametrize("part", [_BODY, "word/styles.xml", "_rels/.rels"])
-def test_entities_are_refused(path, tmp_path, part):
-    bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
-    for encode in (lambda xml: xml.replace(b"?>", b"?>" + bomb, 1), lambda xml: (b"<x>" + bomb).decode().encode("utf-16")):
-        replace_in_zip(path, tmp_path / "b.docx", {part: encode})
-        with pytest.raises(ReadError, match="declares XML entities"):
-            read(tmp_path / "b.docx")
-
-
-ENTITY = '<!DOCTYPE w:document [<!ENTITY a "declared">]>'
-
-
-def move(path, target, new, change):
-    """Copy a document whose body is in a part of another name."""
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as copy:
+def test_the_body_may_be_in_a_part_of_another_name(path, tmp_path):
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "b.docx", "w") as new:
         for name in old.namelist():
-            data = old.read(name)
-            if name == _BODY:
-                copy.writestr(new, change(data))
-            elif name == "word/_rels/document.xml.rels":
-                copy.writestr(f"word/_rels/{new.removeprefix('word/')}.rels", data)
-            else:
-                copy.writestr(name, data.replace(b"word/document.xml", new.encode()))
-
-
-def test_entities_are_refused_whatever_the_part_is_called(path, tmp_path):
-    """Else the text after them would be lost."""
-    move(path, tmp_path / "b.docx", "word/body.dat", lambda xml: xml)
+            new.writestr(name.replace("document.xml", "body.dat"), old.read(name).replace(b"word/document.xml", b"word/body.dat"))
     assert shown(read(tmp_path / "b.docx")) == shown(read(path))
-    with_entity = lambda xml: xml.replace(b"?>", b"?>" + ENTITY.encode(), 1).replace(b"Last.", b"before &a; after", 1)  # noqa: E731
-    move(path, tmp_path / "c.docx", "word/body.dat", with_entity)
-    with pytest.raises(ReadError, match=r"its part 'word/body.dat' declares XML entities"):
-        read(tmp_path / "c.docx")
-
-
-def test_entities_are_refused_whatever_the_encoding(path, tmp_path):
-    def in_utf_7(xml):
-        text = xml.decode().replace("Last.", "before &a; after", 1)
-        head, _, rest = text.partition("?>")
-        return (head.replace("UTF-8", "UTF-7") + "?>" + ENTITY).encode().replace(b"<!ENTITY", b"+ADwAIQ-ENTITY") + rest.encode(
-            "utf-7"
-        )
-
-    replace_in_zip(path, tmp_path / "b.docx", {_BODY: in_utf_7})
-    with pytest.raises(ReadError, match=r"'word/document\.xml' is not valid"):
-        read(tmp_path / "b.docx")
 
 
 @pytest.mark.parametrize(("value", "kind"), [("9", "paragraph"), ("12", "paragraph"), ("x", "paragraph"), ("1", "heading")])
@@ -169,11 +123,6 @@ def test_outline_levels(path, value, kind):
 
 
 def test_damaged_documents(path, tmp_path):
-    for part, change in (
-        (_BODY, lambda xml: xml[:300]),
-        ("_rels/.rels", lambda xml: b"nonsense"),
-        (_BODY, lambda xml: b"<other/>"),
-    ):
-        replace_in_zip(path, tmp_path / "b.docx", {part: change})
-        with pytest.raises(ReadError, match=r"not a complete Word document|is not valid XML"):
-            read(tmp_path / "b.docx")
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: b"<other/>"})
+    with pytest.raises(ReadError, match="not a complete Word document"):
+        read(tmp_path / "b.docx")

@@ -1,11 +1,12 @@
 """OpenDocument texts, spreadsheets and presentations."""
 
+from functools import partial
+
 import pytest
-from helpers.document_checks import check, paths, shown
+from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import odf, replace_in_zip
 
 from runnel.errors import ReadError, UnsupportedKind
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Limits
 from runnel.text.documents.odf import read_odf
 from runnel.text.documents.reader import read_document
@@ -42,12 +43,7 @@ SLIDES = """
 <draw:page><draw:frame><draw:text-box><text:list><text:list-item><text:p>point</text:p></text:list-item></text:list></draw:text-box>
 </draw:frame></draw:page>
 """
-
-
-def read(path, limits=None):
-    limits = limits or Limits()
-    with Archive(path, limits) as archive:
-        return check(read_odf(archive, limits))
+read = partial(read_zip, read_odf)
 
 
 @pytest.fixture
@@ -91,14 +87,10 @@ def test_a_presentation(tmp_path):
 
 
 def test_what_cannot_be_read(path, tmp_path):
-    for part, change, message in (
-        ("content.xml", lambda xml: xml[:60], "'content.xml' is not valid XML"),
-        ("content.xml", lambda xml: b"<!DOCTYPE x [<!ENTITY e 'e'>]>" + xml, "declares XML entities"),
-        ("META-INF/manifest.xml", lambda xml: b"<m><e><encryption-data/></e></m>", "encrypted"),
-    ):
-        replace_in_zip(path, tmp_path / "b.odt", {part: change})
-        with pytest.raises(ReadError, match=message):
-            read(tmp_path / "b.odt")
+    encrypted = {"META-INF/manifest.xml": lambda xml: b"<m><e><encryption-data/></e></m>"}
+    replace_in_zip(path, tmp_path / "b.odt", encrypted)
+    with pytest.raises(ReadError, match="encrypted"):
+        read(tmp_path / "b.odt")
     odf(tmp_path / "a.odg", "drawing", "")
     with pytest.raises(UnsupportedKind, match="'drawing'"):
         read(tmp_path / "a.odg")

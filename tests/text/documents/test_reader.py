@@ -61,7 +61,7 @@ def test_every_kind_through_one_reader_twice_the_same(folder):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.pdf", "a.txt.gz", "page"])
+@pytest.mark.parametrize("name", ["a.pdf", "a.txt.gz"])
 def test_standard_input(folder, monkeypatch, name):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
     assert read_document("-").text.strip() == "A sentence."

@@ -1,10 +1,10 @@
 """Excel workbooks, written by openpyxl."""
 
 import datetime
-import warnings
+from functools import partial
 
 import pytest
-from helpers.document_checks import check, paths, shown
+from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import replace_in_zip
 
 from runnel.errors import MissingDependency, ReadError
@@ -15,12 +15,7 @@ from runnel.text.documents.xlsx import read_xlsx
 
 openpyxl = pytest.importorskip("openpyxl")
 _SHEET = "xl/worksheets/sheet1.xml"
-
-
-def read(path, limits=None):
-    limits = limits or Limits()
-    with Archive(path, limits) as archive:
-        return check(read_xlsx(archive, limits))
+read = partial(read_zip, read_xlsx)
 
 
 @pytest.fixture
@@ -85,19 +80,9 @@ def test_wrong_dimensions_do_not_hide_rows(path, tmp_path):
     assert shown(read(tmp_path / "b.xlsx")) == shown(read(path))
 
 
-def test_what_cannot_be_read(path, tmp_path, monkeypatch):
-    for part, change, message in (
-        ("xl/workbook.xml", lambda xml: xml[:60], "not a complete Excel workbook"),
-        (_SHEET, lambda xml: xml[:-40], "not a complete Excel workbook"),
-        (_SHEET, lambda xml: b"<!DOCTYPE x [<!ENTITY e 'e'>]>" + xml, "declares XML entities"),
-    ):
-        replace_in_zip(path, tmp_path / "b.xlsx", {part: change})
-        with pytest.raises(ReadError, match=message), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            read(tmp_path / "b.xlsx")
-    with pytest.raises(ReadError, match=r"the text of the workbook is larger than 40 bytes"):
-        with Archive(path, Limits()) as archive:
-            read_xlsx(archive, Limits(unpacked_bytes=40))
+def test_what_cannot_be_read(path, monkeypatch):
+    with Archive(path, Limits()) as archive, pytest.raises(ReadError, match=r"text .* 40 bytes"):
+        read_xlsx(archive, Limits(unpacked_bytes=40))
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
-    with pytest.raises(MissingDependency, match=r'reading xlsx needs openpyxl .*pip install "runnel\[documents\]"'):
+    with pytest.raises(MissingDependency, match="openpyxl"):
         read(path)

@@ -35,7 +35,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
                 for row in sheet.iter_rows():
                     canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
                     limits.check_unpacked(canonical.length, "the text of the workbook")
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
         raise ReadError(
             f"not a complete Excel workbook ({type(error).__name__}: {error}); open and save it with a spreadsheet program"
         ) from error
