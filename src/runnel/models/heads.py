@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ MARKS = 3
 
 WITHOUT_TOKENS = -700.0  # a document's score if it has no token: below any other, and a number for JSON, even exp(700)
 Pooling = Literal["cls", "eos", "mean"]
-POOLINGS: tuple[Pooling, ...] = ("cls", "eos", "mean")
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 OneToken = Literal["cls", "eos"]
 
 
@@ -185,14 +185,14 @@ class VectorScore(Head):
 
     stored = True
 
-    def __init__(self, hidden_size: int, size: int = 96, features: int = FEATURES) -> None:
-        super().__init__(size=size, features=features)
+    def __init__(self, hidden_size: int, size: int = 96) -> None:
+        super().__init__(size=size)
         self.sentence = nn.Linear(hidden_size, size)
         self.query = nn.Linear(hidden_size, size)
-        self.known = nn.Linear(_COSINES + features, size)
+        self.known = nn.Linear(_COSINES + FEATURES, size)
         self.middle = nn.Linear(size, size)
         self.out = nn.Linear(size, 1)
-        self.direct = nn.Parameter(torch.zeros(_COSINES + features))
+        self.direct = nn.Parameter(torch.zeros(_COSINES + FEATURES))
         self.calibration: Tensor  # factor and summand
         self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
         with torch.no_grad():  # the initial score is the sum of the z-scores of cosine and BM25
