@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
+from typer.core import TyperCommand
 
 from benchmarks.families import Shape, load_vocabulary, match, write_random_model
 from benchmarks.machine import peak_bytes, reset_peak
@@ -286,7 +288,13 @@ def _evaluate(model: str, part: Part | Experiment, data: Path, folder: Path) -> 
 
     tasks = [str(data / task) for task in part.settings.tasks]
     job: Any = None if model == "bm25" else part.recipe.job
-    evaluate([model, *tasks], job, out=str(folder), task=TaskOptions(",".join(part.settings.metrics)))
+    evaluate(
+        typer.Context(TyperCommand("evaluate")),
+        [model, *tasks],
+        job,
+        out=str(folder),
+        task=TaskOptions(",".join(part.settings.metrics)),
+    )
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     return {one["task"]: one["metrics"] for one in results if "task" in one}
 

@@ -14,15 +14,19 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
+from typer.core import TyperCommand
 
 from benchmarks.machine import in_words
 from runnel.commands import evaluate_sentences
 from runnel.commands.doctor import machine
-from runnel.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions, evaluate
+from runnel.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions
+from runnel.commands.evaluate import evaluate as evaluate_command
 from runnel.commands.evaluate_results import save
 from runnel.commands.evaluate_retrieval import System as Scored
 from runnel.commands.evaluate_sentences import scorer_of
@@ -38,7 +42,7 @@ from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
 from runnel.text.trec import read_qrels, read_scores
 from tools.train_pocket.data import EVIDENCE, held_back, read_lines
-from tools.train_pocket.recall import standard
+from tools.train_pocket.recall import interval, standard
 
 MOST = 200  # queries of a set
 _OF_DOCUMENT = 4  # questions about one document
@@ -46,6 +50,7 @@ _TOKENS = 256  # that all-MiniLM-L6-v2 reads
 _SATURATED = 0.97  # BM25's nDCG@10 from which a set says nothing about the others
 
 Say = Callable[[str], None]
+evaluate = partial(evaluate_command, typer.Context(TyperCommand("evaluate")))
 
 
 @dataclass(frozen=True)
@@ -361,20 +366,10 @@ def _compared(values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequenc
     return {"sets": rows, "hard": hard, "systems": systems}
 
 
-def _interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
-    rng = np.random.default_rng(seed)
-    names, of = sorted(set(sets)), np.array(sets)
-    parts = [difference[of == name] for name in names]
-    drawn = np.mean([p[rng.integers(len(p), size=(4000, len(p)))].mean(1) for p in parts], axis=0)
-    low, high = np.percentile(drawn, [5, 95])
-    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
-
-
 def _cell(names: Sequence[str], found: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean over sets, and its difference from the base."""
     of = [name for name in names for _ in found[name]]
     gain = np.concatenate([np.subtract(found[name], base[name]) for name in names])
-    difference, low, high = _interval(of, gain)
+    difference, low, high = interval(of, gain)
     cell = {"mean": float(np.mean([np.mean(found[name]) for name in names])), "difference": difference, "low": low, "high": high}
     return {name: round(value, 6) for name, value in cell.items()}

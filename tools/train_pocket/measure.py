@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel import SentenceRetriever
-from runnel.evaluation.metrics import interval as interval
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
 from runnel.models.sentence_vectors import SentenceVectors
@@ -27,6 +26,7 @@ from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import scores
 from tools.train_pocket.lexical import Bm25
+from tools.train_pocket.recall import interval as interval
 from tools.train_pocket.recall import recall, standard
 
 log = logging.getLogger(__name__)

@@ -44,3 +44,13 @@ def standard(x: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return z-scores."""
     z: NDArray[np.floating] = (x - x.mean()) / (x.std() + 1e-6)
     return z
+
+
+def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
+    rng = np.random.default_rng(seed)
+    names, of = sorted(set(sets)), np.array(sets)
+    parts = [difference[of == name] for name in names]
+    drawn = np.mean([p[rng.integers(len(p), size=(4000, len(p)))].mean(1) for p in parts], axis=0)
+    low, high = np.percentile(drawn, [5, 95])
+    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
