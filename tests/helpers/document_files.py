@@ -13,7 +13,6 @@ def pdf(
     *,
     outline: Sequence[tuple[str, int]] = (),
     encrypted: bool = False,
-    image_only: bool = False,
 ) -> bytes:
     """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line None is empty space.
 
@@ -22,7 +21,6 @@ def pdf(
     Args:
         outline: (title, page from 0) pairs.
         encrypted: asks for a password that nobody has.
-        image_only: each page has a picture instead of its lines.
     """
     kids = " ".join(f"{5 + 2 * i} 0 R" for i in range(len(pages)))
     first = 5 + 2 * len(pages)
@@ -34,7 +32,7 @@ def pdf(
         "\nstream\n0\nendstream",
     ]
     for i, lines in enumerate(pages):
-        content = "q 500 0 0 700 50 50 cm /Im0 Do Q" if image_only or lines is None else _lines(lines)
+        content = "q 500 0 0 700 50 50 cm /Im0 Do Q" if lines is None else _lines(lines)
         resources = "<< /Font << /F1 3 0 R >> /XObject << /Im0 4 0 R >> >>"
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources {resources} /Contents {6 + 2 * i} 0 R >>"

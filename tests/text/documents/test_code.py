@@ -66,11 +66,7 @@ def test_python():
 @pytest.mark.parametrize(
     ("text", "inner", "headings"),
     [
-        (
-            "pub struct Row<T> {\n    a: T,\n}\nimpl<T> Show for Row<T> {\n    pub(crate) fn show(&self) {\n        x\n",
-            "x",
-            ("Show for Row", "show"),
-        ),
+        ("struct Row {\n}\nimpl<T> Show for Row<T> {\n  pub(crate) fn show() {\n    x\n", "x", ("Show for Row", "show")),
         ("func (r *Row) Name(a int) string {\n\treturn a\n}\n", "return", ("Name",)),
         ("export default class App {\n  static async function* go() {\n    here\n", "here", ("App", "go")),
         ("export const add = async (a, b) => {\n  here\n};\n", "here", ("add",)),

@@ -1,6 +1,7 @@
 """EPUB books."""
 
 from functools import partial
+from operator import methodcaller
 
 import pytest
 from helpers.document_checks import paths, read_zip, shown
@@ -32,24 +33,15 @@ def test_pages_in_reading_order(path):
 
 def test_missing_pages_are_told_and_no_name_leaves_the_archive(tmp_path):
     (tmp_path / "secret.xhtml").write_text("<p>secret</p>")
-    outside = [
-        "../../secret.xhtml",
-        str(tmp_path / "secret.xhtml"),
-        "text/chapter%200.xhtml",
-        "../../../etc/passwd",
-        "file:///etc/passwd",
-    ]
-    epub(
-        tmp_path / "a.epub",
-        ["<p>fine</p>"],
-        spine=outside,
-        more={"../../secret.xhtml": "<p>reached by its name in the archive</p>"},
-    )
+    named = str(tmp_path / "secret.xhtml")
+    outside = ["../../secret.xhtml", named, "text/chapter%200.xhtml", "../../../etc/passwd", "file:///etc/passwd"]
+    more = {"../../secret.xhtml": "<p>reached by its name in the archive</p>"}
+    epub(tmp_path / "a.epub", ["<p>fine</p>"], spine=outside, more=more)
     document = read(tmp_path / "a.epub")
     assert "secret" not in document.text and "root:" not in document.text
     assert document.text.endswith("fine")
-    outside = f"'../secret.xhtml', {str(tmp_path / 'secret.xhtml')!r}, '../../etc/passwd' and 1 more"
-    assert document.warnings == (f"pages are missing from the book (4): {outside}",)
+    (warning,) = document.warnings
+    assert "(4): " in warning and named in warning and warning.endswith(" and 1 more")
 
 
 def test_a_book_without_its_package(path, tmp_path):
@@ -70,8 +62,7 @@ def test_protected_books_are_refused_but_encrypted_fonts_do_not_matter(tmp_path)
 
 
 def test_references_to_nothing_are_told(path, tmp_path):
-    replace_in_zip(
-        path, tmp_path / "b.epub", {"OEBPS/book.opf": lambda xml: xml.replace(b'itemref idref="c1"', b'itemref idref="zz"')}
-    )
+    change = methodcaller("replace", b'itemref idref="c1"', b'itemref idref="zz"')
+    replace_in_zip(path, tmp_path / "b.epub", {"OEBPS/book.opf": change})
     document = read(tmp_path / "b.epub")
     assert "'zz'" in document.warnings[0] and "Inside one" not in document.text

@@ -23,9 +23,7 @@ def below(text, heading, kind=None):
         ("Before it.\n\nOptions:\n\n-v is loud. More.", "Options", "-v is loud."),
         # no headings
         ("A short sentence.\n\nMore text.", "short", ""),
-        ("What is this?\n\nMore text.", "What", ""),
         ("- an item\n- another item", "an item", ""),
-        ("404\n\nMore text.", "404", ""),
         ("word " * 30 + "\n\nMore text.", "word", ""),
         ("two lines\nwithout an end\n\nMore text.", "two", ""),
         # no text below

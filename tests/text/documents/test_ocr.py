@@ -86,10 +86,7 @@ def test_a_scan_that_cannot_be_read_at_all(tmp_path, command):
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [
-        ("import sys; sys.stdout.buffer.write(b'\\xff')", "its output is not UTF-8"),
-        ("import os; os.kill(os.getpid(), 9)", "exit code -9: no message"),
-    ],
+    [("import sys; sys.stdout.buffer.write(b'\\xff')", "UTF-8"), ("import os; os.kill(os.getpid(), 9)", "exit code -9")],
 )
 def test_failures_of_the_command(script, reason):
     with pytest.raises(ReadError, match=reason):

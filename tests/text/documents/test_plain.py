@@ -82,15 +82,10 @@ def test_markdown_blocks_and_heading_paths():
         ("heading", "# Other"),
         ("paragraph", "last"),
     ]
+    assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
     path = paths(document)
     assert path["| 1 | 2 |"] == ("Tools", "A paragraph over two lines. Setext title", "Deep")
     assert path["last"] == ("Other",)
-
-
-def test_markdown_is_what_the_file_holds():
-    assert markdown("a\r\n# b\r\nc").text == "a\n# b\nc"
-    assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
-    assert shown(markdown("#")) == [("heading", "#")]
 
 
 @given(lines)
