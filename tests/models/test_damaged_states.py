@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder, tiny_model
-from helpers.tiny_backbones import tiny_backbone
+from helpers.tiny_training import training_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -22,7 +22,6 @@ from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from runnel import Embedder, Request, Reranker, SentenceRetriever, State
-from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import NumericalError, StateError
 from runnel.models.memory import Memory
 from runnel.models.memory_block import seal
@@ -65,10 +64,8 @@ def changed(tensors: dict[str, Tensor], name: str, change: str) -> dict[str, Ten
 
 @pytest.fixture(scope="module", params=["match", "rwkv7"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder, backbone = tmp_path_factory.mktemp("tiny"), None
-    if request.param == "rwkv7":
-        backbone = tiny_backbone(Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8))
-    return tiny_model(folder, papers_heads=request.param != "match", backbone=backbone)
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_model(folder) if request.param == "match" else training_model(folder, request.param, papers_heads=True)
 
 
 # ---- streams -----------------------------------------------------------------------------------------------------------

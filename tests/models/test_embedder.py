@@ -41,16 +41,6 @@ def test_iterators_are_read_as_results_are_taken(embedder: Embedder) -> None:
     stream.close()
 
 
-def test_prompts(embedder: Embedder) -> None:
-    close(embedder.encode_query("cat"), embedder.encode("a river runs: cat"))
-    close(embedder.encode("cat", prompt="query"), embedder.encode("a river runs: cat"))
-    close(embedder.encode_document(["cat"]), embedder.encode(["cat"]))
-
-
-def test_order_of_the_words_matters(embedder: Embedder) -> None:
-    assert np.abs(embedder.encode("cat sat on dog") - embedder.encode("dog sat on cat")).max() > 1e-3
-
-
 def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None:
     spans = [(0, 23), (24, 50), (0, 50), (30, 40)]
     vectors = embedder.encode_spans(TEXT, spans)

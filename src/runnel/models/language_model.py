@@ -1,9 +1,6 @@
 """A recurrent language model that continues a text: a backbone with its LM head, greedy, at the end of a state that it carries.
 
-A prompt of any length is read in steps, so memory does not depend on its length, and every token that is written costs the same.
-A state from `read` holds a document once for all prompts that continue it.
-
-    T  tokens of a text   D  width of the hidden vectors   V  rows of the LM head
+T  tokens of a text   D  width of the hidden vectors   V  rows of the LM head
 """
 
 from __future__ import annotations
@@ -37,26 +34,16 @@ _EXPECTED = "use a checkpoint of a recurrent language model with its LM head, fo
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text that a language model wrote.
-
-    Attributes:
-        ids: its tokens, without the one that ended it.
-        finish: "stop" if the model ended the text, "length" if it reached `max_tokens`.
-        state: after the prompt and all of `ids`.
-    """
+    """A text that a language model wrote."""
 
     text: str
-    ids: tuple[int, ...]
-    finish: Literal["stop", "length"]
-    state: State
+    ids: tuple[int, ...]  # its tokens, without the one that ended it
+    finish: Literal["stop", "length"]  # whether the model ended the text, or it reached `max_tokens`
+    state: State  # after the prompt and all of `ids`
 
 
 class LanguageModel:
-    """A recurrent backbone with its LM head.
-
-    Args:
-        head: the LM head, tied or with a matrix (V, D) in the dtype of the products.
-    """
+    """A recurrent backbone with its LM head, tied or with a matrix (V, D) in the dtype of the products."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
         if not backbone.recurrent:
@@ -67,16 +54,12 @@ class LanguageModel:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> LanguageModel:
-        """Load a model that writes; for arguments and errors see `load_generator`."""
+        """Load a published checkpoint of a recurrent language model, or a generator that `runnel train` wrote."""
         model = load_generator(name, dtype, device)
         return cls(model.backbone, model.tokenizer, lm_head(model))
 
     def logits(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits (T, V) fp32 of the token after each token of ids (T,), and the state after the last one.
-
-        Args:
-            state: of the text before; left unchanged.
-        """
+        """Return the logits (T, V) fp32 of the token after each token of ids (T,), and the state after the last one."""
         with inference():
             hidden, state = self.backbone(ids.to(self.backbone.device), None, state)
             return self._project(hidden), state

@@ -1,9 +1,7 @@
 """Sentence retriever: the sentences of a document that answer a query, from one pass over the whole document.
 
 Recurrent models read the query first and then the document (`models/scanner.py`). A model with a `VectorScore` head reads the
-document alone, in passages, and only once for all queries (`models/sentence_vectors.py`).
-
-    S  sentences
+document alone, only once for all queries (`models/sentence_vectors.py`).
 """
 
 from __future__ import annotations

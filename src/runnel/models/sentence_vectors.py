@@ -97,8 +97,7 @@ class SentenceVectors:
         for name in ("spans", "bounds"):
             if values[name].max(initial=0) < 1 << 32:
                 values[name] = values[name].astype(np.uint32)
-        values["text"] = _digest(self.text.encode("utf-8", "surrogatepass"))
-        return save(values | {"digest": _digest_of(values)})
+        return save(values | {"digest": _digest(values, self.text)})
 
     @classmethod
     def from_bytes(cls, data: bytes, text: str, width: int) -> SentenceVectors:
@@ -109,13 +108,11 @@ class SentenceVectors:
         """
         try:
             values = load(data)
-            sound = np.array_equal(values.pop("digest"), _digest_of(values))
+            sound = np.array_equal(values.pop("digest"), _digest(values, text))
         except (SafetensorError, ValueError, KeyError) as error:
             raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
         if not sound or values["vectors"].shape[1] != width:
-            raise StateError("the remembered sentences are damaged, or of another model; read the document again")
-        if not np.array_equal(values["text"], _digest(text.encode("utf-8", "surrogatepass"))):
-            raise StateError("the remembered sentences are of another text; read the document again")
+            raise StateError("the remembered sentences are damaged, or of another text or model; read the document again")
         passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
         wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
         ids = values["ids"].astype(np.int32)
@@ -210,14 +207,12 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
     return torch.from_numpy(vectors.astype(np.float32) * scales[:, None])
 
 
-def _digest(data: bytes) -> np.ndarray:
-    return np.frombuffer(hashlib.blake2b(data, digest_size=20).digest(), dtype=np.uint8)
-
-
-def _digest_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the digest of all names, dtypes, shapes and numbers: a flipped bit would change scores unnoticed."""
-    parts = (f"{name} {value.dtype} {value.shape}".encode() + value.tobytes() for name, value in sorted(values.items()))
-    return _digest(b"".join(parts))
+def _digest(values: Mapping[str, np.ndarray], text: str) -> np.ndarray:
+    """Return a digest of a text and of names, dtypes, shapes and numbers: a flipped bit would change scores unnoticed."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20)
+    for name, value in sorted(values.items()):
+        digest.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
