@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from runnel.evaluation.qa import prompts
-from runnel.evaluation.qa.context import join, locate
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.judging import judge
 from runnel.evaluation.qa.records import QaSet
-from runnel.evaluation.qa.retrieving import Material
+from runnel.evaluation.qa.retrieving import Material, join, locate
 from runnel.evaluation.qa.scores import Outcome, best_f1
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.text.dialogue import Message, ask_answer, ask_combined, ask_copies

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
+from runnel.errors import InputError
 from runnel.evaluation.pieces import cut_sentences
-from runnel.evaluation.qa.context import Span, fit, merge
 from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.evaluation.sentences import Scorer
+from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
+
+Span = tuple[int, int]
+"""Characters [start, end) of a document."""
 
 Parts = list[list[Span]]
 """Spans of a document. Each part is read by itself; answers from several parts are combined."""
@@ -72,3 +77,46 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
         return [[span] for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)]
 
     return lambda question, document: cut(document.text)
+
+
+# ---- spans of a document -----------------------------------------------------------------------------------------------
+
+
+def merge(document: str, spans: Iterable[Span]) -> list[Span]:
+    """Return spans in document order; overlapping ones and those with only white space between them are joined."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and (start <= merged[-1][1] or not document[merged[-1][1] : start].strip()):
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def join(document: str, spans: Iterable[Span]) -> str:
+    """Return the text of spans in document order, with `GAP` in a line of its own where text is left out between them.
+
+    Source: paper E, section 3, and the authors' code. Differs: gaps are marked; there they are line ends, as in the document.
+    """
+    texts = (document[start:end].strip() for start, end in merge(document, spans))
+    return f"\n{GAP}\n".join(text for text in texts if text)
+
+
+def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
+    """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
+    found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
+    return tuple(sorted({match.span() for match in found if match}))
+
+
+def fit(document: str, ranked: Sequence[Span], max_tokens: int, count: Callable[[str], int]) -> list[Span]:
+    """Return those of the `ranked` spans whose joined text has at most `max_tokens` tokens; one that does not fit is left out."""
+    chosen: list[Span] = []
+    for span in ranked:
+        if count(join(document, [*chosen, span])) <= max_tokens:
+            chosen.append(span)
+    if ranked and not chosen:
+        raise InputError(
+            f"the best excerpt has {count(join(document, ranked[:1])):,} tokens; the budget of {max_tokens:,} has room for none: "
+            "raise it"
+        )
+    return chosen

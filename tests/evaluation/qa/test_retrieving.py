@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.context import fit, join, merge
+from runnel.evaluation.qa.retrieving import fit, join, merge
 from runnel.text.dialogue import GAP
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
