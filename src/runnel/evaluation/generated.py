@@ -27,29 +27,12 @@ _DOCUMENTS, _QUERIES = 100, 50
 _GRASS = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 _FIRST = "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar Petra Rosa Tariq".split()
 _LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor Petrov".split()
-_WHO = (
-    "A good editor", "The second draft", "Every new team", "A patient reader", "The founder of a small firm", "An old habit",
-    "The person who asks first", "A short list", "The quiet half of the room", "A plan without a date", "The first customer",
-    "A teacher in her tenth year", "The committee", "Whoever keeps the notes", "A plain sentence", "The last week of a project",
-)  # fmt: skip
-_DOES = (
-    "tends to notice", "rarely explains", "slowly changes", "makes room for", "takes the place of", "depends on", "gives away",
-    "hides behind", "learns to trust", "puts off", "begins with", "argues against", "is shaped by", "asks more of", "outlives",
-    "returns to",
-)  # fmt: skip
-_WHAT = (
-    "the work that nobody planned", "a question from the week before", "what the others already know", "a rule without a reason",
-    "the cost of waiting", "an idea that looked too small", "the opinion of a stranger", "a promise made in a hurry",
-    "the difference between two answers", "a problem with no owner", "the comfort of a long meeting", "the part that can be cut",
-    "an honest mistake", "the next page", "a friend's advice", "the shape of the whole",
-)  # fmt: skip
-_WHEN = (
-    "when the money runs out", "long before anyone says so", "and that is seldom a bad sign", "as most people find out late",
-    "unless someone writes it down", "because the alternative is worse", "even in a good year", "if there is time to look",
-    "which is why it is worth a second try", "and nobody remembers how it began", "after the first excitement is over",
-    "though it costs a little more", "while the rest of the day goes on", "so the lesson has to be learned again",
-    "without being told", "in the end",
-)  # fmt: skip
+
+
+def _rows(name: str) -> list[list[str]]:
+    """Return the rows of a file of this folder."""
+    lines = files("runnel.evaluation").joinpath(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines]
 
 
 @dataclass(frozen=True)
@@ -82,7 +65,7 @@ class Generated:
         """Return more sentences than the longest document of the set needs."""
         if self.kind == "passkey":
             return list(_GRASS) * (self.length // 12)
-        parts = (_WHO, _DOES, _WHAT, _WHEN)
+        parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
         return [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
 
 
@@ -105,9 +88,8 @@ def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
 
 
 def _needles() -> tuple[list[str], list[str]]:
-    lines = files("runnel.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split("\t") for line in lines]
-    return [fact for _, fact in pairs], [question for question, _ in pairs]
+    questions, facts = zip(*_rows("needles.tsv"), strict=True)
+    return list(facts), list(questions)
 
 
 def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:
