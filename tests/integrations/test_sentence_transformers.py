@@ -212,23 +212,11 @@ def test_only_documents_of_pairs_are_cut(model: Model, caplog: pytest.LogCapture
         there.predict([("the cat sat on the mat", TEXT)])
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, "many"])
-def test_a_length_that_is_none(tmp_path: Path, value: Any) -> None:
+def test_a_length_that_is_none(tmp_path: Path) -> None:
     there = sentence_transformer(tiny_model(tmp_path))
-    with pytest.raises(InputError, match="max_seq_length must be a number of tokens, or None"):
-        there.max_seq_length = value
-    there.max_seq_length = 2
-    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens surround every text; increase it"):
-        there.encode("cat")
-
-
-def test_empty_texts(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path)
-    with pytest.raises(InputError, match="cannot embed an empty text"):
-        sentence_transformer(model).encode(["cat", " "])
-    with pytest.raises(InputError, match="the query is empty"):
-        cross_encoder(model).predict([("", "cat")])
-    assert sentence_transformer(model).encode([]).shape == (0,)
+    for value in (0, 2.5):
+        with pytest.raises(InputError, match=f"got {value}"):
+            there.max_seq_length = value
 
 
 # ---- long inputs ---------------------------------------------------------------------------------------------------------
@@ -283,12 +271,6 @@ def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -
     assert not any((tmp_path / "folder").glob("*.partial"))
 
 
-def test_the_library_asks_for_its_flag(tmp_path: Path) -> None:
-    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
-    with pytest.raises(ValueError, match=r"(?s)runnel.integrations.sentence_transformers.EmbedderModule.*trust_remote_code=True"):
-        SentenceTransformer(str(tmp_path / "folder"), local_files_only=True)
-
-
 def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model, tmp_path: Path) -> None:
     there = sentence_transformer(model)
     there.prompts = {"query": "the dog sat on: ", "document": "", "mats": "mat "}
@@ -318,14 +300,6 @@ def test_a_dtype_can_be_asked_for(tmp_path: Path) -> None:
     )
     assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
     close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
-
-
-def test_options_that_mean_nothing_here(tmp_path: Path) -> None:
-    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
-    with pytest.raises(InputError, match="model_kwargs of a runnel model has attn_implementation; only dtype"):
-        SentenceTransformer(
-            str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True, model_kwargs={"attn_implementation": "eager"}
-        )
 
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
