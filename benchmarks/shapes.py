@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
+from runnel.backbones.encoder.model import EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.library import Library, require_library
@@ -100,6 +101,10 @@ SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
     "rwkv7-7.2b": ("rwkv7", Rwkv7Config(65536, 4096, 32, decay_rank=128, a_rank=128, v_rank=96, gate_rank=480)),
     "xlstm-7b": ("xlstm", XlstmConfig(50304, 4096, 32, num_heads=8, qk_size=2048, v_size=4096, ffn_size=10944)),
     "xlstm-scaled": ("xlstm", XlstmConfig(50304, 1024, 6, num_heads=4, qk_size=512, v_size=1024, ffn_size=2752)),
+    "minilm-l12": (
+        "encoder",
+        EncoderConfig(30522, 384, 12, num_heads=12, intermediate_size=1536),
+    ),  # and e5-small, arctic-embed-s
     "tiny": ("mamba2", Mamba2Config(vocab_size=256, hidden_size=64, num_layers=2, state_size=16, head_size=16)),
     "tiny-bert": ("library", TransformerConfig({"model_type": "bert", "vocab_size": 256} | _layers(64, 2, 2, 128))),
     **{name: ("library", TransformerConfig({"model_type": kind} | fields)) for name, (kind, fields) in _TRANSFORMERS.items()},

@@ -1,4 +1,4 @@
-"""Passages of models that pool the first token: each is read as a text of its own."""
+"""Passages of transformers: each is read as a text of its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ SENTENCES = [
 TEXT = "".join(SENTENCES * 5)  # longer than the model reads
 
 
-@pytest.fixture(scope="module", params=[{}, {"document": "the river "}], ids=["plain", "prompt"])
+@pytest.fixture(
+    scope="module", params=[("modernbert", None, {}), ("bert", "mean", {"document": "the river "})], ids=["cls", "mean"]
+)
 def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-    folder = tmp_path_factory.mktemp("modernbert")
-    write_transformer(folder, "modernbert")
+    architecture, pooling, prompts = request.param
+    folder = tmp_path_factory.mktemp(architecture)
+    write_transformer(folder, architecture)
     write_tokenizer(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -36,8 +39,8 @@ def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}))
-    loaded = Embedder.load(folder, "float32", "cpu")
-    loaded.model.prompts = dict(request.param)
+    loaded = Embedder.load(folder, "float32", "cpu", pooling=pooling)
+    loaded.model.prompts = dict(prompts)
     return loaded
 
 
@@ -59,7 +62,7 @@ def test_passages_have_the_vectors_of_their_texts(embedder: Embedder, passage_to
 
 
 def test_a_sentence_longer_than_the_model_reads_is_an_error(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match=r"has 5. tokens with its special ones, and this ModernBertModel reads at most 40"):
+    with pytest.raises(InputError, match=r"has 5. tokens with its special ones, and this .* reads at most 40"):
         read_documents(embedder, ["A river. " + "dog " * 50])
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger("runnel")
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """The result of one pass over a document; if the model pools the first token, each passage is read as a text of its own."""
+    """The result of one pass over a document; a transformer reads each passage as a text of its own."""
 
     vector: np.ndarray  # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by their tokens
     spans: np.ndarray  # (P, 2) int64, characters of each passage; they tile the text
@@ -83,7 +83,7 @@ def read_documents(
         raise InputError(f"cannot read an empty document; remove it (it is {empty[:20]!a}: {EMPTY})")
     if embedder.model.backbone.reads_passages:
         return _read_in_blocks(embedder, texts, remember, progress)
-    if embedder.pooling == "cls":
+    if not embedder.model.backbone.recurrent:
         return _read_apart(embedder, texts, passage_tokens, progress)
     readings = list(_prepare(embedder, texts, passage_tokens, save_from))
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
