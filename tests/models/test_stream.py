@@ -63,6 +63,11 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
     np.testing.assert_allclose(stream.embedding(), embedder.encode(text), atol=2e-5)
 
 
+def test_a_word_that_gets_shorter_may_make_a_text_one_passage_again(embedder: Embedder) -> None:
+    stream, text = embedder.stream(), "A river runs to the sea.\n\n(A dog ran.) xThe cat"  # "ca" has a token more than "cat"
+    np.testing.assert_allclose(stream.feed(text[:-1]).feed("t").embedding(), embedder.encode(text), atol=2e-5)
+
+
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     stream = Embedder(tiny_encoder(tmp_path)).stream()
     for _ in range(200):

@@ -10,8 +10,6 @@ Differs: texts are read without padding. There, batches are padded with token 0,
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +22,6 @@ from runnel.models.heads import Head
 from runnel.models.published_heads import ResidualVector, StateScore
 from runnel.text.templates import DOCUMENT, Template
 
-AnyHead = TypeVar("AnyHead", bound=Head)
 _VECTOR, _RERANKER = "head.retr_head.", "reranker."
 _UNREAD = ("head.cls_head.", "head.sts_head.")
 _CLASSIFIER = {"head.0.weight": "dense.weight", "head.0.bias": "dense.bias", "head.2.weight": "linear.weight"}
@@ -54,7 +51,7 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     return heads
 
 
-def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> StateScore:
+def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> Head:
     tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
     classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
     _, config, named = read_rwkv7(None, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
@@ -73,7 +70,7 @@ def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.heads.items() if name.startswith(prefix)}
 
 
-def _filled(head: AnyHead, tensors: dict[str, Tensor], where: str) -> AnyHead:
+def _filled(head: Head, tensors: dict[str, Tensor], where: str) -> Head:
     """Fill a head that is on the meta device with these tensors, and return it."""
     expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     check_tensors(from_tensors(tensors, "the heads"), expected, where)

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from runnel.backbones.encoder.model import lay_out, passage_bounds
+from runnel.backbones.encoder.model import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import EMPTY, Embedder
@@ -117,18 +117,18 @@ def _read_in_blocks(
     requests = []
     for text, one in zip(texts, encoded, strict=True):
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
-        row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
+        sums = SentenceSums(model, tokens, passages=True)
+        row = sums.layout
+        assert row is not None  # a text has a token
         ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
-        both = model.backbone.own_sentences
-        sums = SentenceSums(tokens, row, model.tokenizer.markers(), width, passages=both) if remember else None
-        requests.append(Request(row.ids, ranges=ranges, take=None if sums is None else sums.take, tag=(edges, sums)))
+        requests.append(Request(row.ids, ranges=ranges, take=sums.take if remember else None, tag=(edges, sums)))
     results = (model.sentence_engine(texts=True) if remember else model.engine).run(requests, progress)
     documents = []
     for result, vectors in zip(results, _vectors(embedder, [result.means[:, :width] for result in results]), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
-        memory = None if sums is None else sums.result().to_bytes()
+        memory = sums.result().to_bytes() if remember else None
         documents.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
     return documents
 

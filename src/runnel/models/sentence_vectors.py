@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Layout, lay_out, passages_of
+from runnel.backbones.encoder.model import lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
@@ -148,22 +148,22 @@ class SentenceMemory:
 class SentenceSums:
     """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
 
-    With `passages`, hidden vectors are (n, 2 D): the first half is for passages, the second for sentences.
+    If passages are asked for and sentences have layers of their own, hidden vectors are (n, 2 D): first those of passages.
     """
 
-    def __init__(
-        self, tokens: SentenceTokens, layout: Layout | None, markers: tuple[int, int], width: int, *, passages: bool = False
-    ) -> None:
-        self._tokens, full = tokens, np.flatnonzero(tokens.full)
-        self._sentences = _Rounded(len(tokens.spans), width)
-        self._passages = _Rounded(0 if layout is None else len(layout.edges) - 1, width) if passages else None
-        if layout is not None:
-            weights = torch.from_numpy(~np.isin(layout.ids, markers)).float()
-            self._sentences.start(np.stack([layout.starts[full], layout.ends[full]], axis=1), weights, full)
+    def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
+        backbone, markers, full = model.backbone, model.tokenizer.markers(), np.flatnonzero(tokens.full)
+        row = lay_out(tokens.ids, tokens.bounds, backbone, markers) if len(tokens.ids) else None
+        self._tokens, self.layout = tokens, row  # None: no token
+        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size)
+        self._passages: _Rounded | None = None
+        if passages and backbone.own_sentences:
+            self._passages = _Rounded(0 if row is None else len(row.edges) - 1, backbone.hidden_size)
+        if row is not None:
+            weights = torch.from_numpy(~np.isin(row.ids, markers)).float()
+            self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
             if self._passages is not None:
-                self._passages.start(
-                    np.stack([layout.edges[:-1], layout.edges[1:]], axis=1), weights, np.arange(len(layout.edges) - 1)
-                )
+                self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
 
     def take(self, start: int, hidden: Tensor) -> None:
         """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
@@ -191,16 +191,11 @@ class _Rounded:
 
     def add(self, start: int, hidden: Tensor) -> None:
         self._sums.add(start, hidden)
-        first, sums = self._sums.take_complete()
-        places = self._places[first : first + len(sums)]
-        self.vectors[places], self.scales[places] = _round(sums.float())
-
-
-def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return sums (n, D) in 8 bits and their scales (n,); zeros stay zeros."""
-    scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
-    rounded = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
-    return rounded.numpy(), scale[:, 0].float().numpy()
+        first, complete = self._sums.take_complete()
+        places, sums = self._places[first : first + len(complete)], complete.float()
+        scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
+        self.vectors[places] = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8).numpy()
+        self.scales[places] = scale[:, 0].numpy()
 
 
 def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
@@ -263,12 +258,8 @@ class VectorScorer:
             yield result.get().tag.result()
 
     def _request(self, tokens: SentenceTokens) -> Request:
-        model, layout = self.model, None
-        if len(tokens.ids):
-            layout = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
-        both = self._passages and model.backbone.own_sentences
-        sums = SentenceSums(tokens, layout, model.tokenizer.markers(), model.backbone.hidden_size, passages=both)
-        return Request(tokens.ids if layout is None else layout.ids, (), take=sums.take, tag=sums)
+        sums = SentenceSums(self.model, tokens, passages=self._passages)
+        return Request(tokens.ids if sums.layout is None else sums.layout.ids, (), take=sums.take, tag=sums)
 
     def scores(
         self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import has_no_state
-from runnel.backbones.encoder.model import Layout, lay_out
+from runnel.backbones.encoder.model import Layout, lay_out, whole_tokens
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.records import expect_text
@@ -185,7 +185,9 @@ class PassageStream:
 
     def _settle(self) -> None:
         layout, tokens = self._lay_out()
-        if layout is not None and len(layout.passages) > 2:
+        # Not what could still be read as one: the last word may lose tokens when it is complete.
+        whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        if layout is not None and len(layout.passages) > 2 and tokens.bounds[layout.passages[-2]] > whole:
             self._sum = self._sum + self._read(layout.ids[: layout.edges[-2]])
             self.tokens += int(layout.edges[-2])
             self._text = self._text[tokens.spans[layout.passages[-2], 0] :]
