@@ -17,9 +17,11 @@ from runnel import cli
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.rerank.rank = lambda *a, **k: 1 / 0
+    fake.rerank.rank = fake.find.scan = lambda *a, **k: 1 / 0
     with pytest.raises(ZeroDivisionError):
         run("rerank", "dog", "a.txt")
+    done = run("find", "dog", "a.txt")  # not 1, which would say that nothing was found
+    assert done.code == 2 and "ZeroDivisionError" in done.err
 
 
 def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):

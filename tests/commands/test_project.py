@@ -128,9 +128,8 @@ def test_what_is_wrong_is_said_in_one_line(run, folder, prepare, arguments, mess
         content = {"format": 1, "paths": ["."], "include": [], "exclude": [], "ignore_files": True}
         (place / "project.json").write_text(json.dumps(content))
     done = run(*arguments)
-    assert (
-        done.code == (2 if arguments[0] == "search" else 1) and message.format(folder) in done.err and done.err.count("\n") == 1
-    )
+    assert done.code == (2 if arguments[0] == "search" else 1)
+    assert message.format(folder) in done.err and done.err.count("\n") == 1
     assert prepare is not None or not place.exists()
 
 

@@ -37,18 +37,7 @@ def examples(tmp_path_factory):
 
 
 def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
-    command = (
-        "train",
-        "pairs",
-        "--data",
-        examples / "pairs.csv",
-        "--to",
-        "tuned",
-        "--set",
-        "batch=16",
-        "--set",
-        "data.held_out=8",
-    )
+    command = ("train", "pairs", "--data", examples / "pairs.csv", "--to", "tuned", "--set=batch=16", "--set=data.held_out=8")
     done = run(*command)
     assert done.code == 0, done.err
     assert done.out.startswith("tuned/model: 6 steps, loss ")
@@ -56,7 +45,7 @@ def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
     assert sum(losses[-2:]) < 0.9 * sum(losses[:2])
     again = run(*command, "--json")
     assert "tuned is finished already" in again.err and json.loads(again.out)["steps"] == 6
-    other = run(*command[:-1], "data.held_out=4")
+    other = run(*command[:-1], "--set=data.held_out=4")
     assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
 
 

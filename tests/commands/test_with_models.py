@@ -115,34 +115,6 @@ def test_rerank(run, model, corpus, tmp_path):
     assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
 
 
-def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
-    """Ctrl-C in the middle of a real embed of several blocks, then the same command again: the same vectors as without it."""
-    (tmp_path / "in.txt").write_text("".join(f"the cat sat on the mat {i} times\n" * 40 for i in range(400)))
-    command = ("embed", "in.txt", "--to", "out.npy", "--model", model)
-    process = start(*command, cwd=tmp_path)
-    names = tmp_path / "out.npy.part.ids"
-    deadline = time.monotonic() + GIVE_UP_S
-    while (
-        not (names.exists() and names.read_bytes().count(b"\n") >= _BLOCK_ROWS)
-        and process.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=GIVE_UP_S)
-    assert (process.returncode, out) == (130, b""), err
-    assert err.endswith(b"runnel: interrupted\n") and b"Traceback" not in err
-    kept = names.read_bytes().count(b"\n")
-    assert 0 < kept < 16_000
-    done = run(*command)
-    assert done.code == 0 and f"resumed after {kept:,} vectors" in done.err
-    vectors = np.load(tmp_path / "out.npy")
-    assert len(vectors) == 16_000 and (tmp_path / "out.ids").read_text().split() == [str(i) for i in range(1, 16_001)]
-    line = (tmp_path / "in.txt").read_text().splitlines()
-    some = [0, kept - 1, kept, 15_999]
-    np.testing.assert_allclose(vectors[some], Embedder.load(model).encode([line[i] for i in some]), atol=1e-5)
-
-
 def test_a_killed_evaluation_is_kept_and_continued(run, model, tmp_path):
     """kill -9 while the corpus is embedded, then the same command again: the same run as without it."""
     pytest.importorskip("ir_measures")

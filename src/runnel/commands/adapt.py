@@ -131,7 +131,6 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:
-    """Train, or resume; return the folder of the result."""
     from runnel.ops.backend import has_native_bf16
     from runnel.training import recipes, run
 
@@ -142,7 +141,6 @@ def _train(model: str, data: Path, seed: int, to: Path) -> Path:
 
 
 def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
-    """Measure both models on a file of evidence."""
     from runnel.commands.evaluate_retrieval import System
     from runnel.commands.evaluate_sentences import measure
     from runnel.evaluation.metrics import compare

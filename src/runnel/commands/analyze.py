@@ -58,7 +58,6 @@ def analyze(
 
 
 def _read(folder: Path) -> dict[str, Result]:
-    """Return the results in a folder by task."""
     found: dict[str, Result] = {}
     for file in sorted(folder.glob("*.queries.jsonl")):
         path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")

@@ -231,7 +231,6 @@ def _rights(process: str) -> list[object]:
 
 
 def _connect() -> socket.socket | None:
-    """Return a connection to the background process; None if there is none."""
     if not hasattr(socket, "send_fds"):  # Windows
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -167,7 +167,6 @@ def evaluate(
 def _ask(
     own: QuestionOptions, place: str | None, model: str | None, search: Mapping[str, float], out: str | None, *, as_json: bool
 ) -> int:
-    """Evaluate an index on the user's own questions."""
     if place is None:
         raise typer.BadParameter("--questions needs the index to search: --in DIR")
     from runnel.commands import evaluate_questions

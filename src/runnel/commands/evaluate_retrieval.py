@@ -116,7 +116,6 @@ def measure(
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
-    """Write the run of a system, or find it finished."""
     out = folder / name
     texts = [path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
     settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
@@ -175,7 +174,6 @@ def _rank_segments(
 
 
 def _search_all(output: Output, task: Task, search: Search) -> None:
-    """Search for each query that has no results yet."""
     (part,) = output.parts
     done = finished_queries(part)
     left = ((query, text) for query, text in task.queries.items() if query not in done)

@@ -142,7 +142,6 @@ def _measure(system: System, tasks: Tasks, out: str | None) -> list[dict[str, An
 def _evaluate_checkpoints(
     checkpoints: Mapping[int, Path], system: System, tasks: Tasks, out: str | None, *, as_json: bool
 ) -> int:
-    """Evaluate each checkpoint of a run."""
     points = []
     with results_folder(out) as folder:
         for step, path in checkpoints.items():
@@ -162,7 +161,6 @@ def _evaluate_checkpoints(
 
 
 def _evaluate_mteb(system: System, tasks: Tasks, out: str | None, *, as_json: bool) -> int:
-    """Evaluate tasks and benchmarks of MTEB."""
     if others := [name for name in tasks.names if not name.startswith("mteb:")]:
         raise typer.BadParameter(f"evaluate MTEB's tasks and {others[0]} in two commands")
     unused: dict[str, object] = {

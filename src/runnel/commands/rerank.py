@@ -136,7 +136,6 @@ def _one(
     *,
     as_json: bool,
 ) -> int:
-    """Print the documents of a file, best first."""
     expect_query_first("rerank", query, [documents])
     rows = read_texts(documents)
     hits: list[Hit] = []

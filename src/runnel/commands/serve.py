@@ -131,7 +131,6 @@ def _project_index(model: str) -> str | None:
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:
-    """Return the API keys of a file and of the environment."""
     keys = [os.environ[_KEY_VARIABLE]] if os.environ.get(_KEY_VARIABLE) else []
     if file is not None:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]

@@ -193,7 +193,6 @@ def _show(facts: dict[str, Any], path: Path) -> None:
 
 
 def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> None:
-    """Report on stderr what was left out, and why."""
     report_left_out(facts)
     if facts["short_documents"]:
         count, shortest = facts["short_documents"], min(facts["examples_by_length"])

@@ -119,7 +119,6 @@ class VectorLog:
         return count
 
     def _compute_ranges(self, path: Path) -> np.ndarray:
-        """Write and return the ranges of all vectors."""
         import numpy as np
 
         from runnel.models.precision import value_ranges

@@ -53,7 +53,6 @@ def verify(
 
 
 def _show(verified: Verified, unread: int) -> None:
-    """Print the verdict, then each place with the text there."""
     assert verified.match is not None
     share = f"{100 * verified.similarity:.0f} % of its words"
     count = len(verified.places)
