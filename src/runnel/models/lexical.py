@@ -86,10 +86,13 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     return WordTable(continues, stop, word, code, np.asarray(idf, dtype=np.float32))
 
 
-def words(ids: np.ndarray, table: WordTable) -> Words:
-    """Return the words of (T,) ids in order, including stop words."""
+def words(ids: np.ndarray, table: WordTable, start: int = 0, stop: int | None = None) -> Words:
+    """Return the whole words of (T,) ids whose first token is in [start, stop), in order, including stop words."""
     ids = np.asarray(ids, dtype=np.int64)
-    return _words_between(ids, 0, len(ids), table)
+    begins = ~table.continues[ids[start:stop]]
+    if start == 0:
+        begins[:1] = True
+    return _words_at(ids, np.flatnonzero(begins & table.word[ids[start:stop]]) + start, table)
 
 
 def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
@@ -146,14 +149,6 @@ def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> flo
     length = float(_content_words(ids, table)[-1])
     weight = terms.idf * terms.count
     return float((weight * tf / (tf + K1 * (1 - B + B * length / AVERAGE))).sum() / max(float(weight.sum()), 1e-9))
-
-
-def _words_between(ids: np.ndarray, start: int, stop: int, table: WordTable) -> Words:
-    """Return the whole words whose first token is in [start, stop)."""
-    begins = ~table.continues[ids[start:stop]]
-    if start == 0:
-        begins[:1] = True
-    return _words_at(ids, np.flatnonzero(begins & table.word[ids[start:stop]]) + start, table)
 
 
 def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
@@ -273,7 +268,7 @@ def _feedback(
 
     A document often uses other words than the question: the leading sentence contains them.
     """
-    lent = [_words_between(ids, bounds[s], bounds[s + 1], table) for s in leading]
+    lent = [words(ids, table, bounds[s], bounds[s + 1]) for s in leading]
     if not lent:
         return np.zeros(len(lengths))
     new = [~np.isin(w.keys, terms.keys) & w.content for w in lent]
