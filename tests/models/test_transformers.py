@@ -265,7 +265,6 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "changes", "message"),
     [
-        ("bert", {"auto_map": {"AutoModel": "modeling_x.Own"}}, r"auto_map names code, modeling_x\.Own.*st-code:"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
         ("opt", {"num_hidden_layers": 3}, r"missing tensors layers\.2|missing tensors decoder\.layers\.2"),
@@ -306,3 +305,20 @@ def test_decoders_that_read_both_ways(tmp_path: Path) -> None:
     code = {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}, "is_causal": False}
     path.write_text(json.dumps(json.loads(path.read_text()) | code))
     assert np.abs(Embedder.load(tmp_path, "float32", pooling="cls").encode(TEXTS) - one_way).max() > 1e-3
+
+
+def test_code_of_a_model_runs_only_if_the_name_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    write(tmp_path / "own", "bert")
+    plain = Embedder.load(tmp_path / "own", "float32").encode(TEXTS)
+    code = f"from transformers import BertConfig, BertModel\nopen({str(tmp_path / 'ran')!r}, 'w')\n"
+    code += "class Own(BertModel):\n    config_class = BertConfig\n    def forward(self, *inputs, **more):\n"
+    code += "        out = super().forward(*inputs, **more)\n        out.last_hidden_state *= -1\n        return out\n"
+    (tmp_path / "own/modeling_own.py").write_text(code)
+    config = tmp_path / "own/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "modeling_own.Own"}}))
+    for name in (tmp_path / "own", f"st:{tmp_path / 'own'}"):
+        with pytest.raises(CheckpointError, match=r"auto_map names code, modeling_own\.Own.*st-code:"):
+            Embedder.load(name)
+    assert not (tmp_path / "ran").exists()
+    np.testing.assert_allclose(Embedder.load(f"st-code:{tmp_path / 'own'}", "float32").encode(TEXTS), -plain, atol=1e-5)

@@ -177,26 +177,23 @@ def open_library(
 
     cls: Any = CrossEncoder if scores else SentenceTransformer
     options: Any = {"trust_remote_code": own_code, "local_files_only": True}
-    numbers = {"dtype": wanted}
-    try:
-        with _whole_weights(folder):
+    loading = options | {"dtype": wanted}
+    with _whole_weights(folder):
+        try:
             if mode is None:
-                model = cls(str(folder), device=str(target), model_kwargs=numbers, **options)
+                model = cls(str(folder), device=str(target), model_kwargs={"dtype": wanted}, **options)
             else:
-                parts = {"model_kwargs": options | numbers, "processor_kwargs": options, "config_kwargs": options}
-                reader = Transformer(str(folder), **parts)
+                reader = Transformer(str(folder), model_kwargs=loading, processor_kwargs=options, config_kwargs=options)
                 width = getattr(reader.model.config, "word_embed_proj_dim", None) or reader.get_embedding_dimension()  # OPT-350m
                 modules: list[nn.Module] = [reader, Pooling(width, mode)]
                 if scores:
                     layer = Dense(width, 1, activation_function=nn.Identity(), module_output_name="scores")
                     modules.append(layer.to(wanted))
                 model = cls(modules=modules, device=str(target))
-    except CheckpointError:
-        raise
-    except Exception as error:  # each part of the libraries has errors of its own kind
-        advice = "" if own_code else "; for a model with code of its own, if you trust it, write st-code:"
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"sentence-transformers cannot load {folder} ({reason}){advice}") from error
+        except Exception as error:  # each part of the libraries has errors of its own kind
+            advice = "" if own_code else "; for a model with code of its own, if you trust it, write st-code:"
+            reason = " ".join(str(error).split())[:300]
+            raise CheckpointError(f"sentence-transformers cannot load {folder} ({reason}){advice}") from error
     if model.transformers_model is None or getattr(model[0], "transformer_task", "") == "text-generation":
         raise CheckpointError(
             f"{folder} begins with {type(model[0]).__name__}, for {getattr(model[0], 'transformer_task', 'no transformer')}; "
