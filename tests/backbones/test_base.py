@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.toy import Toy
 
+from runnel.backbones.base import BackboneConfig
+from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.errors import InputError, StateError
+from runnel.backbones.mamba3.model import Mamba3Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.xlstm.model import XlstmConfig
+from runnel.errors import CheckpointError, InputError, StateError
 
 
 def test_changed_weights_are_seen_after_training() -> None:
@@ -29,6 +38,47 @@ def test_changed_weights_are_seen_after_training() -> None:
     assert slow.requires_grad and not after.requires_grad
 
 
+SHAPE = {"vocab_size": 50, "hidden_size": 48, "num_layers": 3}
+CONFIGS = {
+    "mamba1": Mamba1Config(**SHAPE),
+    "mamba2": Mamba2Config(**SHAPE, state_size=6, head_size=8, groups=3, dt_min=0.01),
+    "mamba3": Mamba3Config(**SHAPE, state_size=8, head_size=8),
+    "rwkv7": Rwkv7Config(**SHAPE, head_size=16),
+    "xlstm": XlstmConfig(**SHAPE, num_heads=3, qk_size=24, v_size=36, ffn_size=40),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_config_round_trip_is_strict(config: BackboneConfig) -> None:
+    values = json.loads(json.dumps(config.to_dict()))
+    assert type(config).from_dict(values) == config
+    with pytest.raises(CheckpointError, match=r"unknown: \['heads'\], missing: \['num_layers'\]"):
+        type(config).from_dict({k: v for k, v in values.items() if k != "num_layers"} | {"heads": 2})
+    with pytest.raises(InputError, match="num_layers must be at least 1, got 0"):
+        replace(config, num_layers=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("mamba2", {"head_size": 7}, "96 .* multiple of head_size 7"),
+        ("mamba2", {"groups": 5}, "12 heads .* 5 groups"),
+        ("mamba2", {"dt_min": 0.2, "dt_max": 0.1}, "got 0.2 and 0.1"),
+        ("mamba3", {"state_size": 7}, "state_size must be even .* got 7"),
+        ("mamba3", {"angles": 5}, "got 8 and 5 angles"),
+        ("mamba3", {"ranks": 0}, "ranks must be at least 1, got 0"),
+        ("rwkv7", {"ffn_size": -1}, "ffn_size must be at least 1, got -1"),
+        ("rwkv7", {"head_size": 32}, "hidden_size 48 .* head_size 32"),
+        ("rwkv7", {"norm_eps": math.nan}, "norm_eps must be positive and finite, got nan"),
+        ("xlstm", {"qk_size": 25}, "qk_size 25 .* num_heads 3"),
+        ("xlstm", {"gate_cap": math.inf}, "gate_cap must be positive and finite, got inf"),
+    ],
+)
+def test_shapes_that_do_not_fit(kind: str, changes: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(CONFIGS[kind], **changes)
+
+
 def test_bad_calls() -> None:
     backbone = Toy()
     with pytest.raises(InputError, match=r"token ids must be in \[0, 50\), got 3 to 50"):
@@ -40,17 +90,3 @@ def test_bad_calls() -> None:
             backbone(torch.tensor([1, 2, 3]), torch.tensor(bad))
     with pytest.raises(StateError, match="the state has 2 rows but cu_seqlens describes 1"):
         backbone(torch.tensor([1, 2, 3]), state=backbone.new_state(2))
-
-
-def test_steps_read_and_write_the_rows_they_are_told() -> None:
-    backbone = Toy()
-    pool = backbone.new_state(4)
-    pool["h"].normal_()
-    pool.tokens[2] = 7
-    before = pool.clone()
-    ids, cu_seqlens = torch.arange(6), torch.tensor([0, 2, 3, 6])
-    backbone.step(ids, cu_seqlens, pool, torch.tensor([2, -1, 2]), torch.tensor([0, 3, -1]))
-    assert torch.equal(pool["h"][1:3], before["h"][1:3])
-    assert pool.tokens.tolist() == [9, 0, 7, 1]
-    _, expected = backbone(ids[:2], state=before.select([2]))
-    torch.testing.assert_close(pool["h"][0], expected["h"][0])

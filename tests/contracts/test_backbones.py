@@ -39,6 +39,7 @@ ARCHITECTURES = {
             "tiny": Mamba1Config(VOCABULARY, 24, 3, state_size=5),
             "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2, dt_rank=3, proj_bias=True, conv_bias=False),
             "smallest": Mamba1Config(VOCABULARY, 16, 1, state_size=1, conv_width=1, expand=1),
+            "many-states": Mamba1Config(VOCABULARY, 24, 1, state_size=35),
         },
     ),
     "mamba2": Architecture(
@@ -48,6 +49,8 @@ ARCHITECTURES = {
             "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
             "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, proj_bias=True, conv_bias=False),
             "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
+            "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
+            "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
         },
     ),
     "mamba3": Architecture(
@@ -56,8 +59,6 @@ ARCHITECTURES = {
             "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
             "mimo": Mamba3Config(VOCABULARY, 32, 2, state_size=12, head_size=16, ranks=3, angles=6, ffn_size=40, out_norm=True),
             "smallest": Mamba3Config(VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True),
-            "wide": Mamba3Config(VOCABULARY, 40, 1, state_size=72, head_size=40, angles=7),
-            "published-mimo": Mamba3Config(VOCABULARY, 64, 1, head_size=64, ranks=4, ffn_size=256),
         },
     ),
     "rwkv7": Architecture(
@@ -66,6 +67,8 @@ ARCHITECTURES = {
             "tiny": Rwkv7Config(VOCABULARY, 24, 3, head_size=8, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
             "uneven-ranks": Rwkv7Config(VOCABULARY, 48, 2, 16, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=17),
             "smallest": Rwkv7Config(VOCABULARY, 16, 1, head_size=1, ffn_size=1, decay_rank=1, a_rank=1, gate_rank=1),
+            "odd-heads": Rwkv7Config(VOCABULARY, 74, 2, head_size=37, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=7),
+            "published-heads": Rwkv7Config(VOCABULARY, 64, 2, decay_rank=16, a_rank=33, v_rank=16, gate_rank=40),
         },
     ),
     "xlstm": Architecture(
@@ -97,6 +100,7 @@ RECURRENT, COMPILED = (
 recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
 compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+FUSED_SHAPES = [shape for shape in SHAPES if str(shape.id).split("-")[0] in {*RECURRENT} & {*COMPILED}]
 INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
@@ -136,13 +140,6 @@ def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
     assert_close(fast, hidden)
     assert_states_close(fast_state, state)
     assert fast_state.tokens.tolist() == list(LENGTHS)
-    if model.recurrent:
-        with torch.no_grad():
-            again, again_state = model(ids, cu, fast_state)
-        hidden, state = model(ids, cu, state)
-        assert_close(again, hidden)
-        assert_states_close(again_state, state)
-        assert again_state.tokens.tolist() == [2 * n for n in LENGTHS]
 
 
 def test_fast_step_equals_double_precision(architecture: Architecture, model: Backbone) -> None:
@@ -155,11 +152,37 @@ def test_fast_step_equals_double_precision(architecture: Architecture, model: Ba
     assert_states_close(state.to(torch.float64), end, 1e-5)
 
 
+@pytest.mark.parametrize("lengths", [(1,) * 70, (130, 2, 65), (3, 0, 64, 1, 33, 32, 31)], ids=["many", "long", "mixed"])
+@pytest.mark.parametrize(("entry", "config"), FUSED_SHAPES)
+def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str, lengths: tuple[int, ...]) -> None:
+    model, ids, cu = entry.build(config), token_ids(sum(lengths)), cumulative(lengths)
+    with torch.no_grad():
+        _, start = model(token_ids(len(lengths), seed=1), cumulative((1,) * len(lengths)))
+        expected, end = model(ids, cu, start)
+        model.prepare()
+        hidden, state = model(ids, cu, start)
+    assert_close(hidden, expected)
+    assert_states_close(state, end)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_of_any_size_share_memory(architecture: Architecture, dtype: torch.dtype) -> None:
+    """A long step, a short one in its memory, and the long one again."""
+    model = architecture.build(dtype=dtype)
+    model.prepare()
+    with torch.no_grad():
+        first, short = model(token_ids(70))[0], model(token_ids(7, seed=1))[0]
+        assert torch.equal(model(token_ids(70))[0], first)
+        model.prepare()
+        assert torch.equal(model(token_ids(7, seed=1))[0], short)
+
+
 @recurrent
 @pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize("pieces", [(1,) * 12, (2, 1, 3, 0, 6), (5, 7), (11, 1)])
+@pytest.mark.parametrize("pieces", [(1,) * 12, (2, 1, 3, 0, 6), (11, 1), (63, 87), (64, 86), (65, 64, 21)])
 def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
-    ids, state, parts = token_ids(12), None, []
+    ids, state, parts = token_ids(sum(pieces)), None, []
     with torch.set_grad_enabled(plain):
         whole, end = model(ids)
         for piece in ids.split(pieces):
@@ -167,7 +190,7 @@ def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int
             parts.append(hidden)
     assert_close(torch.cat(parts), whole)
     assert_states_close(state, end)
-    assert state.tokens.tolist() == [12]
+    assert state.tokens.tolist() == [len(ids)]
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -298,19 +321,6 @@ def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone)
         twin.prepare()
         assert not torch.equal(twin(ids)[0], model(ids)[0])
         assert_close(model(ids)[0], architecture.build()(ids)[0])
-
-
-@recurrent
-def test_double_precision_segments_agree_to_1e_10(architecture: Architecture) -> None:
-    model = architecture.build().double()
-    model.prepare()
-    assert model.fast is None
-    ids = token_ids(40)
-    whole, _ = model(ids)
-    first, state = model(ids[:17])
-    second, _ = model(ids[17:], None, state)
-    assert whole.dtype == torch.float64
-    assert_close(torch.cat([first, second]), whole, 1e-10)
 
 
 @pytest.mark.parametrize(("entry", "config"), SHAPES)

@@ -15,7 +15,7 @@ from numba.core.caching import IndexDataCacheFile
 
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
-from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, round_up
+from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
 from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 
 
@@ -44,12 +44,6 @@ def _silu_grad(x: Any, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def _tanh(x: Any, out: Any) -> None:
-    for i in range(x.shape[0]):
-        out[i] = math.tanh(x[i])
-
-
-@njit(**SERIAL)
 def _copy(x: Any, out: Any) -> None:
     for i in range(x.shape[0]):
         out[i] = math.rounded_for(out, math.as_f32(x[i]))
@@ -71,7 +65,6 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
         pytest.param(_exp, np.exp, -87.3, 88.3, 1.2e-7, id="exp"),
         pytest.param(_softplus, lambda x: np.logaddexp(0, x), -80, 50, 4e-7, id="softplus"),
         pytest.param(_silu, lambda x: x * _sigmoid(x), -80, 50, 2.5e-7, id="silu"),
-        pytest.param(_tanh, np.tanh, -20, 20, 4e-7, id="tanh"),
     ],
 )
 def test_relative_error(
@@ -148,11 +141,6 @@ def test_multiply(columns: int, scale: float, triangle: int) -> None:
         out = start.copy()
         multiply(out, left, row, step, b, rows, inner, np.float32(scale), triangle)
         assert np.abs(out - expected).max() < 1e-5
-
-
-def test_rounding_up() -> None:
-    assert [round_up(n, LANES) for n in (0, 1, LANES, LANES + 1)] == [0, LANES, LANES, 2 * LANES]
-    assert [ceil_div(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("missing", ["crunnel.ops.chunks\nFormerPlan\n.", "crunnel.ops.former\nPlan\n."])

@@ -87,8 +87,6 @@ _EXP = (
 )
 # atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9 before rounding).
 ATANH = (1.0, 0.33333208142798165, 0.20010763621044633, 0.1400090261599547, 0.14005993499180242)
-# tanh(x)/x - 1 in x*x on |x| <= 0.4 (relative error of tanh 1.8e-9 before rounding).
-_TANH = (-0.33333298709917936, 0.13331214067202565, -0.0535619266537585, 0.018744029088967596)
 
 
 def build_constant(kind: ir.Type, value: float) -> ir.Constant:
@@ -181,12 +179,6 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
 
 
 @njit(inline="always")
-def sigmoid(x: Number) -> Any:
-    """Return 1 / (1 + exp(-x)) in fp32."""
-    return np.float32(1.0) / (np.float32(1.0) + fast_exp(-x))
-
-
-@njit(inline="always")
 def silu(x: Number) -> Any:
     """Return x * sigmoid(x) in fp32."""
     return x / (np.float32(1.0) + fast_exp(-x))
@@ -212,21 +204,6 @@ def softplus(x: Number) -> Any:
     p = p * q + np.float32(ATANH[1])
     p = p * q + np.float32(ATANH[0])
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
-
-
-@njit(inline="always")
-def _polynomial(x: Number, a: tuple[float, ...]) -> Any:
-    """Return a polynomial of x with four coefficients in fp32; the constant first."""
-    return np.float32(a[0]) + x * (np.float32(a[1]) + x * (np.float32(a[2]) + x * np.float32(a[3])))
-
-
-@njit(inline="always")
-def tanh(x: Number) -> Any:
-    """Return the hyperbolic tangent in fp32, with a relative error below 3e-7."""
-    e = fast_exp(np.float32(-2.0) * abs(x))
-    far, square = (np.float32(1.0) - e) / (np.float32(1.0) + e), x * x
-    near = x + x * (square * _polynomial(square, _TANH))
-    return near if abs(x) < np.float32(0.4) else (far if x > np.float32(0.0) else -far)
 
 
 # numba's OpenMP layer uses the OpenMP library that torch has already loaded (so torch must be imported first,

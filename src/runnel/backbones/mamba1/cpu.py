@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +31,7 @@ class _Block(NamedTuple):
     dt_proj: Tensor  # (R, Di)
     out_proj: Product
     dt_bias: Floats
-    taps: Floats  # (w, Di)
-    conv_bias: Floats
+    conv: Floats  # (w+1, Di): taps, then the bias
     rates: Floats
     skip: Floats
 
@@ -42,7 +42,7 @@ class Mamba1Cpu(CpuStep):
     def __init__(self, model: Mamba1) -> None:
         mixer = model.blocks[0].mixer
         super().__init__(model, mixer.in_proj, mixer.x_proj.weight.dtype)
-        self._config = model.config
+        self._config, self._taps = model.config, tuple(range(model.config.conv_width))
         self._groups = count_groups(model.config.inner_size, _GROUP)
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
@@ -59,7 +59,7 @@ class Mamba1Cpu(CpuStep):
             stream.norm(block.norm)
             block.in_proj(stream.normed, projected)
             with parallel():
-                kernels.conv_silu(projected.array, 0, block.taps, block.conv_bias, conv, index, *rows, x.array, group)
+                kernels.conv_silu(projected.array, 0, block.conv, self._taps, conv, index, *rows, x.array, group)
             block.x_proj(x, low_rank)
             torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)
             coefficients = low_rank.tensor[:, c.dt_rank :].float().contiguous()
@@ -83,8 +83,7 @@ class Mamba1Cpu(CpuStep):
             dt_proj=mixer.dt_proj.weight.detach().t(),
             out_proj=Product(mixer.out_proj, self._groups),
             dt_bias=float_array(mixer.dt_proj.bias),
-            taps=taps,
-            conv_bias=float_array(mixer.conv1d.bias, taps.shape[1]),
+            conv=np.concatenate([taps, float_array(mixer.conv1d.bias, taps.shape[1])[None]]),
             rates=rate_tiles(-torch.exp(mixer.A_log.detach().float())).numpy(),
             skip=float_array(mixer.D),
         )

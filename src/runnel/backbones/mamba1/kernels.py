@@ -13,69 +13,58 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array
 from runnel.ops.selective_scan.lanes import softplus
 from runnel.ops.selective_scan.tiles import advance, advance4
-from runnel.ops.simd import LANES, address, load, shift, silu, store
+from runnel.ops.simd import LANES, address, ceil_div, load, shift, silu, store
 from runnel.ops.simd_tile import transpose
 
-_ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 16 channels after another pass
+_TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
 
 
 @njit(**PARALLEL)
 def conv_silu(
-    projection: Array, column: int, taps: Array, bias: Array,
+    projection: Array, column: int, weights: Array, taps: tuple[int, ...],
     pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int,
 ) -> None:  # fmt: skip
     """out = silu(causal convolution of the Di columns of `projection` from `column` on).
 
     Args:
         projection: (T, W) fp32 or bf16.
-        taps: (w, Di) fp32, the last one for the present token.
-        bias: (Di,) fp32.
+        weights: (w+1, Di) fp32: taps, the last one for the present token, then the bias.
+        taps: (0, .. w-1) as a tuple so that the code is made for this w.
         pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; rows `writes` are updated.
         cu: (S+1,) cumulative lengths.
         out: (T, Di), dtype of `projection`.
         group: tiles of a work item.
     """
-    S, G = len(reads), out.shape[1] // LANES
-    for item in prange(S * ((G + group - 1) // group)):
+    S, channels, stride, back = len(reads), out.shape[1], projection.shape[1], len(taps) - 1
+    for item in prange(S * ceil_div(channels, group * LANES)):
         s, first = item % S, item // S * group * LANES
-        last = min(G * LANES, first + group * LANES)
-        window = np.empty((taps.shape[0] - 1 + _ROWS, last - first), np.float32)
-        for c in range(last - first):
-            for j in range(taps.shape[0] - 1):
-                window[j, c] = pool[reads[s], layer, first + c, j] if reads[s] >= 0 else np.float32(0.0)
-        _conv_item(projection, column + first, taps, bias, cu[s], cu[s + 1], window, out, first)
+        width, known = min(channels - first, group * LANES), reads[s] >= 0
+        old = shift(address(pool), ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back)
+        source, past = shift(address(projection), column + first), np.empty(max(1, back * width), np.float32)
+        own_weights, target = shift(address(weights), first), shift(address(out), first)
+        for t in range(cu[s], cu[s + 1], _TOKENS):
+            tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
+            history(here, stride, width, width, t - cu[s], back, old, known, address(past))
+            convolve(
+                here,
+                stride,
+                width,
+                width,
+                tokens,
+                address(past),
+                own_weights,
+                channels,
+                taps,
+                shift(target, t * channels),
+                channels,
+            )
         if writes[s] >= 0:
-            for c in range(last - first):
-                for j in range(taps.shape[0] - 1):
-                    pool[writes[s], layer, first + c, j] = window[j, c]
-
-
-@njit(**SERIAL)
-def _conv_item(
-    projection: Array, column: int, taps: Array, bias: Array, t: int, end: int, window: Array, out: Array, first: int
-) -> None:
-    """Tokens t .. end - 1 of one sequence, channels from `first` on.
-
-    `window` (w-1 + 8, channels) starts with the inputs before t and ends with those before `end`.
-    """
-    w, width, channels = taps.shape[0], window.shape[1], taps.shape[1]
-    source, rows, target, weights = address(projection), address(window), address(out), address(taps)
-    while t < end:
-        count = min(_ROWS, end - t)
-        for c in range(0, width, LANES):
-            for q in range(count):
-                store(rows, (w - 1 + q) * width + c, load(source, (t + q) * projection.shape[1] + column + c))
-            for q in range(count):
-                y = load(address(bias), first + c)
-                for j in range(w):
-                    y = y + load(weights, j * channels + first + c) * load(rows, (q + j) * width + c)
-                store(target, (t + q) * channels + first + c, silu(y))
-            for j in range(w - 1):
-                store(rows, j * width + c, load(rows, (j + count) * width + c))
-        t += count
+            new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
+            keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
 
 
 @njit(**PARALLEL)

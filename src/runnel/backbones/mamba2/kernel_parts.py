@@ -11,7 +11,6 @@ import numpy as np
 from numba import njit
 
 from runnel.backbones.cpu_step import Floats, Indices, StepMemory
-from runnel.ops.causal_conv1d.fused import conv_silu
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer
 from runnel.ops.simd import (
@@ -21,12 +20,9 @@ from runnel.ops.simd import (
     fma,
     keep,
     load,
-    load_some,
     mul,
-    number,
     prefetch,
     round_up,
-    shift,
     silu,
     splat,
     store,
@@ -109,52 +105,6 @@ def scratch_size(s: Shape, conv_width: int) -> int:
 
 
 ZERO = np.float32(0.0)
-
-
-@njit(**SERIAL)
-def history(
-    source: Pointer, stride: int, width: int, padded: int, before: int, back: int, old: Pointer, known: bool, out: Pointer
-) -> None:
-    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
-    for k in range(back):
-        if before + k >= back:
-            for c in range(0, padded, LANES):
-                store(out, k * padded + c, load_some(source, (k - back) * stride + c, width - c))
-        else:
-            for c in range(padded):
-                out[k * padded + c] = old[c * back + before + k] if known and c < width else ZERO
-
-
-@njit(**SERIAL)
-def convolve(
-    source: Pointer, stride: int, width: int, padded: int, tokens: int, past: Pointer, w: Pointer, w_stride: int,
-    taps: tuple[int, ...], out: Pointer,
-) -> None:  # fmt: skip
-    """conv + SiLU of `width` channels into rows of `padded` numbers. `past`: from `history`, and memory behind it."""
-    stage = shift(past, (len(taps) - 1) * padded)
-    for c in range(0, padded, LANES):
-        if width - c >= LANES:
-            conv_silu(
-                shift(source, c), stride, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps
-            )
-        else:
-            for t in range(tokens):
-                store(stage, t * LANES, load_some(source, t * stride + c, width - c))
-            conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps)
-
-
-@njit(**SERIAL)
-def keep_inputs(
-    source: Pointer, stride: int, width: int, length: int, back: int, old: Pointer, known: bool, out: Pointer
-) -> None:
-    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
-    for c in range(width):
-        for k in range(back):
-            t = length - back + k
-            if t >= 0:
-                out[c * back + k] = number(source, t * stride + c)
-            else:
-                out[c * back + k] = old[c * back + k + length] if known else ZERO
 
 
 @njit(**SERIAL)

@@ -26,13 +26,11 @@ from runnel.backbones.mamba2.kernel_parts import (
     Buffers,
     Shape,
     Weights,
-    convolve,
     gate,
-    history,
-    keep_inputs,
     mix,
     prefetch_rows,
 )
+from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
@@ -96,7 +94,7 @@ def _prepare_group(
         first = shift(source, heads * s.head_size + column)
         history(first, stride, n, padded, before, back, state, read >= 0, rest)
         weights = shift(address(w.conv), heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded)
-        convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth)
+        convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth, padded)
         target = as_kind(source, natural if part == 0 else c_words)
         for i in range(0, tokens * padded, LANES):
             store(target, i, load(smooth, i))
@@ -244,7 +242,7 @@ def _scan_head(
         elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
             _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
         history(own, stride, size, width, before, back, inputs, read >= 0, rest)
-        convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x)
+        convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x, width)
         _scan_chunk(source, chunk, h, tokens, known, write >= 0 or before + tokens < length, s, p, b, x, state, y, memory)
         _gate_chunk(shift(here, h * size), stride, y, x, gated, scales, squares, s, w, p.start[chunk], h, tokens)
         known = True

@@ -1,4 +1,4 @@
-"""Causal depthwise convolution and SiLU of sixteen channels, for kernels that use the result from cache.
+"""Causal depthwise convolution and SiLU in the fused kernels of Mamba-1 and Mamba-2.
 
 w  conv width
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from runnel.ops import simd
+from runnel.ops.numba_math import SERIAL, Pointer
+from runnel.ops.simd import LANES, load_some, number, shift, store
+
+ZERO = np.float32(0.0)
 
 
 @intrinsic
@@ -58,3 +63,49 @@ def conv_silu(
 
     memory = [t for pointer in (source, history, weights, target) for t in (pointer, types.intp)]
     return types.none(*memory, types.intp, taps), generate
+
+
+@njit(**SERIAL)
+def history(
+    source: Pointer, stride: int, width: int, padded: int, before: int, back: int, old: Pointer, known: bool, out: Pointer
+) -> None:
+    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
+    for k in range(back):
+        if before + k >= back:
+            for c in range(0, padded, LANES):
+                store(out, k * padded + c, load_some(source, (k - back) * stride + c, width - c))
+        else:
+            for c in range(padded):
+                out[k * padded + c] = old[c * back + before + k] if known and c < width else ZERO
+
+
+@njit(**SERIAL)
+def convolve(
+    source: Pointer, stride: int, width: int, padded: int, tokens: int, past: Pointer, w: Pointer, w_stride: int,
+    taps: tuple[int, ...], out: Pointer, out_stride: int,
+) -> None:  # fmt: skip
+    """conv + SiLU of `width` channels into rows `out_stride` apart. `past`: from `history`, and CHUNK LANES numbers behind it."""
+    stage = shift(past, (len(taps) - 1) * padded)
+    for c in range(0, padded, LANES):
+        if width - c >= LANES:
+            conv_silu(
+                shift(source, c), stride, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), out_stride, tokens, taps
+            )
+        else:
+            for t in range(tokens):
+                store(stage, t * LANES, load_some(source, t * stride + c, width - c))
+            conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), out_stride, tokens, taps)
+
+
+@njit(**SERIAL)
+def keep_inputs(
+    source: Pointer, stride: int, width: int, length: int, back: int, old: Pointer, known: bool, out: Pointer
+) -> None:
+    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
+    for c in range(width):
+        for k in range(back):
+            t = length - back + k
+            if t >= 0:
+                out[c * back + k] = number(source, t * stride + c)
+            else:
+                out[c * back + k] = old[c * back + k + length] if known else ZERO

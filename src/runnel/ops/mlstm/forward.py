@@ -75,19 +75,11 @@ class Inputs(NamedTuple):
 
 
 class States(NamedTuple):
-    """The states of all sequences and heads, or their gradients; fp32."""
+    """The states of all sequences and heads; fp32."""
 
     C: Array  # (S, H, K, V)
     n: Array  # (S, H, K)
     m: Array  # (S, H)
-
-
-class Gates(NamedTuple):
-    """What enters the gates of consecutive tokens of a head, fp32, or its gradients."""
-
-    i: Pointer
-    f: Pointer
-    stride: int  # numbers from token to token
 
 
 class HeadInputs(NamedTuple):
@@ -96,11 +88,13 @@ class HeadInputs(NamedTuple):
     q: Rows
     k: Rows
     v: Rows
-    gates: Gates
+    i: Pointer
+    f: Pointer
+    stride: int  # numbers from token to token of i and f
 
 
 class HeadState(NamedTuple):
-    """The state of a head, or its gradient; C may have fewer columns."""
+    """The state of a head; C may have fewer columns."""
 
     C: Rows  # (K, V)
     n: Pointer  # (K,)
@@ -114,7 +108,6 @@ class Factors(NamedTuple):
     enter: Pointer  # line: g
     leave: Pointer  # line: W of the chunk's end
     tops: Pointer  # line: m_t
-    taken: Pointer  # line: 1 where m_t is i_t, 0 where it is lf_t + m_{t-1}
     line: Pointer  # scratch
 
 
@@ -134,46 +127,32 @@ class _Scratch(NamedTuple):
 
 
 @njit(**SERIAL)
-def head_rows(line: Array, distance: int, start: int, column: int) -> Rows:
-    """Return the part of flat rows from token `start` and from `column` on."""
-    return Rows(shift(address(line), start * distance + column), distance)
-
-
-@njit(**SERIAL)
 def head_inputs(x: Inputs, start: int, head: int, K: int, V: int, column: int) -> HeadInputs:
     """Return the inputs of a head from token `start` and from `column` of its v on."""
     heads = x.i.shape[1]
     at = start * heads + head
     return HeadInputs(
-        head_rows(x.q, x.q_row, start, head * K),
-        head_rows(x.k, x.k_row, start, head * K),
-        head_rows(x.v, x.v_row, start, head * V + column),
-        Gates(shift(address(x.i), at), shift(address(x.f), at), heads),
+        Rows(shift(address(x.q), start * x.q_row + head * K), x.q_row),
+        Rows(shift(address(x.k), start * x.k_row + head * K), x.k_row),
+        Rows(shift(address(x.v), start * x.v_row + head * V + column), x.v_row),
+        shift(address(x.i), at),
+        shift(address(x.f), at),
+        heads,
     )
 
 
 @njit(**SERIAL)
-def from_token(x: HeadInputs, t: int) -> HeadInputs:
-    """Return the inputs from token t on."""
-    i, f, stride = x.gates
-    gates = Gates(shift(i, t * stride), shift(f, t * stride), stride)
-    return HeadInputs(from_row(x.q, t), from_row(x.k, t), from_row(x.v, t), gates)
-
-
-@njit(**SERIAL)
-def read_gates(gates: Gates, count: int, m: Number, out: Factors) -> tuple[Any, Any]:
+def read_gates(x: HeadInputs, count: int, m: Number, out: Factors) -> tuple[Any, Any]:
     """Compute the factors of one chunk of `count` tokens from m before it; return m after it and the factor of the old state."""
-    i, f, stride = gates
-    within, enter, leave, tops, taken, line = out
+    _, _, _, i, f, stride = x
+    within, enter, leave, tops, line = out
     for t in range(count):
         tops[t] = -softplus(-f[t * stride])
     now, kept = np.float64(m), 0.0  # double: m is exact within a chunk, and its rounding at the end goes into the factors
     for t in range(count):
         before = now + np.float64(tops[t])
         entering = np.float64(i[t * stride])
-        now, taken[t] = before, ZERO
-        if entering > before or entering != entering:
-            now, taken[t] = entering, _ONE
+        now = entering if entering > before or entering != entering else before
         step = np.float32(before - now)
         kept += before - now
         for j in range(0, t, LANES):
@@ -216,16 +195,9 @@ def weight_sums(
 
 
 @njit(**SERIAL)
-def denominator(weight: Number, top: Number, eps: Number) -> Any:
-    """Return max(|n_t . q_t|, exp(-m_t)) + eps; NaN stays NaN."""
-    size, least = abs(weight), fast_exp(-top)
-    return (least if least > size else size) + eps
-
-
-@njit(**SERIAL)
 def scratch_size(K: int) -> int:
     """Return how many fp32 numbers of scratch `chunk` needs."""
-    return (3 * CHUNK + TILE_COLUMNS) * wide(K) + 2 * CHUNK * CHUNK + 2 * CHUNK * TILE_COLUMNS + 7 * CHUNK
+    return (3 * CHUNK + TILE_COLUMNS) * wide(K) + 2 * CHUNK * CHUNK + 2 * CHUNK * TILE_COLUMNS + 6 * CHUNK
 
 
 @njit(**SERIAL)
@@ -262,12 +234,10 @@ def _divide(memory: Pointer, K: int) -> Any:
     values = shift(within, CHUNK * CHUNK)
     result = shift(values, CHUNK * TILE_COLUMNS)
     lines = shift(result, CHUNK * TILE_COLUMNS)
-    factors = Factors(
-        within, lines, shift(lines, CHUNK), shift(lines, 2 * CHUNK), shift(lines, 3 * CHUNK), shift(lines, 4 * CHUNK)
-    )
+    factors = Factors(within, lines, shift(lines, CHUNK), shift(lines, 2 * CHUNK), shift(lines, 3 * CHUNK))
     return _Scratch(
         memory, shift(memory, columns), shift(memory, 2 * columns), panel, pairs, values, result, factors,
-        shift(lines, 5 * CHUNK), shift(lines, 6 * CHUNK),
+        shift(lines, 4 * CHUNK), shift(lines, 5 * CHUNK),
     )  # fmt: skip
 
 
@@ -298,11 +268,12 @@ def chunk(inputs: HeadInputs, count: int, K: int, V: int, state: HeadState, eps:
     read(inputs.k, count, rows, K, _ONE, scratch.keys)
     turn(scratch.keys, columns, rows, turned)
     product(Panels(scratch.pairs, CHUNK * TILE_COLUMNS), fresh, queries, turned, count, K, count, LOWER_OUT)
-    m[0], factor[0] = read_gates(inputs.gates, count, m[0], factors)
+    m[0], factor[0] = read_gates(inputs, count, m[0], factors)
     weigh(factors.within, scratch.pairs, count, mixed)
     weight_sums(scratch.queries, columns, K, n, factors.enter, mixed, count, scales)
     for t in range(count):
-        scales[t] = _ONE / denominator(scales[t], factors.tops[t], eps)
+        size, least = abs(scales[t]), fast_exp(-factors.tops[t])
+        scales[t] = _ONE / ((least if least > size else size) + eps)  # NaN stays NaN
     scale_rows(scratch.keys, columns, count, factors.leave, scratch.keys)
     advance_line(n, K, factor[0], scratch.keys, columns, count)
     for c in range(0, V, TILE_COLUMNS):
@@ -339,7 +310,6 @@ def scan(inputs: Inputs, cu: Array, parts: int, shares: Shares, eps: Number, h: 
                 first = panels * part // parts * TILE_COLUMNS
                 width = min(panels * (part + 1) // parts * TILE_COLUMNS, V) - first
                 own = (s * H + head) * parts + part
-                of_head = head_inputs(inputs, cu[s], head, K, V, first)
                 state = HeadState(
                     Rows(shift(address(states.C), (s * H + head) * K * V + first), V),
                     shift(address(states.n), own * K),
@@ -349,4 +319,5 @@ def scan(inputs: Inputs, cu: Array, parts: int, shares: Shares, eps: Number, h: 
                 tokens = cu[s + 1] - cu[s]
                 for t in range(0, tokens, CHUNK):
                     count = min(CHUNK, tokens - t)
-                    chunk(from_token(of_head, t), count, K, width, state, eps, from_row(out, t), address(memory))
+                    of_head = head_inputs(inputs, cu[s] + t, head, K, V, first)
+                    chunk(of_head, count, K, width, state, eps, from_row(out, t), address(memory))

@@ -1,15 +1,15 @@
 """The ssd backward kernel. It stores no states: one pass forward in time recomputes them, one backward carries the gradient.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = weight*x, S the state before the chunk, Z the gradient of the state after
+With c the inclusive sum of dt*A inside a chunk, u = dt*x, S the state before the chunk, Z the gradient of the state after
 it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
     dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second pass)
     dB_j = exp(c_Q - c_j) Z^T u_j + sum over i of W_ij C_i
-    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = weight du + D dy
+    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = dt du + D dy
     Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (before the chunk)
 The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t, S_t> splits in two ways, by
 the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64
-because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = A r, dweight = x . du and dA = sum of dt r.
+because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Gradients(NamedTuple):
 
     dx: Array  # (T, H, P)
     ddt: Array  # (T, H)
-    dweight: Array  # (T, H)
     dB: Array  # (splits, K, G, Q, N padded), one part per range of heads; for a share without `splits`
     dC: Array  # likewise
     dA: Array  # (shares, H), zeros, added to; for a share without `shares`
@@ -159,12 +158,12 @@ def _second_chunk_pass(
 def _write(
     inputs: Inputs, h: int, t: int, size: int, dots: Array, r: float, m: _Scratch, out: Gradients
 ) -> tuple[float, float, float]:
-    """Write dx, ddt and dweight of one chunk; return r at its first token, and its contributions to dA and dD."""
-    (x, x_row, dt, weight, _, _), dx, du, gradient = inputs, out.dx, m.du, m.gradient
+    """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and dD."""
+    (x, x_row, dt, _, _), dx, du, gradient = inputs, out.dx, m.du, m.gradient
     P, A, D = dx.shape[2], inputs.A[h], inputs.D[h]
     dA, dD = 0.0, 0.0
     for j in range(size - 1, -1, -1):
-        step, factor, at = dt[t + j, h], weight[t + j, h], (t + j) * x_row + h * P
+        step, at = dt[t + j, h], (t + j) * x_row + h * P
         x_du, x_dy = np.float32(0.0), np.float32(0.0)
         source, target = x[at : at + P], dx[t + j, h]
         for p in range(P):
@@ -172,10 +171,9 @@ def _write(
             x_du += value * du[j, p]
             x_dy += value * gradient[j, p]
         for p in range(P):
-            target[p] = rounded_for(target, factor * du[j, p] + D * gradient[j, p])
-        r += np.float64(dots[j]) - np.float64(factor) * np.float64(x_du)
-        out.ddt[t + j, h] = A * np.float32(r)
-        out.dweight[t + j, h] = x_du
+            target[p] = rounded_for(target, step * du[j, p] + D * gradient[j, p])
+        r += np.float64(dots[j]) - np.float64(step) * np.float64(x_du)
+        out.ddt[t + j, h] = A * np.float32(r) + x_du
         dA += np.float64(step) * r
         dD += np.float64(x_dy)
     return r, dA, dD
@@ -225,8 +223,8 @@ def _head(
 
 @njit(inline="always")
 def _of_share(out: Gradients, split: int, share: int) -> Gradients:
-    dx, ddt, dweight, dB, dC, dA, dD, dstate = out
-    return Gradients(dx, ddt, dweight, dB[split], dC[split], dA[share], dD[share], dstate)
+    dx, ddt, dB, dC, dA, dD, dstate = out
+    return Gradients(dx, ddt, dB[split], dC[split], dA[share], dD[share], dstate)
 
 
 @njit(**PARALLEL)

@@ -27,20 +27,18 @@ _MOST_SPLITS = 8
 
 
 def ssd_cpu(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None,
-    weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU. weight (T, H): the factors of x B^T, if these are not dt."""
-    out: tuple[Tensor, Tensor] = _SSD.apply(x, dt, A, B, C, D, cu, state, weight)
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
+    out: tuple[Tensor, Tensor] = _SSD.apply(x, dt, A, B, C, D, cu, state)
     return out
 
 
 class _SSD(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None,
-        weight: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         heads, size, width = x.shape[1], x.shape[2], B.shape[2]
         chunks = Chunks.of(cu.numpy(), CHUNK)
         y = torch.empty(x.shape, dtype=x.dtype)
@@ -48,48 +46,45 @@ class _SSD(torch.autograd.Function):
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), heads)
         with parallel():
             kernels_forward.scan(
-                _inputs(x, dt, A, D, weight), _spread(B, C, chunks), chunks, shares,
+                _inputs(x, dt, A, D), _spread(B, C, chunks), chunks, shares,
                 float_array(state, 0, heads, size, width), as_array(y), as_array(end),
             )  # fmt: skip
-        ctx.save_for_backward(x, dt, A, B, C, D, cu, state, weight)
+        ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
         ctx.set_materialize_grads(False)
         return y, end
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, dt, A, B, C, D, cu, state, weight = ctx.saved_tensors
+        x, dt, A, B, C, D, cu, state = ctx.saved_tensors
         heads, size, (groups, width) = x.shape[1], x.shape[2], B.shape[1:]
         sequences = cu.numel() - 1
         chunks = Chunks.of(cu.numpy(), CHUNK)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), _MOST_SPLITS)
-        dx, ddt, dweight = torch.empty(x.shape, dtype=x.dtype), torch.empty(dt.shape), torch.empty(dt.shape)
+        dx, ddt = torch.empty(x.shape, dtype=x.dtype), torch.empty(dt.shape)
         dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
         parts = [
             torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2)
         ]
-        out = Gradients(as_array(dx), as_array(ddt), as_array(dweight), parts[0], parts[1], sums[0], sums[1], as_array(dstate))
+        out = Gradients(as_array(dx), as_array(ddt), parts[0], parts[1], sums[0], sums[1], as_array(dstate))
         with parallel():
             kernels_backward.scan(
-                _inputs(x, dt, A, D, weight), flat_rows(torch.zeros_like(x) if dy is None else dy), _spread(B, C, chunks),
+                _inputs(x, dt, A, D), flat_rows(torch.zeros_like(x) if dy is None else dy), _spread(B, C, chunks),
                 chunks, shares, float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), out,
             )  # fmt: skip
             for part, total in zip(parts, (dB, dC), strict=True):
                 gather(part, chunks, heads // shares.splits, heads // groups, as_array(total))
         dA, dD = (torch.from_numpy(part.sum(0)) for part in sums)
-        if weight is None:
-            ddt += dweight
         return (
             dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
-            None if state is None else dstate.to(state.dtype), None if weight is None else dweight.to(weight.dtype),
+            None if state is None else dstate.to(state.dtype),
         )  # fmt: skip
 
 
-def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None, weight: Tensor | None) -> Inputs:
-    weights = dt if weight is None else weight
-    return Inputs(*flat_rows(x), float_array(dt), float_array(weights), float_array(A), float_array(D, x.shape[1]))
+def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None) -> Inputs:
+    return Inputs(*flat_rows(x), float_array(dt), float_array(A), float_array(D, x.shape[1]))
 
 
 def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> Grid:

@@ -1,7 +1,7 @@
 """The ssd forward kernel: chunk by chunk, with the state of one head in cache.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = weight*x and S the state before it:
+With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state before it:
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
     S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state after it)
 
@@ -30,7 +30,6 @@ class Inputs(NamedTuple):
     x: Array  # flat rows (T, H, P), see `flat_rows`
     x_row: int
     dt: Array  # (T, H)
-    weight: Array  # (T, H), dt in Mamba-2
     A: Array  # (H,)
     D: Array  # (H,)
 
@@ -47,12 +46,12 @@ class _Scratch(NamedTuple):
 
 @njit(**SERIAL)
 def read_steps(inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: Array, log: Array) -> None:
-    """Compute u = weight * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
-    x, dt, weight, A = inputs.x, inputs.dt, inputs.weight, inputs.A[h]
+    """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+    x, dt, A = inputs.x, inputs.dt, inputs.A[h]
     total = np.float32(0.0)
     for j in range(size):
-        factor = weight[t + j, h]
-        total += dt[t + j, h] * A
+        factor = dt[t + j, h]
+        total += factor * A
         log[j] = total
         at = (t + j) * inputs.x_row + h * P
         source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
