@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_model, write_tokenizer
+from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
@@ -47,21 +47,6 @@ def test_embed_with_any_pooling(run, bert, corpus, tmp_path):
         expected = Embedder.load(bert, pooling=pooling).encode(DOCUMENTS.values(), max_tokens=40)
         np.testing.assert_allclose(vectors[pooling], expected, atol=1e-5)
     assert all(np.abs(vectors["cls"] - vectors[other]).max() > 1e-2 for other in ("eos", "mean"))
-
-
-def test_a_text_that_is_too_long_is_told_in_one_line(run, bert, corpus):
-    done = run("embed", "corpus.tsv", "--to", "out.npy", "--model", bert)
-    assert done.code == 1 and done.err.count("\n") == 1
-    assert "the text has 52 tokens with its special ones, and this Encoder reads at most 40; cut it with" in done.err
-
-
-def test_pooling_of_a_recurrent_model(run, corpus, tmp_path):
-    tiny_model(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    assert run("embed", "corpus.tsv", "--to", "out.npy", "--model", "tiny", "--pooling", "eos").code == 0
-    expected = Embedder.load(tmp_path / "tiny", pooling="eos").encode(DOCUMENTS.values())
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
-    done = run("embed", "corpus.tsv", "--to", "cls.npy", "--model", "tiny", "--pooling", "cls")
-    assert done.code == 1 and "Mamba-2 is causal: its first token cannot represent the text" in done.err
 
 
 @pytest.mark.parametrize("template", ["rankmamba", "ssm-rerankers", None])
