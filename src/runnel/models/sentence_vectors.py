@@ -108,15 +108,14 @@ class SentenceVectors:
         """
         try:
             values = load(data)
-            sound = np.array_equal(values.pop("digest"), _digest(values, text))
-        except (SafetensorError, ValueError, KeyError) as error:
+            if not np.array_equal(values.pop("digest"), _digest(values, text)) or values["vectors"].shape[1] != width:
+                raise ValueError("they were changed, or are of another text or model")
+            passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
+            wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
+            ids = values["ids"].astype(np.int32)
+            return cls(text, wide["spans"], ids, wide["bounds"], values["vectors"], values["scales"], passages)
+        except (SafetensorError, ValueError, KeyError, IndexError) as error:
             raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
-        if not sound or values["vectors"].shape[1] != width:
-            raise StateError("the remembered sentences are damaged, or of another text or model; read the document again")
-        passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
-        wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
-        ids = values["ids"].astype(np.int32)
-        return cls(text, wide["spans"], ids, wide["bounds"], values["vectors"], values["scales"], passages)
 
 
 @dataclass(frozen=True, eq=False)
