@@ -10,19 +10,16 @@ import torch.nn.functional as F
 
 pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
 
-from helpers.tiny import tiny_encoder
 
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_vectors import SentenceVectors
 from tools.train_pocket import relevance
 from tools.train_pocket.data import held_back
-from tools.train_pocket.encode import document_path, read_documents
 from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.examples import Example, overlapping
-from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, set_weights, train
+from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, train
 from tools.train_pocket.lexical import Bm25, words
-from tools.train_pocket.long_documents import cosines
 from tools.train_pocket.measure import ALONE, LATE, OTHER, calibration_table, context_table
 from tools.train_pocket.recall import recall
 from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
@@ -103,26 +100,6 @@ def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_th
     assert float(loss) == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_what_was_read_is_kept_and_read_once(tmp_path: Path):
-    folder = tmp_path / "encoder"
-    model = tiny_encoder(tmp_path)
-    model.save(folder)
-    wanted = [("set", str(i), "a river runs " * (i + 1)) for i in range(3)]
-    read_documents(tmp_path, wanted)
-    paths = [document_path(tmp_path, name, document) for name, document, _ in wanted]
-    before = [path.stat().st_mtime_ns for path in paths]
-    read_documents(tmp_path, wanted)
-    assert [path.stat().st_mtime_ns for path in paths] == before
-    read = SentenceVectors.from_bytes(paths[1].read_bytes(), wanted[1][2], 32)
-    assert read.vectors.any() and not list(tmp_path.rglob("*.partial"))
-
-
-def test_sets_are_drawn_by_the_square_root_of_their_size():
-    found = [replace(one, set="a" if one.number < 4 else "b") for one in examples(20)]
-    weights = set_weights(found)
-    assert weights.sum() == pytest.approx(1) and weights[4:].sum() / weights[:4].sum() == pytest.approx(2)
-
-
 def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: Path):
     found, held, kept = examples(40), examples(30, seed=1), examples(60, seed=2)
     head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
@@ -162,27 +139,6 @@ def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third()
         f"| {LATE} against {ALONE} | +0.000 (+0.000, +0.000) | - | +0.000 (+0.000, +0.000) "
         "| +1.000 (+1.000, +1.000) | - | -1.000 (-1.000, -1.000) |"
     )
-
-
-def test_cosines_with_whole_documents_and_their_nearest_passages():
-    queries = np.eye(2, D, dtype=np.float32)
-    passages = [np.float32([[3, 0], [0, 4]]) @ queries, np.float32([[0, 5]]) @ queries]
-    whole, nearest = cosines(queries, passages)
-    np.testing.assert_allclose(whole, [[0.6, 0], [0.8, 1]], atol=1e-6)
-    np.testing.assert_allclose(nearest, [[1, 0], [1, 1]], atol=1e-6)
-
-
-def test_relevance_weights_find_what_tells():
-    rng = np.random.default_rng(0)
-    lists = []
-    for _ in range(80):
-        relevant = np.zeros(12, np.float32)
-        relevant[rng.integers(12)] = 1
-        known = rng.normal(size=(12, 3)).astype(np.float32)
-        known[:, 1] += 2 * relevant
-        lists.append(relevance.Candidates(known, relevant))
-    weights, bias = relevance.fit(lists)
-    assert weights[1] > 5 * abs(weights[[0, 2]]).max() and bias < 0
 
 
 def test_bm25_prefers_the_rare_word_and_drops_stop_words():

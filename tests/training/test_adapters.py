@@ -134,23 +134,6 @@ def test_four_bits(tmp_path: Path, architecture: str) -> None:
         torch.testing.assert_close(recomputed, whole, atol=1e-4, rtol=1e-3)
 
 
-def test_bf16_weights(tmp_path: Path) -> None:
-    """Adapters stay fp32 on bf16 weights, and merging keeps the weights' dtype."""
-    model = training_model(tmp_path, "mamba1")
-    for module in model.backbone.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.data = module.weight.data.bfloat16()
-    add_lora(model, r=4, alpha=8)
-    trainable(model)
-    train_a_little(model)
-    assert {p.dtype for p in lora(model.backbone).values()} == {torch.float32}
-    before = outputs(model)
-    before.sum().backward()
-    merge(model)
-    assert model.backbone.blocks[0].mixer.in_proj.weight.dtype == torch.bfloat16
-    np.testing.assert_allclose(outputs(model).detach(), before.detach(), atol=0.1)
-
-
 @pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:

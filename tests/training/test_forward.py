@@ -17,7 +17,6 @@ from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, vector_head
 from runnel.training.forward import (
-    finished,
     make_item,
     make_pair,
     pair_scores,
@@ -121,24 +120,6 @@ def test_gradients_reach_every_weight(tmp_path: Path, architecture: str) -> None
     for module in (model.backbone, model.heads):
         for name, parameter in module.named_parameters():
             assert parameter.grad is not None and bool(parameter.grad.abs().sum() > 0), name
-
-
-def test_training_changes_what_inference_gives(tmp_path: Path) -> None:
-    """And `finished` takes up all of it: kernels, token weights, mark vectors."""
-    model = training_model(tmp_path, "mamba2")
-    before = Embedder(model).encode(DOCUMENTS)
-    trainable(model)
-    assert model.backbone.fast is None
-    optimizer = torch.optim.SGD([*model.backbone.parameters(), *model.heads.parameters()], lr=0.05)
-    (embedded(model)[:, 0].sum() + scored(model).sum()).backward()
-    optimizer.step()
-    wanted = embedded(model).detach().numpy(), scored(model).detach().numpy()
-    finished(model)
-    assert model.backbone.fast is not None
-    assert not any(p.requires_grad for p in [*model.backbone.parameters(), *model.heads.parameters()])
-    np.testing.assert_allclose(Embedder(model).encode(DOCUMENTS), wanted[0], atol=1e-5)
-    np.testing.assert_allclose(Reranker(model).score(QUERY, DOCUMENTS), wanted[1], atol=1e-4)
-    assert np.abs(wanted[0] - before).max() > 1e-3
 
 
 def test_sentences_without_tokens(tmp_path: Path) -> None:

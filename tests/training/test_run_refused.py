@@ -118,8 +118,6 @@ def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
     recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
     with pytest.raises(InputError, match=r"'rerank' scores stored"):
         prepared(replace(recipe, job="rerank"))
-    with pytest.raises(InputError, match=r"\[long\]"):
-        prepared(recipe)
 
 
 def test_segments_of_a_transformer_are_refused_before_the_data_is_read():

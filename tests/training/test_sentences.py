@@ -1,4 +1,3 @@
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from helpers.tiny import tiny_model
 
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.training.forward import finished, sentence_scores, trainable
+from runnel.training.forward import finished
 from runnel.training.losses import sentence_loss
 from runnel.training.segments import Long
 from runnel.training.sentence_table import SentenceData
@@ -138,15 +137,3 @@ def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model) 
     assert len(epochs) == 3
     assert all(sorted(epoch) == sorted(e.id for e in GIVEN) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-
-
-def test_bf16_is_autocast_over_fp32_weights_with_heads_in_fp32(path: Path, tmp_path: Path, model: Model) -> None:
-    before = copy.deepcopy(model)
-    trainable(before)
-    trainer = train(model, path, tmp_path, max_steps=1, learning_rate=0.0, bf16=True)
-    data = SentenceData(before, path)
-    items = [data[i][1] for i in range(len(data))]
-    narrow = sentence_scores(before, items, Long(bf16=True))
-    expected = torch.stack([sentence_loss(s, torch.from_numpy(i.labels)) for s, i in zip(narrow, items, strict=True)]).mean()
-    assert losses(trainer)[0] == pytest.approx(expected.item(), rel=1e-5)
-    assert all(p.dtype == torch.float32 for p in model.backbone.parameters())

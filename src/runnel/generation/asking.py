@@ -1,11 +1,10 @@
 """Answer a question from excerpts of documents, with citations that are checked.
 
-The excerpts are the best sentences with their context, in document order, neighbors joined, as many as the budget allows
-(paper E, section 3 and appendix D). Each is between two lines with a mark that is drawn at random for each prompt, so that no
-document can begin or end an excerpt. A language model answers from them and cites them by number; `generation.citations` checks
-the citations. A quotation that no excerpt has word for word is reported.
+Each excerpt is between two lines with a mark that is drawn at random for each prompt, so that no document can begin or end an
+excerpt (docs/answers.md).
 
-Differs from paper E: excerpts are numbered and come from several documents, and the model may say that they have no answer.
+Source: paper E, section 3 and appendix D.
+Differs: excerpts are numbered and come from several documents, and the model may say that they have no answer.
 """
 
 from __future__ import annotations

@@ -33,17 +33,11 @@ _LIMITS = ContextVar("_LIMITS", default=_Limits())  # noqa: B039  (immutable); o
 
 @dataclass(frozen=True)
 class Reply:
-    """A language model's reply.
+    """A language model's reply."""
 
-    Attributes:
-        raw: its text with the reasoning that it may begin with, as written and as stored.
-        finish: why it ended: "stop", or "length" if it reached `max_tokens`.
-        prompt_tokens, completion_tokens: as the endpoint counts; None if it does not say.
-    """
-
-    raw: str
-    finish: str
-    prompt_tokens: int | None = None
+    raw: str  # with the reasoning that it may begin with, as written and as stored
+    finish: str  # "stop", or "length" if it reached `max_tokens`
+    prompt_tokens: int | None = None  # as the endpoint counts; None if it does not say
     completion_tokens: int | None = None
 
     @property
@@ -53,13 +47,9 @@ class Reply:
 
 
 class LanguageModelClient(Protocol):
-    """What answers messages: an endpoint, or a model on this machine.
+    """What answers messages: an endpoint, or a model on this machine."""
 
-    Attributes:
-        url: where it is, for messages.
-    """
-
-    url: str
+    url: str  # where it is, for messages
 
     @property
     def model(self) -> str:

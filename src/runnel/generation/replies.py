@@ -31,16 +31,12 @@ class Stopped(RunnelError):
 
 @dataclass(frozen=True)
 class Usage:
-    """The tokens of replies.
-
-    Attributes:
-        estimated: replies whose tokens the endpoint did not count; they are estimated from the number of bytes.
-    """
+    """The tokens of replies."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    estimated: int = 0
+    estimated: int = 0  # replies whose tokens the endpoint did not count; they are estimated from the number of bytes
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(add, astuple(self), astuple(other)))

@@ -22,8 +22,7 @@ class TokenBatches(Sampler[list[int]]):
     row that is longer, which is a batch of its own. All processes get the same number of batches, and the batches of one step
     have rows of about the same length; if there are too few rows for that, some batches are empty.
 
-    The batches of an epoch depend only on the arguments and the epoch. To resume in the middle of an epoch, skip the
-    first batches, as the Trainer does.
+    The batches of an epoch depend only on the arguments and the epoch.
     """
 
     def __init__(

@@ -50,10 +50,9 @@ class DocumentTrainer(Watched, Trainer):
         max_rows: int | None = None,
         top_k: Sequence[int] = (),
         callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
         self.top_k, self._max_tokens, self._max_rows = tuple(top_k), max_tokens, max_rows
-        super().__init__(module, args, train_dataset=train, eval_dataset=evaluation, callbacks=callbacks, optimizers=optimizers)
+        super().__init__(module, args, train_dataset=train, eval_dataset=evaluation, callbacks=callbacks)
         self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
 
     @abstractmethod
@@ -66,18 +65,6 @@ class DocumentTrainer(Watched, Trainer):
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    def batches(self, data: Documents, *, shuffle: bool) -> TokenBatches:
-        """Return the batches of this process."""
-        return TokenBatches(
-            data.lengths,
-            self._max_tokens,
-            seed=self.args.seed,
-            shuffle=shuffle,
-            max_rows=self._max_rows,
-            world=self.args.world_size,
-            rank=self.args.process_index,
-        )
-
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the batches of this process: `TokenBatches`."""
         return self._loader(self.train_dataset, shuffle=True)
@@ -88,9 +75,18 @@ class DocumentTrainer(Watched, Trainer):
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
         """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
+        batches = TokenBatches(
+            data.lengths,
+            self._max_tokens,
+            seed=self.args.seed,
+            shuffle=shuffle,
+            max_rows=self._max_rows,
+            world=self.args.world_size,
+            rank=self.args.process_index,
+        )
         return _Loader(
             data,
-            batch_sampler=self.batches(data, shuffle=shuffle),
+            batch_sampler=batches,
             collate_fn=_Collate(data),
             num_workers=self.args.dataloader_num_workers,
             persistent_workers=self.args.dataloader_persistent_workers,

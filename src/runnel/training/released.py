@@ -48,15 +48,11 @@ def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dic
     units, labels, ends, ids = fields
     texts = isinstance(units, list) and bool(units) and all(isinstance(unit, str) for unit in units)
     numbers = all(isinstance(part, list) and all(type(n) is int for n in part) for part in (labels, ends, ids))
-    if not texts or not numbers:
-        names = ", ".join(map(repr, _FIELDS))
+    fits = texts and numbers and len(units) == len(labels) == len(ends) and set(labels) <= {0, 1} and 0 <= ends[0] < len(ids)
+    if not fits:
         raise InputError(
-            f"{where}: expected a list of texts as 'context' and lists of integers as the others of {names}, got {keys(row)}"
-        )
-    if not len(units) == len(labels) == len(ends) or not 0 <= ends[0] < len(ids) or not set(labels) <= {0, 1}:
-        raise InputError(
-            f"{where}: {len(units)} units have {len(labels)} labels and {len(ends)} ends, in {len(ids)} tokens; "
-            "expected a label of 0 or 1 and an end for each"
+            f"{where}: expected texts as 'context', for each a 0 or 1 in 'sentence_labels' and a token's number in "
+            f"'sentence_indices', and tokens as 'input_ids', got {keys(row)}"
         )
     start = decode(ids[: ends[0] + 1])
     head = unicodedata.normalize("NFC", units[0])[:_HEAD]  # GPT-NeoX's tokens are of normalized text

@@ -1,7 +1,5 @@
 """Training of sentence retrievers with transformers' Trainer: paper E's loss on packed batches with a token budget.
 
-evidence examples -> SentenceData.write(...) -> SentenceTrainer(model, args, data, max_tokens=...).train()
-
 n  documents of a batch   S  sentences of a document
 """
 

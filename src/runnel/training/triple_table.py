@@ -3,8 +3,7 @@
     embed    query, positive, negative_1, ..., negative_n, negatives, row      one row for each answering document (and sample)
     rerank   query, docs (the answering document first), labels, row
 
-A row of an embedder may have fewer negatives than the recipe requests: `negatives` is their number, the other columns are
-null. `row` names the origin of a row, for messages.
+`negatives` is the number of those that a row has, the other columns are null. `row` names the origin of a row, for messages.
 """
 
 from __future__ import annotations
