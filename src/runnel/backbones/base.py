@@ -214,15 +214,9 @@ class Backbone(nn.Module, ABC):
     ) -> Tensor:
         """Run one step of the engine, without autograd: like `forward`, with states in a pool that is updated in place.
 
-        Args:
-            pool: R rows of state.
-            read_rows: (S,) int64, the pool row where each sequence's state is; -1: start from zero.
-            write_rows: (S,) int64, the pool row its end state goes to; -1: do not keep the end state. Several
-                sequences may read one row (a fork without a copy) but no row may be written by one sequence and read
-                or written by another.
-
-        Returns:
-            hidden (T, D) fp32.
+        read_rows and write_rows (S,) int64 are the rows of the pool where each sequence's state is (-1: start from zero) and
+        where its end state goes (-1: nowhere). Several sequences may read one row, a fork without a copy, but no row may be
+        written by one sequence and read or written by another.
         """
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
@@ -276,10 +270,7 @@ class Backbone(nn.Module, ABC):
     def block_ends(self, ids: np.ndarray) -> np.ndarray | None:
         """Return the ends of a text's blocks in ascending order, the last one at len(ids), or None if any token may be one.
 
-        The blocks depend on the ids alone, so a text that is read in any steps of whole blocks gives the same hidden vectors.
-
-        Args:
-            ids: (T,) token ids, T >= 1.
+        The blocks depend on ids (T,) alone, so a text that is read in any steps of whole blocks gives the same hidden vectors.
         """
         return None if self.recurrent else np.array([len(ids)])
 

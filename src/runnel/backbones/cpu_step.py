@@ -73,10 +73,7 @@ class StepMemory:
 class Product:
     """A linear layer in fp32, bf16 or 8 bits that writes into given memory. Its weight stays the model's own.
 
-    Args:
-        layer: the layer.
-        groups: G.
-        bias: add the layer's bias, if it has one; False where the kernel that comes next does.
+    `bias`: whether to add the layer's, if it has one; False where the kernel that comes next does.
     """
 
     def __init__(self, layer: nn.Linear | Int8Linear, groups: int = 1, *, bias: bool = True) -> None:
@@ -102,10 +99,7 @@ class CpuStep(ABC):
     Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
     reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
 
-    Args:
-        model: the backbone.
-        layer: one of its linear layers that may be in 8 bits.
-        wide: dtype of the numbers between products where that layer is in 8 bits.
+    `layer` is one of the model's that may be in 8 bits; then `wide` is the dtype of the numbers between products.
     """
 
     def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
@@ -129,12 +123,7 @@ class CpuStep(ABC):
 
     @abstractmethod
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
-        """Run all layers.
-
-        Args:
-            hidden: (T, D) fp32, the residual stream; it may be overwritten.
-            states: those of the pool, in the order of `Backbone.state_shapes`, to update.
-        """
+        """Run all layers on hidden (T, D) fp32, which may be overwritten; update the pool's states, ordered as `state_shapes`."""
 
     def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
         """Return memory for what a product gives: (T, N)."""

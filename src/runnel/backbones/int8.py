@@ -124,12 +124,7 @@ def int8_problem(device: torch.device) -> str | None:
 
 
 def check_int8(title: str, layers: tuple[str, ...], device: torch.device, where: str) -> None:
-    """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have kernels here.
-
-    Raises:
-        InputError: this kind of backbone has none.
-        BackendUnavailable: this device has none.
-    """
+    """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have kernels here."""
     if not layers:
         raise InputError(f'{where}: {title} has no 8-bit kernels; use dtype="bfloat16" or "auto"')
     if problem := int8_problem(device):

@@ -80,15 +80,9 @@ def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
 def run_layers(
     layers: Sequence[nn.Module], names: Sequence[str], recompute: bool, hidden: Tensor, cu_seqlens: Tensor, state: State | None
 ) -> tuple[Tensor, State]:
-    """Run layers that map (hidden, cu_seqlens, *states) to (hidden, *states), with the states of these names.
+    """Run layers that map (hidden (T, D), cu_seqlens, *states) to (hidden, *states), with the states of these names.
 
-    Args:
-        recompute: see `run_layer`.
-        hidden: (T, D) in the dtype of the residual stream.
-        state: states before the tokens, left unchanged; None: zero.
-
-    Returns:
-        hidden (T, D), and the states after the tokens, whose numbers of tokens are 0.
+    The state is left unchanged; None: zero. The numbers of tokens in the new one are 0.
     """
     after: list[tuple[Tensor, ...]] = []
     for index, layer in enumerate(layers):

@@ -48,12 +48,7 @@ _defaults: list[
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
-    """Return the device of a name; "auto" is CUDA if torch sees it, else the CPU.
-
-    Raises:
-        InputError: no name of a device.
-        BackendUnavailable: neither the CPU nor a CUDA device that torch sees.
-    """
+    """Return the device of a name; "auto" is CUDA if torch sees it, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -74,11 +69,7 @@ def wanted_device(device: str | torch.device) -> torch.device:
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32.
-
-    Raises:
-        InputError: another name or dtype.
-    """
+    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32."""
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -141,17 +132,7 @@ def inference() -> Iterator[None]:
 
 
 def choose(operator: str, requested: str, x: Tensor) -> Backend:
-    """Return the backend to run `operator` with.
-
-    Args:
-        operator: its name.
-        requested: "auto" or one of `BACKENDS`.
-        x: the operator's main input; its device and dtype determine the choice.
-
-    Raises:
-        BackendUnavailable: "cpu" or "gpu" was requested and cannot run here; the message says why.
-        InputError: unknown backend.
-    """
+    """Return the backend to run an operator with: "auto" or one of `BACKENDS`, by device and dtype of its main input."""
     if requested in ("reference", "torch"):
         return requested  # type: ignore[return-value]
     if requested not in ("auto", "cpu", "gpu"):

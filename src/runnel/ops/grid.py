@@ -16,12 +16,9 @@ States = tuple[Tensor, ...]
 
 
 class Grid:
-    """The chunks (N, Q, ...) of packed tensors (T, ...); holes fill the last chunk of each sequence.
+    """The chunks (N, Q, ...) of packed tensors (T, ...) with cu (S+1,) int64 on the CPU; holes fill each sequence's last chunk.
 
-    Args:
-        cu: (S+1,) int64 on the CPU.
-        chunk: Q, a power of two; a smaller one that holds the longest sequence is used instead, to avoid padding short texts.
-        dtype, device: of the chunks.
+    Q is `chunk`, a power of two, or a smaller one that holds the longest sequence, to avoid padding short texts.
     """
 
     def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -44,15 +41,10 @@ class Grid:
         return chunks.flatten(0, 1)[self._slot]
 
     def carry(self, start: States, advance: Callable[[Tensor, States], States]) -> tuple[States, States]:
-        """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
+        """Return the states before each chunk (N, ...) and after each sequence (S, ...), from those at the start (S, ...).
 
-        Args:
-            start: tensors (S, ...).
-            advance: takes the indices (K,) of some chunks and the states before them (K, ...), and returns the states
-                after them.
-
-        Returns:
-            the states before each chunk (N, ...), the states after each sequence (S, ...).
+        All sequences advance together, one chunk per turn, longest first. `advance` maps the indices (K,) of some chunks and the
+        states before them (K, ...) to the states after them.
         """
         counts = self.first.diff()
         order = counts.argsort(descending=True, stable=True)

@@ -17,17 +17,7 @@ from runnel.errors import InputError
 def boundaries(
     operator: str, tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, state_shape: tuple[int, ...]
 ) -> Tensor:
-    """Check `cu_seqlens` and `state` against the input and return cu_seqlens (S+1,) int64 on the CPU.
-
-    Args:
-        operator: its name, for messages.
-        tokens: T.
-        cu_seqlens: (S+1,) cumulative lengths from 0 to T, or None for one sequence.
-        state: (S, *state_shape) or None.
-
-    Raises:
-        InputError: cu_seqlens does not increase from 0 to T, or the state has another shape.
-    """
+    """Check cumulative lengths (S+1,), None for one sequence, and state (S, *state_shape) against T; return int64 on the CPU."""
     if cu_seqlens is None:
         cu = torch.tensor([0, tokens])
     else:

@@ -91,14 +91,9 @@ class _TorchBackward(torch.autograd.Function):
 
 
 def without_empty(cu: Tensor, *states: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """Remove empty sequences, which flash-linear-attention's kernels do not support.
+    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the CPU and states (S, ...).
 
-    Args:
-        cu: (S+1,) int64 on the CPU.
-        states: (S, ...) each, or None.
-
-    Returns:
-        (R,) the remaining sequences, on the CPU; their cumulative lengths (R+1,); and their states.
+    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their states.
     """
     left = cu.diff().nonzero().squeeze(1)
     if left.numel() == cu.numel() - 1:

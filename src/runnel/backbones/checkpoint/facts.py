@@ -18,23 +18,14 @@ from runnel.ops.backend import wanted_dtype
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """A checkpoint that was recognized and not loaded.
+    """A checkpoint that was recognized and not loaded."""
 
-    Args:
-        checkpoint: the folder, or the weights file that was named.
-        layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
-        backbone: on the meta device: it has config, names and shapes, and no numbers.
-        heads: shapes of the heads' tensors, by name.
-        files: bytes of each weights file, by name.
-        stored: bytes of all tensors in these files, by dtype.
-    """
-
-    checkpoint: Path
-    layout: str
-    backbone: Backbone
-    heads: dict[str, tuple[int, ...]]
-    files: dict[str, int]
-    stored: dict[torch.dtype, int]
+    checkpoint: Path  # the folder, or the weights file that was named
+    layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
+    backbone: Backbone  # on the meta device: it has config, names and shapes, and no numbers
+    heads: dict[str, tuple[int, ...]]  # shapes of tensors
+    files: dict[str, int]  # bytes
+    stored: dict[torch.dtype, int]  # bytes of all tensors
 
     @property
     def folder(self) -> Path:
@@ -65,11 +56,7 @@ class CheckpointFacts:
 
 
 def describe_checkpoint(source: str | Path) -> CheckpointFacts:
-    """Recognize a checkpoint without loading it.
-
-    Args:
-        source: as for `load_backbone`.
-    """
+    """Recognize a checkpoint, named as for `load_backbone`, without loading it."""
     path = find_checkpoint(source)
     config, tensors = read_config(path), open_weights(path)
     known = recognize(config, tensors, str(path))

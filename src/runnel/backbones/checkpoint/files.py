@@ -34,18 +34,11 @@ _PART = re.compile(r"(?:model|pytorch_model)-(\d+)-of-(\d+)\.(?:safetensors|bin)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint.
+    """A loaded checkpoint."""
 
-    Args:
-        backbone: in evaluation mode, prepared for its device.
-        heads: fp32 tensors: a single-pass scanner's "weight" (1, D) and "bias" (1,), or the heads of a runnel model folder.
-        layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
-        folder: where it was read from.
-    """
-
-    backbone: Backbone
-    heads: dict[str, Tensor]
-    layout: str
+    backbone: Backbone  # in evaluation mode, prepared for its device
+    heads: dict[str, Tensor]  # fp32: a single-pass scanner's "weight" (1, D) and "bias" (1,), or those of a runnel model folder
+    layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
     folder: Path
 
 
@@ -174,11 +167,7 @@ def _all_parts(parts: list[str], where: str) -> list[str]:
 
 
 def read_config(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the config.json (or params.json, config.yaml) of a folder or of a weights file's folder; None if it has none.
-
-    Raises:
-        CheckpointError: it is damaged, or the folder holds an adapter alone.
-    """
+    """Return the config.json (or params.json, config.yaml) of a folder or of a weights file's folder; None if it has none."""
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     for name in _CONFIGS:
         if (folder / name).is_file():
@@ -207,12 +196,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
-    """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes.
-
-    Raises:
-        CheckpointError: no weights, several checkpoints, a missing part, a damaged file, or a file that holds other things
-            than tensors.
-    """
+    """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes."""
     if not checkpoint.is_dir():
         return open_file(checkpoint)
     files = _weight_files(checkpoint)

@@ -77,13 +77,8 @@ def mlstm_torch(
 def _advance(added: State, kept: Tensor, index: Tensor, states: States) -> States:
     """Return C, n, the logarithm of their scale, and m, which equals it, after the chunks `index`.
 
-    The scale is a constant for autograd except where it is the start's m.
-
-    Args:
-        added: each chunk's addition to C (N, H, K, V) and n (N, H, K) at the scale of its own m, and that m (N, H).
-        kept: (N, H) logarithm of the factor of the state before the chunk.
-        index: (k,) chunks.
-        states: C (k, H, K, V), n (k, H, K), scale and m (k, H) before them.
+    The scale is a constant for autograd except where it is the start's m. `added` is each chunk's addition to C (N, H, K, V) and
+    n (N, H, K) at the scale of its own m, and that m (N, H); `kept` (N, H) the logarithm of the factor of the state before it.
     """
     C, n, scale, m = states
     new_C, new_n, top = (part[index] for part in added)

@@ -73,14 +73,9 @@ def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tens
     decay is split at the boundary: from the writer to the boundary times from the boundary to the reader. So every exponent is a
     sum of log decays and never a difference: nothing overflows, and nothing cancels, whatever the decays.
 
-    Args:
-        readers: (B, 2, Q, K), a and r: a reads the state before its token's decay, r the state after the token.
-        writers: (B, 2, Q, K), b and k.
-        w: (B, Q, K).
-
-    Returns:
-        mix (B, 2, 2, Q, Q): reader i against writer j; zero where j > i, and for a also where j = i.
-        readers decayed from the chunk's start, writers decayed to its end, and the whole chunk's decay (B, K).
+    readers (B, 2, Q, K) are a, which reads the state before its token's decay, and r, which reads it after the token; writers are
+    b and k; w (B, Q, K). Return mix (B, 2, 2, Q, Q), reader i against writer j, zero where j > i, and for a also where j = i;
+    readers decayed from the chunk's start, writers decayed to its end, and the whole chunk's decay (B, K).
     """
     batch, _, chunk, _ = readers.shape
     at_token = (readers[:, 1:, None] * writers[:, None]).sum(-1)  # (B, 1, 2, Q)
