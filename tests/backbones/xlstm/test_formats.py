@@ -110,16 +110,6 @@ def test_shapes_alone_tell_the_config(tmp_path: Path) -> None:
     assert found.layout == "xLSTM, bare tensors layout"
 
 
-def test_runnel_folder(tmp_path: Path) -> None:
-    declared = {"version": 1, "backbone": {"architecture": "xlstm", "config": SMALL.to_dict()}, "heads": {}}
-    tensors = {"backbone." + name: tensor for name, tensor in module_tensors().items()}
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"runnel": declared}))
-    found = load_checkpoint(tmp_path, dtype="float32")
-    assert_same(found.backbone)
-    assert found.layout == "xLSTM, runnel layout"
-
-
 def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
     """Everything that the module takes from the config, and options that choose kernels."""
     both = {"embedding_dim": 24, "num_blocks": 2, "qk_dim_factor": 0.5, "v_dim_factor": 1.0, "ffn_round_up_to_multiple_of": 32}
@@ -210,21 +200,15 @@ def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
     ("options", "parts"),
     [
         ({"use_bias": True}, ["use_bias is True", "published models have False"]),
-        ({"add_qk_norm": True}, ["add_qk_norm is True"]),
         ({"weight_mode": "shared"}, ["weight_mode is 'shared'", "'single' or 'fused'"]),
         ({"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, ["chunkwise_kernel is", "input gate is a sigmoid"]),
-        ({"step_kernel": "native_siging"}, ["step_kernel is 'native_siging'", "another model"]),
         ({"gate_soft_cap": None}, ["gate_soft_cap is None", "expected a number"]),
         ({"gate_soft_cap": 0}, ["not a valid model", "gate_cap must be positive"]),
         ({"qk_dim_factor": 1.0}, ["qk_dim_factor of its config makes a width of 24, but the tensors have 12"]),
-        ({"v_dim_factor": 2.0}, ["v_dim_factor of its config makes a width of 48, but the tensors have 24"]),
         ({"ffn_proj_factor": 4.0}, ["ffn_proj_factor of its config makes a width of 128, but the tensors have 64"]),
         ({"embedding_dim": 32}, ["embedding_dim is 32 but hidden_size is 24"]),
-        ({"num_blocks": 3}, ["num_blocks is 3 but num_hidden_layers is 2"]),
-        ({"num_hidden_layers": 3}, ["its config says 3 layers, the weights have 2"]),
         ({"num_heads": 5}, ["not a valid model", "qk_size 12 must be a multiple of num_heads 5"]),
         ({"num_heads": 3}, ["mis-shaped tensor 'layers.0.mlstm_layer.igate_preact.weight' is (2, 24)", "expected (3, 24)"]),
-        ({"vocab_size": 41}, ["mis-shaped tensor 'embeddings.weight' is (40, 24)", "expected (41, 24)"]),
         ({"hidden_size": None}, ["embedding_dim is missing"]),
         ({"model_type": "mamba2"}, ["describes Mamba-2 but the tensors are those of xLSTM"]),
     ],
@@ -238,12 +222,6 @@ def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], parts
 )
 def test_official_near_misses(tmp_path: Path, options: dict[str, Any], part: str) -> None:
     refused(write(tmp_path, published(embedding="embedding.weight"), OFFICIAL | options), part)
-
-
-def test_older_xlstm(tmp_path: Path) -> None:
-    for cell in ("mlstm_cell", "slstm_cell"):
-        write(tmp_path, {f"xlstm_block_stack.blocks.0.xlstm.{cell}.igate.weight": torch.zeros(2)}, None)
-        refused(tmp_path, "older xLSTM blocks (mlstm_cell, slstm_cell)", cell)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +255,3 @@ def test_wrong_tensors(tmp_path: Path, change: Callable[[dict[str, Tensor]], Any
 def test_wrong_fused_tensors(tmp_path: Path, name: str, tensor: Tensor, parts: list[str]) -> None:
     tensors = fuse(published()) | {f"backbone.blocks.1.{name}": tensor}
     refused(write(tmp_path, tensors, TRANSFORMERS | {"weight_mode": "fused"}), *parts)
-
-
-def test_missing_file_of_several(tmp_path: Path) -> None:
-    tensors = published(embedding="embedding.weight")
-    for number in (0, 2):
-        write(tmp_path, dict(list(tensors.items())[number::3]), OFFICIAL, f"model_{number}.safetensors")
-    refused(tmp_path, "lacks 1 of the 3 parts", "model_1.safetensors")
