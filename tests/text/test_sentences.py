@@ -101,6 +101,50 @@ def test_names_in_code_stay_whole():
     assert sentences[1:] == ["See os.path._join.", "_Then_ the rest."]
 
 
+NAME_PARTS = st.lists(st.sampled_from(["Http", "META", "x", "9", "_a", "$my", "S", "tcl"]), min_size=2, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts_=NAME_PARTS, sign=st.sampled_from([".", "!", "?", "/.", "::", "..."]), front=st.sampled_from(["", ".", "#!", "/"]))
+def test_no_sentence_ends_inside_a_name(parts_, sign, front):
+    name = front + sign.join(parts_)
+    assert parts(f"It is in {name} here, Now it is {name}x as well. We go on.")[1:] == ["We go on."]
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "Shortcuts with the extension .LNK files are not deleted.",
+        "Add localhost.$mydomain to it, or /tmp/.IMT%d if it is a pipe.",
+        "A rate of 44100 Hz. this gives a period.",
+        "Both the '.' and ',' are decimal points.",
+        "2.3.4. Message boxes",
+        "Figure 9. After Style",
+        "Fam Pract. 1996 Feb;42(2):161-9.",
+        "IEEE Notes, vol. 17, no. 7, November.",
+        "How do I monitor it? 14",
+        "See the tag (if it is set.)",
+    ],
+)
+def test_abbreviations_numbers_and_what_has_no_letter_end_no_sentence(whole):
+    assert parts(whole) == [whole]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(See the box.) |In it, an array appears.",
+        "Set it to 1 hr. |Slowly move it.",
+        "Lines, points, etc. |Currently they are listed.",
+        "It is launched by the GUI. |If it fails, ask.",
+        "It is in avr/io.h. |As you know, it is read.",
+        "The Gimp (e.g. The Gimp of Debian) reads it (Smith et al.) In part.",
+    ],
+)
+def test_ends_after_abbreviations(text):
+    assert parts(text.replace("|", "")) == text.split("|")
+
+
 def test_languages():
     assert parts("Das ist z. B. gut. Ja.", language="de") == ["Das ist z. B. gut. ", "Ja."]
     assert len(parts("One. Two.", language="xx")) == 2

@@ -43,8 +43,31 @@ _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule u
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
-_PRIVATE = re.compile(r"\._")  # in code: self._name
+# At the start of a block: "1." and "Figure 2." are no sentences of their own.
+_LABEL = re.compile(rf"{_ITEM.pattern}|(?:\d{{1,3}}\.)+[ \t]+\S|(?:Figure|Table|Listing)[ \t]+[\d.]{{1,7}}[.:][ \t\n]+\S")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
+
+# Where sentencex is corrected, by the 40 characters before a place and what is after it.
+_NEAR = 40
+# No end if both match: before the place, and after it.
+_NO_END = (
+    (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),  # inside a file name, an identifier, a host name
+    (r"\d\s?[A-Za-z]{1,3}\.\s+\Z", r"[a-z]"),  # 440 Hz. tone
+    (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
+    (r"\w\.\s+\Z", r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;"),  # J Fam Pract. 1996 Feb;42
+    (r"\b[Vv]ols?\.\s+\Z", r"\d"),
+)
+# An end if both match, though sentencex takes it for an abbreviation.
+_END = (
+    (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
+    (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),  # (A sentence.)
+    (
+        r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z",
+        r"(?:The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By|On|At|So)[\s,]",
+    ),
+)
+_PERHAPS = re.compile(r"[.!?][\"'\u2019\u201d]*[)\]]?\s+(?=[\"'(\[\u2018\u201c]*[A-Z])")
+_BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
 
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
 _CUTS = (
@@ -166,13 +189,13 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
         yield start
         return
-    item = _ITEM.match(text, start)
-    marker_end = item.end() if item else 0  # "1." is not a sentence of its own
+    label = _LABEL.match(text, start, end)
+    marker_end = label.end() if label else 0
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
         if sum(map(window.count, _QUOTES)) > len(window) // 8:  # not prose; sentencex is super-linear on quotation marks
             window = window[:_QUOTED_WINDOW]
-        offsets = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
+        offsets = [offset for offset in _sentence_starts(window, language) if not 0 < offset < marker_end - start]
         edges = [start + offset for offset in offsets]
         if start + len(window) == end:
             edges.append(end)
@@ -183,16 +206,21 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
         start = edges[-1]
 
 
-def _sentencex_starts(window: str, language: str) -> list[int]:
+def _sentence_starts(window: str, language: str) -> list[int]:
     """Return the offsets of the sentences in a window that starts with a non-whitespace character. The first is 0."""
     import sentencex  # imported here to keep importing runnel fast
 
     starts = {0}
     for boundary in sentencex.get_sentence_boundaries(language, window):
         match = _WORD_CHAR.search(window, boundary["start_index"])
-        if match and not _PRIVATE.match(window, match.start() - 1):
+        if match and not (_BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())):
             starts.add(match.start())
-    return sorted(starts)
+    return sorted(starts.union(at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())))
+
+
+def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
+    before = window[max(0, at - _NEAR) : at]
+    return any(re.search(a, before) and re.compile(b).match(window, at) for a, b in pairs)
 
 
 def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
