@@ -31,6 +31,12 @@ def test_pages_in_reading_order(path):
     assert paths(document)["More.\nLines."] == ("One", "Inside one") and paths(document)["End."] == ("Two",)
 
 
+def test_a_page_with_an_entry_for_each_section_is_read_once(tmp_path):
+    chapters = ["text/chapter%200.xhtml", "text/chapter%200.xhtml#part", "text/chapter%201.xhtml", "text/./chapter%200.xhtml"]
+    epub(tmp_path / "a.epub", CHAPTERS, spine=chapters)
+    assert [text for _, text in shown(read(tmp_path / "a.epub"))] == ["One", "Café text.", "Inside one", "More.\nLines."]
+
+
 def test_missing_pages_are_told_and_no_name_leaves_the_archive(tmp_path):
     (tmp_path / "secret.xhtml").write_text("<p>secret</p>")
     named = str(tmp_path / "secret.xhtml")

@@ -19,13 +19,14 @@ _SHOWN = 3  # names in a warning
 
 
 def read_epub(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the pages of the spine in order. Missing pages are reported as warnings."""
+    """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
     package_name = _package_name(archive)
     package = parse(archive, package_name)
     locked = _locked(archive)
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     canonical = Canonical()
     missing: list[str] = []
+    read: set[str] = set()
     for reference in (e for e in package.iter() if tag(e) == "itemref"):
         item = items.get(reference.get("idref"))
         if item is None:
@@ -37,6 +38,9 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         name = posixpath.normpath(
             posixpath.join(posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0]))
         )
+        if name in read:  # an entry for each section of a page
+            continue
+        read.add(name)
         if name in locked:
             raise ReadError("a book under copy protection (DRM); its pages are encrypted")
         if name not in archive.names:
