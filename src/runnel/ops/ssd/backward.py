@@ -25,7 +25,7 @@ from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, UPPER, multiply
 from runnel.ops.ssd.forward import Inputs, decayed, read_steps
-from runnel.ops.ssd.grid import Grid, of_chunk
+from runnel.ops.ssd.grid import ChunkPairs, of_chunk
 
 
 class Gradients(NamedTuple):
@@ -95,7 +95,7 @@ def _scale_rows(source: Array, rows: int, from_log: Array, sign: Number, offset:
 
 
 @njit(**SERIAL)
-def _first_chunk_pass(part: Grid, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Scratch) -> None:
+def _first_chunk_pass(part: ChunkPairs, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Scratch) -> None:
     """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u, gradient."""
     queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
     columns, width = u.shape[1], queries.shape[1]
@@ -122,7 +122,7 @@ def _first_chunk_pass(part: Grid, size: int, rows: int, P: int, keep: bool, dC: 
 
 @njit(**SERIAL)
 def _second_chunk_pass(
-    part: Grid, size: int, rows: int, P: int, N: int, keep: bool, dB: Array, dC: Array, dots: Array, m: _Scratch
+    part: ChunkPairs, size: int, rows: int, P: int, N: int, keep: bool, dB: Array, dC: Array, dots: Array, m: _Scratch
 ) -> None:
     """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P) before the chunk."""
     (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
@@ -191,7 +191,7 @@ def _start(source: Array, s: int, h: int, out: Array) -> None:
 
 @njit(**SERIAL)
 def _head(
-    inputs: Inputs, dy: FlatRows, grid: Grid, chunks: Chunks, s: int, h: int, keep: bool, state: Array, dend: Array,
+    inputs: Inputs, dy: FlatRows, grid: ChunkPairs, chunks: Chunks, s: int, h: int, keep: bool, state: Array, dend: Array,
     out: Gradients, m: _Scratch,
 ) -> None:  # fmt: skip
     """Process one head of a sequence; `keep`: dB and dC contain another head of the group."""
@@ -229,7 +229,7 @@ def _of_share(out: Gradients, split: int, share: int) -> Gradients:
 
 @njit(**PARALLEL)
 def scan(
-    inputs: Inputs, dy: FlatRows, grid: Grid, chunks: Chunks, shares: Shares, state: Array, dend: Array, out: Gradients
+    inputs: Inputs, dy: FlatRows, grid: ChunkPairs, chunks: Chunks, shares: Shares, state: Array, dend: Array, out: Gradients
 ) -> None:
     """Compute the gradients of every sequence and head.
 

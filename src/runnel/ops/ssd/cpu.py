@@ -20,7 +20,7 @@ from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
 from runnel.ops.ssd.backward import Gradients
 from runnel.ops.ssd.forward import Inputs
-from runnel.ops.ssd.grid import CHUNK, Grid, gather, spread
+from runnel.ops.ssd.grid import CHUNK, ChunkPairs, gather, spread
 
 # The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
 _MOST_SPLITS = 8
@@ -87,10 +87,10 @@ def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None) -> Inputs:
     return Inputs(*flat_rows(x), float_array(dt), float_array(A), float_array(D, x.shape[1]))
 
 
-def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> Grid:
+def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> ChunkPairs:
     """Return B, C and their products on the chunk grid."""
     groups, width = B.shape[1:]
     keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2))
-    out = Grid(queries, keys, torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy())
+    out = ChunkPairs(queries, keys, torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy())
     spread(flat_rows(B), flat_rows(C), chunks, width, out)
     return out

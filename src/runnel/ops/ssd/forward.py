@@ -21,11 +21,11 @@ from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, fast_exp, rou
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, multiply
-from runnel.ops.ssd.grid import Grid, of_chunk
+from runnel.ops.ssd.grid import ChunkPairs, of_chunk
 
 
 class Inputs(NamedTuple):
-    """The inputs of all heads that B and C are not part of; see `Grid`. fp32, x fp32 or bf16 bits."""
+    """The inputs of all heads that B and C are not part of; see `ChunkPairs`. fp32, x fp32 or bf16 bits."""
 
     x: Array  # flat rows (T, H, P), see `flat_rows`
     x_row: int
@@ -72,7 +72,7 @@ def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
 
 
 @njit(**SERIAL)
-def _chunk(part: Grid, size: int, rows: int, N: int, m: _Scratch) -> None:
+def _chunk(part: ChunkPairs, size: int, rows: int, N: int, m: _Scratch) -> None:
     """Compute y of one chunk into `m.out` and the state after it. Overwrites u."""
     u, out, log = m.u, m.out, m.log
     columns = u.shape[1]
@@ -125,7 +125,7 @@ def _start(source: Array, s: int, h: int, out: Array) -> None:
 
 
 @njit(**PARALLEL)
-def scan(inputs: Inputs, grid: Grid, chunks: Chunks, shares: Shares, state: Array, y: Array, end: Array) -> None:
+def scan(inputs: Inputs, grid: ChunkPairs, chunks: Chunks, shares: Shares, state: Array, y: Array, end: Array) -> None:
     """Run every sequence and head.
 
     Args:

@@ -18,7 +18,7 @@ from runnel.ops.simd_tile import multiply
 CHUNK = TILE_COLUMNS  # Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
 
 
-class Grid(NamedTuple):
+class ChunkPairs(NamedTuple):
     """B, C and their products on the chunk grid, fp32; without (K, G) of one chunk and group."""
 
     queries: Array  # (K, G, Q, N padded)
@@ -27,13 +27,13 @@ class Grid(NamedTuple):
 
 
 @njit(inline="always")
-def of_chunk(grid: Grid, k: int, g: int) -> Grid:
+def of_chunk(grid: ChunkPairs, k: int, g: int) -> ChunkPairs:
     """Return the part of chunk k and group g."""
-    return Grid(grid.queries[k, g], grid.keys[k, g], grid.pairs[k, g])
+    return ChunkPairs(grid.queries[k, g], grid.keys[k, g], grid.pairs[k, g])
 
 
 @njit(**PARALLEL)
-def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: Grid) -> None:
+def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs) -> None:
     """Put B, C and all products of a chunk's queries and keys on the chunk grid, with zeros in holes.
 
     Args:
