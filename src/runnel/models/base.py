@@ -257,7 +257,7 @@ def load_model(
     found, prefix = find_model(name)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
-    transformer = bool(prefix) or is_transformer(folder, config)
+    transformer = bool(prefix) or ("runnel" not in config and is_transformer(folder, config))
 
     def load() -> Model:
         if transformer:

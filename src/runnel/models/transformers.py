@@ -59,7 +59,7 @@ class Scores(Head):
 
 def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether a folder is for this module. Raise MissingDependency for others than BERT without the library."""
-    if "runnel" in config or "dim" in config:
+    if "dim" in config:
         return False
     kind = str(config.get("model_type", ""))
     if kind in Encoder.model_types or kind in KNOWN_TYPES or not (kind or (folder / "modules.json").exists()):
