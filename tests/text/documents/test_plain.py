@@ -1,5 +1,6 @@
 """Plain text and Markdown: the text stays as it is, blocks are marks in it."""
 
+import pytest
 from helpers.document_checks import check, paths, shown
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +37,11 @@ x = 1
 
 last"""
 
-lines = st.lists(st.sampled_from(["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀"]))
+lines = st.lists(
+    st.sampled_from(
+        ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
+    )
+)
 
 
 def plain(text):
@@ -61,6 +66,40 @@ def test_form_feeds_part_pages():
         (1, "one"), (1, "two"), (3, "three"), (4, "page four"),
     ]  # fmt: skip
     assert document.pages == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "path"),
+    [
+        ("1. Scope\n\n1.1 Purpose\n\nText.", "1.1 Purpose", ("1. Scope", "1.1 Purpose")),
+        ("10.4.11 410 Gone\n\n   Text.", "10.4.11 410 Gone", ("10.4.11 410 Gone",)),
+        ("  8. Termination.\n\n  You may not. Text.", "8. Termination.", ("8. Termination.",)),
+        ("Chapter 1. Users' Manual\n\n1.1. USE\n\nText.", "1.1. USE", ("Chapter 1. Users' Manual", "1.1. USE")),
+        ("NAME\n    a - b\n\nSEE ALSO\n    Text.", "SEE ALSO", ("SEE ALSO",)),
+        ("                 TERMS AND CONDITIONS\n\nText.", "TERMS AND CONDITIONS", ("TERMS AND CONDITIONS",)),
+        ("=====\nTitle\n=====\nOne\n---\nText.", "One\n---", ("Title", "One")),
+        ("A\n===\nB\n---\nC\n===\nText.", "C\n===", ("C",)),
+        ("= Book\n\n[[x]]\n== Part\nText.", "== Part", ("Book", "Part")),
+        # no headings
+        ("1. Cut it\n\n2. Glue it\n\nText.", None, ()),
+        ("1. Cut it.\n\nText.", None, ()),
+        ("It is added under section\n7. This\n\nText.", None, ()),
+        ("See:\n\n    SELECT NAME FROM TABLE\n\nText.", None, ()),
+        ("    Name     Size\n-----------------------------------------------------------\nText.", None, ()),
+    ],
+)
+def test_headings_of_plain_text(text, heading, path):
+    document = plain(text)
+    assert document.at(text.index("Text.")) == (None, path)
+    assert [words for kind, words in shown(document) if kind == "heading"][-1:] == ([heading] if heading else [])
+    assert document.text == text
+
+
+def test_headings_have_pages():
+    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
+    assert [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")] == [
+        (1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",)),
+    ]  # fmt: skip
 
 
 def test_markdown_blocks_and_heading_paths():
