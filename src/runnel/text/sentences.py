@@ -1,6 +1,6 @@
 """Sentences as spans that tile a text: sentencex inside blocks, with a cap on length; and their tokens.
 
-Blocks end at blank lines, form feeds, headings (`# ...`, or a title underlined with === *** ---) and before list
+Blocks end at blank lines, form feeds, headings (`# ...`, `== ...`, or a title underlined with === *** ---) and before list
 items and table rows (`| ... |`). Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole.
 sentencex sees about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not
 hide the ends of all sentences after it.
@@ -37,8 +37,9 @@ _STEP = 256  # the fewest characters consumed of a window before the next
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
-_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
+_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
 _ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
+_COUNTED = re.compile(r"[ \t]*\(?(\d{1,3})[.)][ \t]")
 _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule under the table's head belongs to the head
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
@@ -46,29 +47,25 @@ _WORD_CHAR = re.compile(r"\S")
 # At the start of a block: "1." and "Figure 2." are no sentences of their own.
 _LABEL = re.compile(rf"{_ITEM.pattern}|(?:\d{{1,3}}\.)+[ \t]+\S|(?:Figure|Table|Listing)[ \t]+[\d.]{{1,7}}[.:][ \t\n]+\S")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
-
-# Where sentencex is corrected, by the 40 characters before a place and what is after it.
-_NEAR = 40
-# No end if both match: before the place, and after it.
+_NEAR = 40  # characters before a place
+# No end though sentencex says so, if both match: before the place, and after it.
 _NO_END = (
     (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),  # inside a file name, an identifier, a host name
     (r"\d\s?[A-Za-z]{1,3}\.\s+\Z", r"[a-z]"),  # 440 Hz. tone
     (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
     (r"\w\.\s+\Z", r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;"),  # J Fam Pract. 1996 Feb;42
     (r"\b[Vv]ols?\.\s+\Z", r"\d"),
+    (r"\n[ \t]*\d{1,3}\.\s+\Z", r""),  # section / 7. This
 )
+_OPENERS = "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By|On|At|So"
 # An end if both match, though sentencex takes it for an abbreviation.
 _END = (
     (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
     (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),  # (A sentence.)
-    (
-        r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z",
-        r"(?:The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By|On|At|So)[\s,]",
-    ),
+    (r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z", rf"(?:{_OPENERS})[\s,]"),
 )
 _PERHAPS = re.compile(r"[.!?][\"'\u2019\u201d]*[)\]]?\s+(?=[\"'(\[\u2018\u201c]*[A-Z])")
 _BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
-
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
 _CUTS = (
     (re.compile(r"[.!?\u2026][\"')\]\u201d\u2019]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)"), 0.25),
@@ -158,7 +155,12 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
                 continue
             start, end, previous, alone = at, last, at, True
             continue
-        if start is not None and not alone and any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW)):
+        if (
+            start is not None
+            and not alone
+            and any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW))
+            and not _wraps(text, start, end, line)
+        ):
             yield start, end
             start = None
         if start is None:
@@ -175,6 +177,13 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
             start, previous = None, None
     if start is not None:
         yield start, end
+
+
+def _wraps(text: str, start: int, end: int, line: str) -> bool:
+    """Return whether a line like "7. This" goes on with the block above it: it is neither 1 nor the next item."""
+    number, last = _COUNTED.match(line), _COUNTED.match(text, start)
+    expected = (0, 1, int(last[1]) + 1 if last else 1)
+    return number is not None and int(number[1]) not in expected and text[end - 1] not in ".:;!?)\u2026"
 
 
 def _end_before(text: str, position: int) -> int:
@@ -271,8 +280,7 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
         return [first.start()]
     starts = []
     for line in re.compile(r"[^\n]+").finditer(text, start, end):
-        words = [word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())]
-        starts.extend(words[::max_words])
+        starts.extend([word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())][::max_words])
     return starts
 
 
