@@ -65,8 +65,9 @@ with torch.device("meta"):  # torch looks up once which functions take a device:
 
 @pytest.fixture(scope="session", autouse=True)
 def ceiling(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let tests use no `.runnel` above their folders."""
+    """Let tests use no `.runnel` above their folders, and no files that the user's commands remember."""
     os.environ["RUNNEL_CEILING_DIRECTORIES"] = str(tmp_path_factory.getbasetemp())
+    os.environ["RUNNEL_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
 @pytest.fixture

@@ -1,25 +1,28 @@
-"""`runnel find --remember`: a later question to a file neither parses nor reads it, and has the same answer."""
+"""Files that `runnel find` and `ask` remember: a later question neither parses nor encodes them, and has the same answer."""
 
 from __future__ import annotations
 
 import gzip
 import itertools
 import json
+import os
 import re
 import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from helpers.stub_endpoint import serve
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
-from runnel.search.finding import cache_folder, open_cache
-from runnel.search.remembered import DocumentCache
+from runnel.search import finding, remembered
+from runnel.search.remembered import DocumentCache, cache_folder, open_cache
 from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house
@@ -85,7 +88,7 @@ def test_a_second_question_reads_nothing_but_itself(find, reading, tmp_path):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
     folder = tmp_path / "cache" / "find"
-    assert first.err == f"runnel: note: documents are stored in {folder} for later questions; remove that folder to delete them\n"
+    assert first.err.count("\n") == 1 and f"stored in {folder} for later" in first.err and "runnel info --cache" in first.err
     assert len(entries(tmp_path)) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     reading.clear()
     again = find("a.md", "--json")
@@ -161,12 +164,12 @@ def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damag
     right = find("a.md", "--remember").out
     [entry] = entries(tmp_path)
     data = entry.read_bytes()
-    entry.write_bytes(damage(data))
-    done = find("a.md")
-    assert done.out == right and done.err.startswith(f"runnel: note: a.md is read again: {entry} cannot be used (")
-    assert done.err.count("\n") == 1 and entry.read_bytes() == data  # it had been asked for
-    reading.clear()
-    assert find("a.md").err == "" and reading == [5]
+    for options, after in ((), []), (("--remember",), [data]):
+        entry.write_bytes(damage(data))
+        done = find("a.md", *options)
+        assert done.out == right and done.err.startswith(f"runnel: note: a.md is read again: {entry} cannot be used (")
+        assert done.err.count("\n") == 1 and [path.read_bytes() for path in entries(tmp_path)] == after
+        assert find("a.md").err == ""
 
 
 def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models, reading, tmp_path):
@@ -178,7 +181,7 @@ def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models
     for path, other in itertools.permutations(whole, 2):
         path.write_bytes(whole[other])
         reading.clear()
-        found = [find(name, model=model) for name, model in right]
+        found = [find(name, "--remember", model=model) for name, model in right]
         assert [one.out for one in found] == [*right.values()]
         assert [path.name in one.err for one in found if one.err] == [True] and sum(name in reading for name, _ in right) == 2
         assert path.read_bytes() == whole[path]
@@ -230,15 +233,111 @@ def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of its own: parsing slow.txt takes 3 s, encoding a token 0.1 s."""
+    now = [0.0]
+    of_files, of_model = DocumentReader.read, SentenceRetriever.remember
+
+    def parse(self, path):
+        now[0] += 3.0 if path == "slow.txt" else 0.0
+        return of_files(self, path)
+
+    def encode(self, texts, **options):
+        for vectors in of_model(self, texts, **options):
+            now[0] += len(vectors.ids) / 10
+            yield vectors
+
+    monkeypatch.setattr(DocumentReader, "read", parse)
+    monkeypatch.setattr(SentenceRetriever, "remember", encode)
+    monkeypatch.setattr(finding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(remembered, "LONG_S", 2.0)
+
+
+@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
+def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, clock, reading, tmp_path, order):
+    for name in "slow", "b", "c":
+        (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs.")
+    right = find(*order, "--no-remember")
+    assert entries(tmp_path) == []
+    assert find(*order).out == right.out and len(entries(tmp_path)) == 2
+    reading.clear()
+    assert find(*order).out == right.out
+    assert [name for name in reading if isinstance(name, str)] == [name for name in order if name in ("b.txt", "c.txt")]
+    reading.clear()
+    assert find(*order, "--no-remember").err == "" and [one for one in reading if isinstance(one, str)] == order
+
+
+def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
+    size = {}
+    for name in "abc":
+        Path(f"{name}.txt").write_text(f"The {name} sat. A river runs to the sea.")
+        before = set(entries(tmp_path))
+        find(f"{name}.txt", "--remember")
+        [entry] = set(entries(tmp_path)) - before
+        size[name] = entry
+        os.utime(entry, (0, 1000 + ord(name)))
+    folder = tmp_path / "cache" / "find"
+    folder.chmod(0o755)
+    killed, writing = folder / "x.safetensors.0123abcd.partial", folder / "y.safetensors.0123abcd.partial"
+    for path, used in (killed, 1000), (writing, None):
+        path.write_bytes(b"")
+        os.utime(path, used and (used, used))
+    find("a.txt")  # b is now the one that was used first
+    monkeypatch.setattr(remembered, "LIMIT_BYTES", 3 * size["a"].stat().st_size + 50)
+    find("a.md", "--remember")
+    left = {path for path in folder.iterdir()}
+    assert size["a"] in left and size["b"] not in left and killed not in left and writing in left
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch, full_disk):
+    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    Path("b.txt").write_text("The cat sat. A river runs.")
+    right = find("a.md", "b.txt", "--no-remember")
+    assert right.err == ""
+    cache = tmp_path / "cache"
+    for prevent in (lambda: cache.write_text("a file"), lambda: (cache.unlink(), full_disk(100))):
+        prevent()
+        done = find("a.md", "b.txt")
+        assert (done.code, done.out) == (0, right.out)
+        assert done.err.count("\n") == 1 and "is not remembered" in done.err and "--no-remember" in done.err
+    assert [*(cache / "find").iterdir()] == []
+
+
+def test_the_cache_is_shown_and_emptied(find, run, tmp_path):
+    find("a.md", "--remember")
+    folder, [entry] = tmp_path / "cache" / "find", entries(tmp_path)
+    facts = {"folder": str(folder), "documents": 1, "bytes": entry.stat().st_size, "limit_bytes": 1 << 30}
+    assert json.loads(run("info", "--cache", "--json").out) == facts | {"emptied": False}
+    assert str(folder) in run("info", "--cache").out and entries(tmp_path) == [entry]
+    (folder / "x.safetensors.0123abcd.partial").write_bytes(b"")
+    assert "1, " in run("info", "--cache", "--empty").out and [*folder.iterdir()] == []
+    assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
+
+
+def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
+    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    with serve(lambda _: "NO ANSWER") as stub:
+        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
+        asked = [run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out for _ in range(2)]
+        assert asked[0] == asked[1] != "" and reading.count("a.md") == 1
+        assert find("a.md").code == 0 and reading.count("a.md") == 1
+        run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
+        assert reading.count("a.md") == 2
+        done = run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember")
+        assert done.code == 2 and "nothing can be remembered" in done.err
+
+
 def test_the_folder_of_caches(monkeypatch, tmp_path):
     monkeypatch.delenv("RUNNEL_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert cache_folder() == tmp_path / ".cache" / "runnel"
+    assert cache_folder() == tmp_path / ".cache" / "runnel" / "find"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x" / "runnel"
+    assert cache_folder() == tmp_path / "x" / "runnel" / "find"
     monkeypatch.setenv("RUNNEL_CACHE", "here")
-    assert cache_folder() == Path("here").absolute()
+    assert cache_folder() == Path("here/find").absolute()
     monkeypatch.delenv("RUNNEL_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME")
 
@@ -248,8 +347,8 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", no_home)
     assert cache_folder() is None
     with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
-        open_cache(lambda: pytest.fail("not needed"), "pocket", [], keep=True)
-    assert open_cache(lambda: pytest.fail("not needed"), "pocket", [], keep=False) is None
+        open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
+    assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
 
 
 def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
@@ -261,11 +360,12 @@ def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
     [vectors] = retriever.remember([document.text])
 
     def write(_):
-        kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+        where = tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None]
+        kept = DocumentCache(*where, keep=True)
         entry = kept.entry(str(path))
         for _ in range(5):
-            kept.put(entry, document, vectors)
-            found, read = kept.get(entry)
+            kept.put(entry, document, vectors, 0.0)
+            found, read = DocumentCache(*where).get(entry)
             assert found == document and read.to_bytes() == vectors.to_bytes()
 
     with ThreadPoolExecutor(4) as pool:
@@ -281,6 +381,6 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monk
     kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
     entry, document = kept.entry(str(path)), read_document(path)
     path.write_text(TEXT + "More.")
-    kept.put(entry, document, next(retriever.remember([document.text])))
+    kept.put(entry, document, next(retriever.remember([document.text])), 0.0)
     assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
     assert entries(tmp_path) == []

@@ -23,6 +23,7 @@ import runnel.cli
 from runnel.commands import display
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
+from runnel.search import remembered
 from runnel.text.sentences import split_paragraphs, split_sentences
 
 Progress = Callable[..., object] | None
@@ -42,7 +43,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)  # no lines of progress on a slow machine
+    monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)  # no lines of progress on a slow machine, ...
+    monkeypatch.setattr(remembered, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
 
     def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
@@ -79,7 +81,7 @@ class FakeRetriever:
     remembers = calibrated = False
 
     def __init__(self) -> None:
-        self.model = fake_model(unit="sentence")
+        self.model = fake_model(unit="sentence", source="pocket")
 
     def scan(
         self, query: str, documents: Iterable[str], *, unit: str | None = None, progress: Progress = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
-from runnel.commands.find import FileOptions, MinScore, check_percentage, expect_query_first, parse_min_score
+from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
@@ -48,6 +48,7 @@ def ask(
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
     model: Finder = None,
     files: FileOptions = FileOptions(),
+    remember: Remember = None,
     as_json: Json = False,
 ) -> int:
     """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
@@ -60,7 +61,7 @@ def ask(
     if paths:
         expect_query_first("ask", question, paths)
     else:
-        refuse(given_options(files), "has no effect on an index, whose files are read already")
+        refuse(given_options(files) | {"--remember or --no-remember": remember is not None}, "has no effect on an index")
     lowest = None if min_score is None else parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -70,12 +71,12 @@ def ask(
     note_compiling()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
-        search = partial(_find_in_files, question, paths, files, skipped, retriever)
+        search = partial(_find_in_files, question, paths, files, skipped, retriever, remember)
     else:
         index = open_index(place, model, {}, update=not no_update)
         retriever = SentenceRetriever(index.embedder.model)
         search = partial(_find_in_index, question, index)
-    check_percentage(min_score, retriever, model or "pocket" if paths else retriever.model.source)
+    check_retriever(retriever, model or "pocket" if paths else retriever.model.source, remember, min_score)
     found = search(top_k)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
@@ -99,13 +100,20 @@ def ask(
 
 
 def _find_in_files(
-    question: str, paths: list[str], files: FileOptions, skipped: list[Skipped], retriever: SentenceRetriever, top_k: int
+    question: str,
+    paths: list[str],
+    files: FileOptions,
+    skipped: list[Skipped],
+    retriever: SentenceRetriever,
+    remember: bool | None,
+    top_k: int,
 ) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_findings
 
+    cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, Meter("reading") as meter:
-        documents = read_documents(paths, reader, skipped, selection=files.selection(), report=say)
-        return excerpts_of_findings(find(retriever, question, documents, top_k=top_k, progress=meter))
+        documents = read_documents(paths, reader, skipped, selection=files.selection(), cache=cache, report=say)
+        return excerpts_of_findings(find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter))
 
 
 def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:

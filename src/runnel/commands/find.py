@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -45,13 +45,13 @@ from runnel.commands.options import (
     ParseSeconds,
     Query,
     refuse,
-    select,
 )
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.records import normalize, percent, probability
-from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
+from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, read_documents
 from runnel.search.finding import find as find_sentences
+from runnel.search.remembered import DocumentCache, open_cache
 from runnel.text.documents.document import LINES, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -67,7 +67,6 @@ log = logging.getLogger("runnel")
 
 _INDENT = " " * 4
 _PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
-_LONG_S = 5.0  # a run on a terminal that took longer ends with a note about --remember
 _ALSO = 3  # the most other places of a sentence to list
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
@@ -91,7 +90,12 @@ MinScore = Annotated[
         metavar="SCORE", help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%."
     ),
 ]
-Remember = Annotated[bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")]
+Remember = Annotated[
+    bool | None,
+    typer.Option(
+        "--remember/--no-remember", help="Store all encoded files for later questions, or none (default: what takes over 2 s)."
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")]
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
@@ -113,10 +117,26 @@ class FileOptions:
         """Return the selection of files; None: the default one."""
         return select(self.include, self.exclude, self.no_ignore)
 
+    def cache(
+        self, load: Callable[[], SentenceRetriever], model: str, remember: bool | None, unit: Unit | None = None
+    ) -> DocumentCache | None:
+        """Return the cache of what this model has read with these options."""
+        reading = (self.encoding, unit, *([self.ocr] if self.ocr else []))
+        return open_cache(load, model, reading, remember=remember, report=say)
+
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
         ocr = None if self.ocr is None else Ocr(self.ocr)
         return DocumentReader(Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=ocr)
+
+
+def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection | None:
+    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given."""
+    if not (include or exclude or no_ignore):
+        return None
+    from runnel.text.folders import Selection
+
+    return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
 
 
 def find(
@@ -129,7 +149,7 @@ def find(
     context: Context = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
-    remember: Remember = False,
+    remember: Remember = None,
     html: Html = None,
     explain: Explain = False,
     output: FormOptions = FormOptions(),
@@ -150,7 +170,7 @@ def find(
     lowest = None if min_score is None else parse_min_score(min_score)
     seconds, skipped = dict[str, float](), list[Skipped]()
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
-    stored = open_cache(load, model, (reading.encoding, unit, *([reading.ocr] if reading.ocr else [])), keep=remember, report=say)
+    stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, Meter("reading") as meter:
         documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
@@ -172,8 +192,6 @@ def find(
         calibrated = bool(findings.answers) and load().calibrated
         _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
     log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
-    if form == "layout" and findings.answers and not remember and load().remembers and sum(seconds.values()) > _LONG_S:
-        say("note: with --remember, later questions do not read these files again")
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
 
 
@@ -191,19 +209,19 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - sum(seconds.values()) - start
 
 
-def _load(model: str, dtype: str, remember: bool, min_score: str | None) -> SentenceRetriever:
+def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) -> SentenceRetriever:
     note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
     retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])
-    if remember and not retriever.remembers:
-        raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
-    check_percentage(min_score, retriever, model)
+    check_retriever(retriever, model, remember, min_score)
     return retriever
 
 
-def check_percentage(min_score: str | None, retriever: SentenceRetriever, model: str) -> None:
-    """Raise InputError if --min-score is a percentage and the model's scores are not probabilities."""
+def check_retriever(retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None) -> None:
+    """Raise InputError for --remember if the model cannot, and for a percentage if its scores are not probabilities."""
+    if remember and not retriever.remembers:
+        raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
     if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
         raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from runnel.commands.display import print_json, print_text, say
+from runnel.commands.find import select
 from runnel.commands.index_update import New, Room, Wanted, expect_project, update_place, update_project
 from runnel.commands.options import (
     PARSE_SECONDS,
@@ -20,7 +21,6 @@ from runnel.commands.options import (
     ParseSeconds,
     refuse,
     refuse_others,
-    select,
 )
 from runnel.errors import InputError, counted
 from runnel.text.documents.document import Limits

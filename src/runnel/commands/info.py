@@ -1,4 +1,4 @@
-"""`runnel info`: the facts of a model, and what fits this machine."""
+"""`runnel info`: the facts of a model and what fits this machine, or what is remembered of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from runnel.commands.display import print_json, print_text
-from runnel.commands.options import Json
+from runnel.commands.options import Json, refuse, refuse_others
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120
@@ -17,12 +17,19 @@ _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config
 
 
 def info(
+    context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
+        str, typer.Argument(metavar="[MODEL]", help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
     ] = "pocket",
+    cache: Annotated[bool, typer.Option("--cache", help="Show what is remembered of files instead.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
     as_json: Json = False,
 ) -> int:
     """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
+    if cache:
+        refuse_others(context, "--cache", ["--empty", "--json"])
+        return _cache(empty=empty, as_json=as_json)
+    refuse({"--empty": empty}, "needs --cache")
     from runnel.models.describe import describe_model
 
     try:
@@ -39,6 +46,24 @@ def info(
         for line in lines or ["none"]:
             print_text(_line(label, line))
             label = ""
+    return 0
+
+
+def _cache(*, empty: bool, as_json: bool) -> int:
+    """Print the place and the size of the cache of documents; then delete them with `empty`."""
+    from runnel.search.remembered import LIMIT_BYTES, cache_folder, stored_files, trim
+
+    folder = cache_folder()
+    files = [] if folder is None else stored_files(folder)
+    count, size = sum(path.suffix != ".partial" for _, _, path in files), sum(size for _, size, _ in files)
+    if folder is not None and empty:
+        trim(folder, -1)
+    if as_json:
+        facts = {"folder": folder and str(folder), "documents": count, "bytes": size, "limit_bytes": LIMIT_BYTES}
+        print_json(facts | {"emptied": empty})
+    else:
+        print_text(_line("folder", "none: there is no home folder; set RUNNEL_CACHE" if folder is None else str(folder)))
+        print_text(_line("documents", f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"))
     return 0
 
 

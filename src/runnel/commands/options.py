@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from runnel.text.documents.document import Limits
-
-if TYPE_CHECKING:
-    from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
@@ -80,15 +77,6 @@ class PromptOptions:
     def by_kind(self) -> dict[str, str]:
         """Return the prompts that were given, by "query" and "document"."""
         return given(query=self.prompt, document=self.document_prompt)
-
-
-def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection | None:
-    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given."""
-    if not (include or exclude or no_ignore):
-        return None
-    from runnel.text.folders import Selection
-
-    return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, takewhile, tee
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
@@ -108,6 +107,7 @@ class FileDocument:
     document: DocumentText
     entry: Entry | None = None  # its place in a cache, to store its vectors there
     vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
+    seconds: float = 0.0  # to parse it
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,15 @@ def read_documents(
         document = None
         entry = None if cache is None else cache.entry(name)
         stored = None if cache is None or entry is None else cache.get(entry)
+        start = time.perf_counter()
         try:
             for document in reader.read(name) if stored is None else [stored[0]]:
                 for warning in document.warnings:
                     report(f"note: {shown}: {warning}")
                 if named and document.id is None and not document.text.strip():
                     report(f"note: {shown} is empty")
-                yield FileDocument(shown, document, entry, None if stored is None else stored[1])
+                spent = time.perf_counter() - start
+                yield FileDocument(shown, document, entry, None if stored is None else stored[1], spent)
             if document is None:
                 report(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
@@ -210,7 +212,7 @@ def find(
         context: sentences to add before and after each; a heading also gets the first sentence below it.
         unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
         min_score: the lowest score to return, as the model scores; None: any.
-        cache: where to store the vectors of documents that have an `entry`.
+        cache: where to store the vectors of documents that have an `entry` and took long to read.
         progress: called after each step with (tokens done, total tokens).
         on_document: called after each document that is not empty, with the scores of all its sentences and the findings so far.
         explain: also compute the `parts` of each answer's score; the vectors of the answers' documents are then kept in memory.
@@ -265,16 +267,26 @@ def _vectors(
     cache: DocumentCache | None,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[SentenceVectors]:
-    """Yield the sentence vectors of each document, remembered or read; store them if requested."""
+    """Yield the sentence vectors of each document, remembered or read, which the cache may then store."""
     for remembered, group in groupby(documents, key=lambda one: one.vectors is not None):
         if remembered:
             yield from (one.vectors for one in group if one.vectors is not None)
             continue
         unread, again = tee(group)
-        texts = (one.document.text for one in unread)
-        for one, vectors in zip(again, retriever.remember(texts, unit=unit, progress=progress), strict=True):
+        start, parsing, tokens = time.perf_counter(), 0.0, 0
+
+        def texts(unread: Iterator[FileDocument] = unread) -> Iterator[str]:
+            nonlocal parsing
+            for number, one in enumerate(unread):
+                parsing += one.seconds if number else 0.0  # the first was parsed before `start`
+                yield one.document.text
+
+        for one, vectors in zip(again, retriever.remember(texts(), unit=unit, progress=progress), strict=True):
+            tokens += len(vectors.ids)
             if cache is not None and one.entry is not None:
-                cache.put(one.entry, one.document, vectors)
+                # Documents are encoded together, so each has its share of the time.
+                encoding = (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
+                cache.put(one.entry, one.document, vectors, one.seconds + encoding)
             yield vectors
 
 
@@ -323,38 +335,3 @@ def _locate(
     line_ends = [match.start() for match in _LINE_END.finditer(text, 0, max(firsts, default=0))]
     lines = [bisect_left(line_ends, first) + 1 for first in firsts]
     return [Place(file, id, line, *at(first), *span, kind) for span, first, line in zip(spans, firsts, lines, strict=True)]
-
-
-# ---- the cache -------------------------------------------------------------------------------------------------------
-
-
-def open_cache(
-    load: Callable[[], SentenceRetriever],
-    model: str,
-    reading: Sequence[str | None],
-    *,
-    keep: bool,
-    report: Callable[[str], None] = log.warning,
-) -> DocumentCache | None:
-    """Return the cache of documents; None without `keep` if nothing has ever been stored. Arguments as of `DocumentCache`."""
-    folder = cache_folder()
-    if folder is None and keep:
-        raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
-    if folder is None or not (keep or (folder / "find").is_dir()):
-        return None
-    from runnel.search.remembered import DocumentCache
-
-    return DocumentCache(folder / "find", load, model, reading, keep=keep, report=report)
-
-
-def cache_folder() -> Path | None:
-    """Return the user's cache folder: $RUNNEL_CACHE, or the platform's default; None without a home folder."""
-    if chosen := os.environ.get("RUNNEL_CACHE"):
-        return Path(chosen).absolute()
-    common = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(common):
-        return Path(common) / "runnel"
-    try:
-        return Path.home() / ".cache" / "runnel"
-    except RuntimeError:  # a user without a home
-        return None

@@ -1,9 +1,10 @@
-"""The cache of documents that `runnel find` has read, in the user's cache folder, for later questions.
+"""The cache of documents whose reading took long, in the user's cache folder, for later questions.
 
-    find/CONTENT/MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
+    find/CONTENT-MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
 
 CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
-The digest of an entry covers both names, so an entry in the place of another is reported.
+The digest of an entry covers its name, so an entry in the place of another is reported. The modification time of an entry is
+its last use: when all together are larger than `LIMIT_BYTES`, those that were used longest ago are removed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from runnel.errors import ReadError, StateError, describe
+from runnel.errors import InputError, ReadError, StateError, describe
 from runnel.files import write
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
 
@@ -29,21 +32,76 @@ if TYPE_CHECKING:
     from runnel.models.sentence_vectors import SentenceVectors
 
 log = logging.getLogger("runnel")
+LONG_S = 2.0  # to read a file, from which on it is remembered
+LIMIT_BYTES = 1 << 30  # of all entries
+_ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
 _DIGEST_BYTES = 20
+_NAME_DIGITS = 32  # of each of the digests in a name: some file systems allow 143 bytes
 _digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded models, which may outlive a command
+
+
+def open_cache(
+    load: Callable[[], SentenceRetriever],
+    model: str,
+    reading: Sequence[str | None],
+    *,
+    remember: bool | None = None,
+    report: Callable[[str], None] = log.warning,
+) -> DocumentCache | None:
+    """Return the cache of documents. Other arguments as of `DocumentCache`.
+
+    Args:
+        remember: True also stores what was read in a moment; with False, and without a home folder, there is no cache.
+    """
+    folder = cache_folder()
+    if folder is None and remember:
+        raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
+    if folder is None or remember is False:
+        return None
+    return DocumentCache(folder, load, model, reading, keep=bool(remember), report=report)
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default; None without a home folder."""
+    if chosen := os.environ.get("RUNNEL_CACHE"):
+        return Path(chosen).absolute() / "find"
+    common = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(common) if os.path.isabs(common) else Path.home() / ".cache") / "runnel" / "find"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
+    """Return the time of its last use, the bytes and the path of each file of a cache, latest first."""
+    found = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another process has removed it
+            status = path.lstat()
+            if not path.is_dir():
+                found.append((status.st_mtime, status.st_size, path))
+    return sorted(found, reverse=True)
+
+
+def trim(folder: Path, most_bytes: int) -> None:
+    """Remove what was used longest ago until the rest has `most_bytes`, and the partial files of killed writers."""
+    total = 0
+    for used, size, path in stored_files(folder):
+        total += size
+        if total > most_bytes or (path.suffix == ".partial" and time.time() - used > _ABANDONED_S):
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The place in the cache of a file's document."""
+    """What the cache knows a file's document by."""
 
     name: str  # the file
     content: str  # digest of the file and of the options for reading it
-    path: Path  # in the cache
 
 
-@dataclass(frozen=True)
+@dataclass
 class DocumentCache:
     """The cache entries of one model and one set of reading options."""
 
@@ -51,11 +109,12 @@ class DocumentCache:
     load: Callable[[], SentenceRetriever]  # called when needed
     model: str
     reading: Sequence[str | None]  # encoding, unit, and the OCR command if there is one
-    keep: bool = False  # whether to add documents to the cache
+    keep: bool = False  # whether to add all documents, however quickly they were read
     report: Callable[[str], None] = log.warning
+    _failed: bool = field(default=False, init=False)  # the folder cannot be written
 
     def entry(self, name: str) -> Entry | None:
-        """Return the entry of a file's document; None if it does not exist and is not to be stored."""
+        """Return the entry of a file's document; None if it can have none."""
         if name == "-":
             self._note("standard input is not remembered")
             return None
@@ -67,39 +126,53 @@ class DocumentCache:
             if _holds_rows(name):
                 self._note(f"{name} contains rows, which are not remembered")
                 return None
-            content = self._content(name)
+            return Entry(name, self._content(name))
         except (OSError, ReadError):
             return None  # reported when it is read
-        if not (self.keep or (self.folder / content).is_dir()) or not self.load().remembers:
-            return None
-        entry = Entry(name, content, self.folder / content / f"{self._model_key}.safetensors")
-        return entry if self.keep or entry.path.exists() else None
 
     def get(self, entry: Entry) -> tuple[DocumentText, SentenceVectors] | None:
-        """Return a remembered document, or None. A damaged entry is reported and ignored."""
+        """Return a remembered document, or None. A damaged entry is reported and removed."""
+        if entry.content not in self._stored or not self.load().remembers:
+            return None
+        path = self._path(entry)
         try:
-            return _unpack(entry.path, self.load().model.backbone.hidden_size)
-        except (FileNotFoundError, NotADirectoryError):
+            found = _unpack(path, self.load().model.backbone.hidden_size)
+            with suppress(OSError):  # of a folder that can only be read
+                os.utime(path)
+            return found
+        except FileNotFoundError:
             return None
         except (OSError, StateError) as error:
-            self.report(f"note: {entry.name} is read again: {entry.path} cannot be used ({describe(error)})")
+            self.report(f"note: {entry.name} is read again: {path} cannot be used ({describe(error)})")
+            with suppress(OSError):
+                path.unlink()
             return None
 
-    def put(self, entry: Entry, document: DocumentText, vectors: SentenceVectors) -> None:
-        """Store a document, unless its file has changed since `entry`. A folder that cannot be written is reported."""
+    def put(self, entry: Entry, document: DocumentText, vectors: SentenceVectors, seconds: float) -> None:
+        """Store a document if it took so many `seconds` to read, unless its file has changed since `entry`.
+
+        A folder that cannot be written is reported once.
+        """
+        if not (self.keep or seconds > LONG_S) or self._failed:
+            return
+        path = self._path(entry)
         try:
             if self._content(entry.name) != entry.content:
                 self.report(f"note: {entry.name} is not remembered: it changed while it was read")
                 return
             new = not self.folder.is_dir()
-            for folder in (self.folder, entry.path.parent):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a user reads is private
-            write(entry.path, _pack(entry.path, document, vectors))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)  # what a user reads is private
+            write(path, _pack(path, document, vectors))
+            trim(self.folder, LIMIT_BYTES)
         except OSError as error:
-            self.report(f"note: {entry.name} is not remembered: {describe(error)}")
+            self._failed = True
+            advice = "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
+            self.report(f"note: {entry.name} is not remembered ({describe(error)}); {advice}")
             return
         if new:
-            self.report(f"note: documents are stored in {self.folder} for later questions; remove that folder to delete them")
+            show = "`runnel info --cache` shows and empties it"
+            self.report(f"note: documents are stored in {self.folder} for later questions; {show}")
 
     def _note(self, message: str) -> None:
         if self.keep:
@@ -112,7 +185,19 @@ class DocumentCache:
         with open(name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         suffixes = "".join(Path(name).suffixes[-2:]).lower()
-        return hashlib.sha256(json.dumps([digest, suffixes, version("runnel"), *self.reading]).encode()).hexdigest()
+        facts = json.dumps([digest, suffixes, version("runnel"), *self.reading]).encode()
+        return hashlib.sha256(facts).hexdigest()[:_NAME_DIGITS]
+
+    def _path(self, entry: Entry) -> Path:
+        return self.folder / f"{entry.content}-{self._model_key[:_NAME_DIGITS]}.safetensors"
+
+    @cached_property
+    def _stored(self) -> set[str]:
+        """Digests of the contents that have an entry, with this model or another."""
+        try:
+            return {name.partition("-")[0] for name in os.listdir(self.folder)}
+        except OSError:
+            return set()
 
     @cached_property
     def _model_key(self) -> str:
@@ -144,8 +229,7 @@ def _holds_rows(name: str) -> bool:
 
 
 def _digest(path: Path, document: bytes) -> bytes:
-    whose = "/".join(path.parts[-2:]).encode()
-    return hashlib.blake2b(whose + document, digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(path.name.encode() + document, digest_size=_DIGEST_BYTES).digest()
 
 
 def _pack(path: Path, document: DocumentText, vectors: SentenceVectors) -> bytes:
