@@ -344,8 +344,18 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
         "machine": in_words(machine()),
         "seconds": sum(one["seconds"] for one in made),
         "cpu_seconds": sum(one["cpu_seconds"] for one in made),
+        "questions": [_asked(path) for path in sorted(work.folder.glob("questions/*/questions.json"))],
         "parts": parts,
     }
+
+
+def _asked(path: Path) -> dict[str, Any]:
+    """Return the own rankings of a result of `runnel evaluate --questions questions.jsonl`; its folder has the system's name."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    own = [one for one in found["rankings"] if one["system"] == found["rankings"][0]["system"]]
+    numbers = {name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")}
+    metrics = [{name: [round(x, 6) for x in values] for name, values in one["metrics"].items()} for one in own]
+    return {"title": path.parent.name, **numbers, "rankings": metrics}
 
 
 def _values(work: Work, system: System, one: Set, metric: str) -> list[float]:

@@ -74,9 +74,15 @@ def test_results(data, tmp_path, monkeypatch):
     found = json.loads((page / "results.json").read_text())
     assert [part["missing"] for part in found["parts"]] == [[], [], []]
     assert (page / "results.md").read_text() == page_text(found) and (page / "results.png").stat().st_size > 1000
+    (work / "questions" / "pocket").mkdir(parents=True)
+    rankings = [{"system": name, "metrics": {"MRR": [mean, 0.1, 0.9]}, "place": place, "kinds": {}}
+                for place in ("document", "folder") for name, mean in (("p", 0.25), ("BM25", 0.125))]  # fmt: skip
+    asked = {"queries": 3, "unanswerable": 1, "documents": 2, "sentences": 9, "rankings": rankings}
+    (work / "questions" / "pocket" / "questions.json").write_text(json.dumps(asked))
     assert main(command) == 0 and len(done) == retrieval + sentences
+    assert (page / "results.md").read_text().count("0.250 (0.10, 0.90)") == 2
     again = json.loads((page / "results.json").read_text())
-    assert again == found
+    assert again.pop("questions") and found.pop("questions") == [] and again == found
 
     first, _, reranked = found["parts"]
     assert first["systems"][0]["sets"]["tiny"]["mean"] == 1.0  # each number is in one document

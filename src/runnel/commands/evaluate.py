@@ -1,6 +1,6 @@
 """`runnel evaluate`: how good a model, a run or an index is, on judged tasks or on your own questions.
 
-This file has the options; the work is in `evaluate_tasks.py`, `evaluate_questions.py` and `evaluate_results.py`.
+This file has the options; the work is in `evaluate_tasks.py`, `_questions.py`, `_patterns.py` and `_results.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -16,7 +16,9 @@ from runnel.commands.display import print_json
 from runnel.commands.evaluate_results import compare_folders, results_folder, save
 from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse, refuse_others
 
-_FOR_QUESTIONS = ("what", "--top-k", "--sweep", "--in", "--out", "--weight", "--rerank", "--json")
+_FOR_QUESTIONS = ("what", "--questions", "--in", "--out", "--json")
+_FOR_INDEX = ("--top-k", "--sweep", "--weight", "--rerank")
+_FOR_PATTERNS = ("--as", "--dtype", "--k1", "--b", "--prompt", "--document-prompt")
 What = Annotated[
     list[str] | None,
     typer.Argument(
@@ -87,7 +89,7 @@ class QuestionOptions:
     questions: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Instead: your own questions, with the file, page or text that answers (jsonl or csv)."
+            metavar="FILE", help="Instead: your own questions, with the file, page, text or patterns that answer (jsonl or csv)."
         ),
     ] = None
     top_k: Annotated[
@@ -113,7 +115,7 @@ def evaluate(
     reading: ReadingOptions = ReadingOptions(),
     evidence: EvidenceOptions = EvidenceOptions(),
     place: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Existing index to search, for --questions or tasks.")
+        str | None, typer.Option("--in", metavar="DIR", help="Existing index to search; for patterns, folder of documents.")
     ] = None,
     own: QuestionOptions = QuestionOptions(),
     out: Annotated[
@@ -134,9 +136,9 @@ def evaluate(
         return compare_folders(*compare, as_json=as_json)
     model, *tasks = what or [""]
     if own.questions is not None:
-        refuse_others(usage, "--questions", _FOR_QUESTIONS)
         refuse({"TASK": tasks}, "has no effect with --questions")
-        return _ask(own, place, model or None, given(**asdict(search)), out, as_json=as_json)
+        folder = _FolderOptions(how, dtype, given(**asdict(bm25)), prompts.by_kind())
+        return _ask(usage, own, place, model or None, given(**asdict(search)), folder, out, as_json=as_json)
     refuse(given_options(own), "goes with --questions")
     if not tasks:
         raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
@@ -164,19 +166,49 @@ def evaluate(
     return evaluate_tasks(system, judged, out, as_json=as_json)
 
 
-def _ask(
-    own: QuestionOptions, place: str | None, model: str | None, search: Mapping[str, float], out: str | None, *, as_json: bool
-) -> int:
-    if place is None:
-        raise typer.BadParameter("--questions needs the index to search: --in DIR")
-    from runnel.commands import evaluate_questions
+class _FolderOptions(NamedTuple):
+    """How sentences are ranked for questions with patterns."""
 
-    with results_folder(out) as folder:
-        path = Path(str(own.questions))
-        result, values = evaluate_questions.measure(path, place, model, own.top_k, search, folder, sweep=own.sweep)
-        result = save(result, values, folder)
-    if as_json:
-        print_json(result)
+    how: Literal["embed", "rerank", "index", "sentences"] | None
+    dtype: str
+    bm25: Mapping[str, float]
+    prompts: Mapping[str, str]
+
+
+def _ask(
+    usage: typer.Context,
+    own: QuestionOptions,
+    place: str | None,
+    model: str | None,
+    search: Mapping[str, float],
+    options: _FolderOptions,
+    out: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    refuse_others(usage, "--questions", _FOR_QUESTIONS + _FOR_INDEX + _FOR_PATTERNS)
+    if place is None:
+        raise typer.BadParameter("--questions needs the index to search, or the folder of the documents: --in DIR")
+    from runnel.commands import evaluate_patterns, evaluate_questions
+    from runnel.commands.evaluate_retrieval import System, kind_of
+    from runnel.evaluation.patterns import has_patterns
+
+    path = Path(str(own.questions))
+    if has_patterns(path):
+        refuse_others(usage, "--questions with patterns", _FOR_QUESTIONS + _FOR_PATTERNS)
+        model = model or "pocket"
+        kind = kind_of(model, options.how) or "sentences"
+        refuse({"--dtype": kind == "bm25" and options.dtype != "auto"}, "is for models; none reads here")
+        refuse({"--prompt": kind != "embed" and options.prompts}, "is put before texts that an embedder reads; none reads here")
+        system, show = System(model, kind, options.dtype, bm25=options.bm25, prompts=options.prompts), evaluate_patterns.show
     else:
-        evaluate_questions.show(result)
+        refuse_others(usage, "--questions without patterns", _FOR_QUESTIONS + _FOR_INDEX)
+        system, show = None, evaluate_questions.show
+    with results_folder(out) as folder:
+        if system is None:
+            found = evaluate_questions.measure(path, place, model, own.top_k, search, folder, sweep=own.sweep)
+        else:
+            found = evaluate_patterns.measure(path, place, system, folder)
+        result = save(*found, folder)
+    print_json(result) if as_json else show(result)
     return 0

@@ -34,8 +34,8 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
-def scorer_of(system: System, window: tuple[int, int] | None = None) -> tuple[Scorer, str | None]:
-    """Return what scores sentences, and the fingerprint of its model."""
+def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: int = 1) -> tuple[Scorer, str | None]:
+    """Return what scores sentences, with the last `keep` documents as it has read them, and the fingerprint of its model."""
     from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
     from runnel.training.candidates import K1, B
 
@@ -44,9 +44,9 @@ def scorer_of(system: System, window: tuple[int, int] | None = None) -> tuple[Sc
         return by_bm25(**parameters, chunk_words=system.chunk_words), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context, window), retriever.model.fingerprint()
+        return by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
     embedder, reading = load_model(system), system.reading
-    scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words)
+    scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep)
     return scorer, None if system.model.startswith(API) else embedder.model.fingerprint()
 
 

@@ -97,8 +97,10 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 # ---- systems -----------------------------------------------------------------------------------------------------------
 
 
-def by_retriever(retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None) -> Scorer:
-    """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
+def by_retriever(
+    retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None, *, keep: int = 1
+) -> Scorer:
+    """Score as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can.
 
     With `context`, documents are cut into pieces of whole sentences of so many tokens, each read by itself, and units are not
     scored. `window`: tokens of a window and from one to the next, as in `SentenceRetriever.score`.
@@ -106,7 +108,7 @@ def by_retriever(retriever: SentenceRetriever, context: int | None = None, windo
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
 
-    @lru_cache(maxsize=1)
+    @lru_cache(maxsize=keep)
     def read(document: str) -> tuple[list[tuple[int, int]], Sequence[Any]]:
         pieces = [(0, len(document))]
         if context is not None:
@@ -159,11 +161,15 @@ def by_embedder(
     max_query_tokens: int | None = None,
     *,
     chunk_words: int | None = None,
+    keep: int = 1,
 ) -> Scorer:
-    """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut."""
+    """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut.
+
+    The vectors of the last `keep` documents are kept.
+    """
     longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
 
-    @lru_cache(maxsize=1)
+    @lru_cache(maxsize=keep)
     def read(document: str, units: Units) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         spans = _parts(document, units, chunk_words)
         full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
