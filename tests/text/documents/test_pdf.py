@@ -45,6 +45,11 @@ def test_hyphens_at_line_ends(read):
     assert "2020- 2021" in text or "2020-2021" in text
 
 
+def test_ligatures_under_control_codes(read):
+    document = read([["The \x1crst coe\x1ecient di\x1bers", "\x16 it is \x10\x1dexible\x11."]])
+    assert document.text == "The first coefficient differs\n\u2014 it is \u201cflexible\u201d."
+
+
 def test_pages_without_text_and_damage_are_told(read):
     document = read([["one"], [], [], ["four"], []])
     assert [block.page for block in document.blocks] == [1, 4]

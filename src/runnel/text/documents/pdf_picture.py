@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from runnel.errors import ReadError, needing
 from runnel.records import Places
 from runnel.text.documents.pdf_page import open_pdf
+from runnel.text.documents.pdf_text import LIGATURES
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -80,7 +81,8 @@ def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
     from pypdfium2 import raw
 
     with closing(page.get_textpage()) as layer:
-        characters = [chr(raw.FPDFText_GetUnicode(layer, number)) for number in range(layer.count_chars())]
+        codes = (raw.FPDFText_GetUnicode(layer, number) for number in range(layer.count_chars()))
+        characters = [LIGATURES.get(code, chr(code)) for code in codes]
         found = _find(_letters(characters), part)
         if found is None:
             return []

@@ -18,7 +18,12 @@ _OTHER_HYPHEN = re.compile(r"(?<=\w)[\u00ad\u2010]\r\n(?=\w)")
 _BULLET = re.compile(
     r"(?m)^[ \t]*[\u2022\u2023\u2043\u25aa\u25ab\u25a0\u25a1\u25cf\u25cb\u25e6\uf0a7\uf0b7](?!\S*[\u2022\u25cf])\s*"
 )
-_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"} | {
+    # Fonts of TeX without a character map: the codes of its T1 encoding.
+    0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014",
+    0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl",
+    0x88: "\u2022",
+}  # fmt: skip
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _NUMBER = re.compile(r"(?<!\w)\d{1,4}(?!\w)")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
@@ -37,7 +42,7 @@ def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> lis
     a title of the outline (`titles`, by page from 0) stays. Words split at a line end are joined, with their hyphen if the
     document writes the word with it elsewhere.
     """
-    pages = _without_furniture(list(texts), titles)
+    pages = _without_furniture([text.translate(LIGATURES) for text in texts], titles)
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]
     _join_over_pages(pages)
     join = _joiner(pages)
@@ -48,7 +53,7 @@ def _finish(page: str, join: Any) -> str:
     if HYPHEN in page:
         page = _SPLIT_WORD.sub(join, page).replace(HYPHEN, "-\n")
     page = "\n".join(map(_contents_row, page.replace("\r\n", "\n").split("\n")))
-    return _BULLET.sub(f"\n\n{ITEM}", page).translate(_LIGATURES)
+    return _BULLET.sub(f"\n\n{ITEM}", page)
 
 
 def _contents_row(line: str) -> str:
