@@ -46,20 +46,13 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class AnswerContext:
-    """What a language model reads.
-
-    Attributes:
-        excerpts: numbered from 1 in this order.
-        left_out: found, but more than the budget allows.
-        tokens: of all messages, as the retriever's tokenizer counts; a language model's own count differs somewhat.
-        mark: of the lines before and after each excerpt.
-    """
+    """What a language model reads."""
 
     question: str
-    excerpts: tuple[Excerpt, ...]
-    left_out: int
-    tokens: int
-    mark: str = field(default_factory=_draw_mark)
+    excerpts: tuple[Excerpt, ...]  # numbered from 1 in this order
+    left_out: int  # found, but more than the budget allows
+    tokens: int  # of all messages, as the retriever's tokenizer counts; a language model's own count differs somewhat
+    mark: str = field(default_factory=_draw_mark)  # of the lines before and after each excerpt
 
     def messages(self) -> list[Message]:
         return _messages(self.question, self.excerpts, self.mark)
@@ -69,20 +62,14 @@ class AnswerContext:
 class CitedAnswer:
     """An answer with checked citations.
 
-    Attributes:
-        text: without the citations that were removed, and with "(no source)" after each sentence that cites no excerpt; "" if the
-            model says that the excerpts have no answer.
-        cited: numbers of the excerpts that it cites, in order of first use.
-        removed: numbers that it cites and that no excerpt has.
-        unsourced: its sentences that cite no excerpt; headings, code and lines that end with a colon are none.
-        misquoted: its quotations that no excerpt has word for word.
+    Its `text` has "(no source)" after each sentence that cites no excerpt, and is "" if the model finds no answer in them.
     """
 
     text: str
-    cited: tuple[int, ...]
-    removed: tuple[int, ...]
-    unsourced: tuple[str, ...]
-    misquoted: tuple[str, ...]
+    cited: tuple[int, ...]  # numbers of excerpts, in order of first use
+    removed: tuple[int, ...]  # numbers that it cites and that no excerpt has; the text is without them
+    unsourced: tuple[str, ...]  # sentences that cite no excerpt; headings, code and lines that end with a colon are none
+    misquoted: tuple[str, ...]  # quotations that no excerpt has word for word
     reply: Reply
 
 

@@ -29,13 +29,7 @@ _RECENT = 200  # characters of a sentence that decide whether it has ended
 
 
 class CheckedText:
-    """The checked text of an answer, without reasoning; "" instead of `NO_ANSWER`.
-
-    Attributes:
-        cited: numbers of the excerpts that it cites, in order of first use.
-        removed: numbers that it cites and that no excerpt has.
-        unsourced: its sentences that cite no excerpt.
-    """
+    """The checked text of an answer, without reasoning; "" instead of `NO_ANSWER`. Its lists become those of `CitedAnswer`."""
 
     def __init__(self, count: int, show: Callable[[str], None] | None = None) -> None:
         self._count, self._show = count, show

@@ -42,7 +42,6 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply without reasoning."""
         return without_reasoning(self.raw)
 
 
@@ -113,11 +112,7 @@ class Endpoint:
 
     @cached_property
     def model(self) -> str:
-        """Name of the model.
-
-        Raises:
-            EndpointError: no name was given, and the endpoint lists none or several.
-        """
+        """Name of the model; without one an EndpointError if the endpoint lists none or several."""
         if self._model is not None:
             return self._model
         with self._errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):

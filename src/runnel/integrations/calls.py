@@ -45,9 +45,7 @@ def best_sentences(
 ) -> list[tuple[int, Sentence]]:
     """Return the best sentences of all texts together, each with the position of its text, best first, ties in reading order.
 
-    Sentences that differ only in whitespace are returned once, at their best place. Unlike the sentences of `retrieve`, these
-    have no whitespace at their ends: `texts[position][sentence.start : sentence.end] == sentence.text`. Texts without a visible
-    character have no sentences.
+    Sentences that differ only in whitespace are returned once, at their best place, and without whitespace at their ends.
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}

@@ -1,8 +1,4 @@
-"""Embedders behind an API, for comparisons.
-
-api:NAME   a model behind an endpoint like OpenAI's, at OPENAI_BASE_URL (default: https://api.openai.com/v1), with the key
-           OPENAI_API_KEY if that is set
-"""
+"""Embedders behind an API like OpenAI's, for comparisons: api:NAME (docs/evaluation.md)."""
 
 from __future__ import annotations
 
@@ -31,13 +27,6 @@ class ApiEmbedder:
     """A model behind POST URL/embeddings, which takes "model" and "input" and returns "data": [{"index", "embedding"}].
 
     Failed requests are repeated up to five times, after 1 to 16 seconds, if the server is busy or not reached.
-
-    Args:
-        name: of the model.
-        prompts: text before each query or document.
-
-    Raises (when encoding):
-        ReadError: the endpoint cannot be reached, refuses the request, or answers something else.
     """
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
@@ -47,7 +36,6 @@ class ApiEmbedder:
             raise InputError(f"OPENAI_BASE_URL is {self._url!r}; expected a URL with http:// or https://")
 
     def is_empty(self, text: str) -> bool:
-        """Return whether a text is only whitespace."""
         return not text.strip()
 
     def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:

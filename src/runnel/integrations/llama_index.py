@@ -144,7 +144,6 @@ class RunnelNodeParser(_Named, NodeParser):
         return nodes
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the characters of each node, without whitespace at their ends."""
         if not text.strip():
             return []
         model = self._embedder.model

@@ -3,8 +3,7 @@
 Instructions are those of paper D, tables 12 and 13, by the task's name, else by its type; a task that is in neither has mteb's
 own. They come before the queries of retrieval and reranking, and before all texts of other tasks (D, G.2).
 
-Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER, which
-does not fit.
+Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER.
 """
 
 from __future__ import annotations

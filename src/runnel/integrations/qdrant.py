@@ -1,10 +1,7 @@
-"""A store on a Qdrant server: one collection, at qdrant+http://host:6333/collection (or qdrant+https).
+"""A store on a Qdrant server, as one collection (docs/stores.md), whose points are those of `qdrant_points` and the settings.
 
-Its points: one for each passage and each whole document with its vector (passages also with their words, as a sparse vector); one
-for each document with its text, without a vector; and one with the settings.
-
-Differs from the other store: Qdrant has no commits over several requests (docs/stores.md). A document's hashes are written last,
-so a document that a crash left incomplete counts as changed, and the next `add` writes it again.
+Qdrant has no commits over several requests: a document's hashes are written last, so what a crash left incomplete counts as
+changed, and the next `add` writes it again.
 """
 
 from __future__ import annotations
@@ -78,14 +75,12 @@ class QdrantStore:
 
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
-        """Create an empty index."""
         store = cls(uri, *_connect(uri), settings)
         store._create()
         return store
 
     @classmethod
     def open(cls, uri: str) -> QdrantStore:
-        """Open an existing index."""
         client, name = _connect(uri)
         state = cls(uri, client, name, IndexSettings("", [], 0)).state()
         if state is None:
@@ -94,7 +89,6 @@ class QdrantStore:
 
     @classmethod
     def holds_index(cls, uri: str) -> bool:
-        """Return whether a URI holds an index."""
         return cls(uri, *_connect(uri), IndexSettings("", [], 0)).state() is not None
 
     @_plainly

@@ -3,10 +3,8 @@
 In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`, through the same engine; in
 training mode those of `training/forward.py`. Texts are cut at the document's end, so that end markers and queries are kept.
 
-LoRA: `add_lora(model[0].model, r=16, alpha=32)` of `training/adapters.py`, before the trainer is made. Until they are merged by
-`merge(model[0].model)`, saving writes only the adapters and the heads. To resume from such a checkpoint, a trainer's
-`_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`. (The library's own `add_adapter` accepts only
-models of the transformers library.)
+LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)` after training. Until then
+only adapters and heads are saved, and a trainer's `_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`.
 
     B  texts or pairs   n  tokens of the longest   d  width of the vectors
 """

@@ -44,7 +44,6 @@ class TokenBatches(Sampler[list[int]]):
         self._rows = fitting // step * step  # (rows,) rows of this length in a batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch to iterate over."""
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -75,7 +75,6 @@ class Texts:
         return self._count
 
     def __iter__(self) -> Iterator[Document]:
-        """Yield the documents in order."""
         return (Document(name, text) for name, text in self._base.execute("SELECT id, text FROM texts ORDER BY row"))
 
     def get(self, name: str) -> str | None:
@@ -88,7 +87,6 @@ class Texts:
         return self._base.execute("SELECT text FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
 
     def name(self, row: int) -> str:
-        """Return the id of a row."""
         return self._base.execute("SELECT id FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
 
     def row(self, name: str) -> int | None:

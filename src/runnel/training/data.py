@@ -34,17 +34,13 @@ class Triple:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A query with a document and at least one [start, end) character span of it that answers the query.
-
-    Attributes:
-        units: spans that tile the document and are scored instead of its sentences; (): the data has none.
-    """
+    """A query with a document and at least one [start, end) character span of it that answers the query."""
 
     query: str
     document: str
     spans: tuple[tuple[int, int], ...]
     id: str = ""
-    units: tuple[tuple[int, int], ...] = ()
+    units: tuple[tuple[int, int], ...] = ()  # spans that tile the document, scored instead of its sentences, if the data has some
 
 
 @dataclass(slots=True)
@@ -56,7 +52,6 @@ class Dropped:
     first: dict[str, str] = field(default_factory=dict)  # reason -> place of its first case
 
     def add(self, reason: str, where: str) -> None:
-        """Count a case."""
         self.counts[reason] += 1
         self.first.setdefault(reason, where)
 

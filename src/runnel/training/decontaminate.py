@@ -69,12 +69,7 @@ class Decontaminator:
     def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
         """Exclude overlaps with another test set: queries with the documents that answer them; "" for a document without a query.
 
-        Args:
-            name: for messages.
-            dropped: what the reader of the examples left out, for messages.
-
-        Raises:
-            InputError: there is nothing to compare with.
+        `name` and `dropped`, what the reader of the examples left out, are for messages.
         """
         found = guarding = 0
         for query, documents in examples:
@@ -96,7 +91,6 @@ class Decontaminator:
         return reason is not None
 
     def clean(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the examples that are not contaminated."""
         return (example for example in examples if not self.contaminated(example))
 
     def __str__(self) -> str:

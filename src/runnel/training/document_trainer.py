@@ -5,7 +5,6 @@ n  documents of a batch   S  sentences of a document
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -49,24 +48,22 @@ class DocumentTrainer(Watched, Trainer):
         max_tokens: int,
         max_rows: int | None = None,
         top_k: Sequence[int] = (),
-        callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         self.top_k, self._max_tokens, self._max_rows = tuple(top_k), max_tokens, max_rows
-        super().__init__(module, args, train_dataset=train, eval_dataset=evaluation, callbacks=callbacks)
+        super().__init__(module, args, train_dataset=train, eval_dataset=evaluation)
         self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
 
-    @abstractmethod
     def weight(self, item: Any) -> int:
         """Return the weight of a document in the mean loss."""
+        return 1
 
-    @abstractmethod
-    def recalls(self, scores: Tensor, item: Any) -> list[float] | None:
+    def recalls(self, scores: Any, item: Any) -> list[float] | None:
         """Return the recall at each of `top_k`, or None for a document without an answer."""
+        return None
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the batches of this process: `TokenBatches`."""
         return self._loader(self.train_dataset, shuffle=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -117,7 +114,6 @@ class DocumentTrainer(Watched, Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the part of the step's loss that these documents make."""
         losses, scores = model(inputs["items"])
         loss = losses.sum() * self.share(inputs, num_items_in_batch)
         return (loss, scores) if return_outputs else loss
@@ -167,22 +163,16 @@ class AveragedTrainer(DocumentTrainer):
         top_k: Sequence[int],
     ) -> None:
         self._weights, self._mean = trained, module.get_submodule("mean")
-        average: list[TrainerCallback] = [_Average(self._weights, self._mean)]
-        size = args.per_device_train_batch_size
-        super().__init__(module, args, train, evaluation, max_tokens=size, top_k=top_k, callbacks=average)
-
-    def weight(self, item: Any) -> int:
-        """Return 1: all items weigh the same."""
-        return 1
+        super().__init__(module, args, train, evaluation, max_tokens=args.per_device_train_batch_size, top_k=top_k)
+        self.add_callback(_Average(self._weights, self._mean))
 
     def finish(self, aside: Documents | None) -> None:
         """Set the trained part to the averaged weights, and calibrate its scores."""
         self._weights.load_state_dict(self._mean.state_dict())
         self.calibrate(aside)
 
-    @abstractmethod
     def calibrate(self, aside: Documents | None) -> None:
-        """Calibrate the scores of the averaged weights."""
+        """Calibrate the scores of the averaged weights, if they are a head."""
 
 
 class _Average(TrainerCallback):
@@ -193,7 +183,6 @@ class _Average(TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the average toward the new weights."""
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)

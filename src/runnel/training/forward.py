@@ -166,7 +166,6 @@ class _Units:
         )
 
     def read(self, long: Long) -> Tensor:
-        """Return scores (N,) of all units."""
         return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
 
     def scores(self, parts: Sequence[StepResult], chosen: Tensor) -> Tensor:

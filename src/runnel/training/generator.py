@@ -167,12 +167,8 @@ class GeneratorTrainer(PackedTrainer):
     """The Trainer for recurrent language models that reply: the loss of a step is the mean over the tokens of its replies."""
 
     def module(self, model: Model, long: Long) -> GeneratorModule:
-        """Return the module that is trained."""
         return GeneratorModule(model, long)
 
     def weight(self, item: Completion) -> int:
         """Return the number of tokens of the reply: each token weighs the same."""
         return len(item.targets)
-
-    def recalls(self, scores: object, item: Completion) -> None:
-        """Return None: a reply has no recall."""

@@ -28,7 +28,11 @@ def prepared(recipe: Recipe) -> Model:
     """Load the model that a recipe starts from, with a head for the job and the recipe's adapters."""
     torch.manual_seed(recipe.train.seed)  # for a new head and adapters
     table = recipe.model
-    model = _load_generator(table.name) if recipe.job == "generate" else _load_reader(recipe)
+    model = load_generator(table.name, "float32", "cpu") if recipe.job == "generate" else _load_reader(recipe)
+    if recipe.job == "generate" and model.tokenizer.end_id is None:
+        raise CheckpointError(
+            f"{table.name}: its tokenizer has no end marker, so it cannot learn where replies end; use another model"
+        )
     check_segments(model, long(recipe))
     if recipe.lora is not None:
         lora = recipe.lora
@@ -37,13 +41,6 @@ def prepared(recipe: Recipe) -> Model:
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
-    return model
-
-
-def _load_generator(name: str) -> Model:
-    model = load_generator(name, "float32", "cpu")
-    if model.tokenizer.end_id is None:
-        raise CheckpointError(f"{name}: its tokenizer has no end marker, so it cannot learn where replies end; use another model")
     return model
 
 

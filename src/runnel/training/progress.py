@@ -1,7 +1,4 @@
-"""Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and a check for NaN.
-
-A loss or gradient that is not finite ends the run with an error that names the batch's rows; checkpoints are not touched.
-"""
+"""Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and an error for a loss or gradient that is NaN."""
 
 from __future__ import annotations
 
@@ -75,7 +72,6 @@ class Watched:
     watch: Watch | None = None
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Run the Trainer's step, and update `watch`."""
         if self.watch is None:
             step: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
             return step
@@ -87,7 +83,6 @@ class Watched:
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the tokens and seconds of the run, too."""
         if self.watch is not None and "loss" in logs:
             logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
         super().log(logs, start_time)  # type: ignore[misc]
@@ -112,12 +107,10 @@ class Recorder(TrainerCallback):
             self._show = self._shown.enter_context(open_meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Check the gradient."""
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
         self._watch.check(torch.nn.utils.get_total_norm(gradients) if gradients else 0.0, "gradient", args, state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Show the step."""
         self._watch.rows.clear()
         if self._show is not None:
             self._show(
@@ -125,12 +118,10 @@ class Recorder(TrainerCallback):
             )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draw the curve so far."""
         if state.is_world_process_zero:
             draw(logged_steps(state.log_history), self._folder / CURVE)
 
     def close(self) -> None:
-        """Stop showing progress."""
         self._shown.close()
 
 

@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from runnel import files
@@ -127,8 +128,8 @@ def _change(change: str, job: Job) -> dict[str, Any]:
     if not dot:
         places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
         if len(places) != 1:
-            every = {f"{table}.{name}": f"{table}.{name}" for table, fields in _tables().items() for name in fields}
-            hint = f"; use one of: {', '.join(places)}" if places else _nearest_ending(key, every)
+            every = {name: f"{table}.{name}" for table, fields in _tables().items() for name in fields}
+            hint = f"; use one of: {', '.join(places)}" if places else _nearest(key, every, every)
             raise InputError(f"--set {key}: {'several tables have' if places else 'no table has'} that key{hint}")
         table, _, name = places[0].rpartition(".")
     return {table: {name: value}}
@@ -245,15 +246,9 @@ def _check_number(name: str, value: object, path: str) -> None:
         raise InputError(f"{path}: {name} must be {'above 0' if name in _ABOVE_ZERO else 'at least 0'}, got {value}")
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
+def _nearest(key: str, known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})) -> str:
     found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
-def _nearest_ending(key: str, known: Mapping[str, str]) -> str:
-    endings = {place.rpartition(".")[2]: place for place in known}
-    found = difflib.get_close_matches(key, list(endings), n=1, cutoff=0.5)
-    return f" (did you mean {endings[found[0]]!r}?)" if found else ""
+    return f" (did you mean {places.get(found[0], found[0])!r}?)" if found else ""
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

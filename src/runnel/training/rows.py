@@ -33,15 +33,11 @@ def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], s
 
 
 class RowData(Dataset[tuple[str, Made]], Generic[Made]):
-    """Rows with an "id" and a number of "tokens", made into items on access.
-
-    Attributes:
-        lengths: (n,) int64 tokens of each item.
-    """
+    """Rows with an "id" and a number of "tokens", made into items on access."""
 
     def __init__(self, path: str | Path) -> None:
         self._table = Table.from_file(str(path)).with_format("numpy")
-        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)
+        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)  # (n,)
 
     @abstractmethod
     def _make(self, row: dict[str, Any]) -> Made:

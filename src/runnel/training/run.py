@@ -176,7 +176,9 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
             f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
             "without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
-    before = _measure_before(trainer, data)
+    before = {}
+    if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already
+        before = {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
     for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
         trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
@@ -205,13 +207,6 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         learning_rate=recipe.train.learning_rate,
         **figures,
     )
-
-
-def _measure_before(trainer: Trainer, data: RunData) -> dict[str, float]:
-    """Measure a head over stored vectors, or its layers, before training: the weights may be good already."""
-    if not isinstance(trainer, AveragedTrainer) or data.held_out is None:
-        return {}
-    return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:

@@ -1,7 +1,6 @@
 """Training of an encoder's sentence layers through a head over their vectors (`VectorScore`), which stays as it is.
 
-A step reads a document once for several questions about it. The vectors may not move far from those of the weights that the run
-started from: with few questions, that keeps what these weights know.
+The vectors may not move far from those that the run started from: with few questions, that keeps what its weights know.
 
 T  tokens of a document   S  sentences   Q  questions about it   D  width of the vectors   F  features of a sentence
 """
@@ -158,6 +157,3 @@ class LayerTrainer(AveragedTrainer):
         """Return the mean over the questions of `span_recalls`."""
         found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
         return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]
-
-    def calibrate(self, aside: Documents | None) -> None:
-        """Do nothing: the head stays, and with it its calibration."""

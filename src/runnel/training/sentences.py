@@ -63,12 +63,7 @@ class SentenceTrainer(PackedTrainer):
         super().__init__(model, *data, top_k=top_k, **others)
 
     def module(self, model: Model, long: Long) -> SentenceModule:
-        """Return the module that is trained."""
         return SentenceModule(model, long)
-
-    def weight(self, item: Item) -> int:
-        """Return 1: all documents weigh the same."""
-        return 1
 
     def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
         """Return the share of the positive sentences among the k best, ties in document order; None without positives."""

@@ -115,7 +115,8 @@ def embedder_trainer(
         multi_dataset_batch_sampler="proportional",
     )
     transformer = sentence_transformer(model, long=long(recipe))
-    transformer.model_card_data.set_widget_examples = _no_examples  # type: ignore[assignment, method-assign]
+    # The library copies training texts into the card of every checkpoint.
+    transformer.model_card_data.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
     options: dict[str, Any] = {"scale": 1 / table.temperature, "gather_across_devices": world > 1}
     if table.group is not None and table.group < table.batch // world:
         loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(transformer, mini_batch_size=table.group, **options)
@@ -209,17 +210,13 @@ def processes() -> int:
 
 
 class EmbedderBatches:
-    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names.
-
-    Attributes:
-        truncated: number of texts cut so far.
-    """
+    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names."""
 
     valid_label_columns = ("label",)  # read by the Trainer; there are no labels
 
     def __init__(self, model: Model, table: DataTable) -> None:
         self._embedder, self._query, self._document = Embedder(model), table.max_query_tokens, table.max_document_tokens
-        self.truncated = 0
+        self.truncated = 0  # texts cut so far
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = {"rows": [row["row"] for row in rows]}
@@ -261,10 +258,6 @@ def _report_unused(sets: DatasetDict, batch: int) -> None:
         )
     if left:
         log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
-
-
-def _no_examples(rows: object) -> None:
-    """Do nothing, unlike the library, which copies training texts into the card of every checkpoint."""
 
 
 def _accumulated(recipe: Recipe) -> dict[str, Any]:

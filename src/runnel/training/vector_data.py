@@ -56,16 +56,11 @@ class ReadDocuments:
 
 
 class VectorData(Dataset[tuple[str, VectorItem]]):
-    """Questions about documents that have been read; an item is made on access.
-
-    Attributes:
-        documents, questions: these.
-        lengths: (n,) int64 ones: batches have equally many questions.
-    """
+    """Questions about documents that have been read; an item is made on access."""
 
     def __init__(self, documents: ReadDocuments, questions: Sequence[ReadQuestion]) -> None:
         self.documents, self.questions = documents, list(questions)
-        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)
+        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)  # batches have equally many questions
 
     def __len__(self) -> int:
         return len(self.questions)

@@ -29,23 +29,17 @@ _WAVE = 64  # subsequences at a time; independent of the number of threads, so t
 class Settings:
     """How examples are written.
 
-    Attributes:
-        unit: "sentence", or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses.
-        reply_tokens: the most tokens of a reply; one that is cut there is rejected.
-        threads: requests at a time.
-        language: a code such as "en": subsequences in other languages are left out.
-
     Raises:
         InputError: a number is too small, or the unit or the language is another one.
         MissingDependency: the package py3langid is missing, for `language`.
     """
 
     strategy: Strategy = "link"
-    unit: Unit = "sentence"
+    unit: Unit = "sentence"  # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
     seed: int = 0
-    reply_tokens: int = 2000
-    threads: int = 8
-    language: str | None = None
+    reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected
+    threads: int = 8  # requests at a time
+    language: str | None = None  # a code such as "en": subsequences in other languages are left out
 
     def __post_init__(self) -> None:
         if self.language is not None:
@@ -59,17 +53,12 @@ class Settings:
 
 @dataclass
 class Synthesis:
-    """One run over subsequences.
-
-    Args:
-        encode: returns the unit vectors of texts; needed for pairs.
-        guard: subsequences that overlap with its test sets are left out.
-    """
+    """One run over subsequences."""
 
     replies: Replies
     settings: Settings
-    encode: Encode
-    guard: Decontaminator
+    encode: Encode  # returns the unit vectors of texts; needed for pairs
+    guard: Decontaminator  # subsequences that overlap with its test sets are left out
     read: int = 0  # subsequences so far
     kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
     rejected: Counter[str] = field(default_factory=Counter)  # subsequences without an example, by reason

@@ -51,7 +51,6 @@ class Subsequence:
     length: int  # of the requested ones
 
     def unit(self, number: int) -> str:
-        """Return the text of a unit."""
         return self.text[slice(*self.spans[number].tolist())]
 
     def span(self, units: range) -> tuple[int, int]:
@@ -63,10 +62,8 @@ class Subsequence:
 class Sources:
     """The documents of files, folders and indexes, in an order that depends on the seed. Iterate over it once.
 
-    Args:
-        paths: files and folders of all kinds that runnel reads, jsonl rows with a "document" (evidence) or a "text", and places
-            of indexes, whose documents are as they were when they were indexed.
-        report: receives a line for each warning about a document and each file that cannot be read.
+    `paths` are files and folders of all kinds that runnel reads, jsonl rows with a "document" (evidence) or a "text", and places
+    of indexes, whose documents are as they were when they were indexed.
 
     Raises:
         InputError: there is no file of a name, or a row has neither a document nor a text.
@@ -75,7 +72,7 @@ class Sources:
 
     paths: Sequence[str]
     seed: int
-    report: Callable[[str], None]
+    report: Callable[[str], None]  # receives a line for each warning about a document and each file that cannot be read
     documents: int = 0  # read, each text once
     repeated: int = 0  # left out, because their text had been read before
     skipped: list[Skipped] = field(default_factory=list)  # files that cannot be read
@@ -128,15 +125,10 @@ def _evidence_documents(file: Path) -> Iterator[Source]:
 
 @dataclass
 class Cutter:
-    """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it.
-
-    Args:
-        lengths: tokens of a subsequence.
-        unit: of `runnel.text.sentences`.
-    """
+    """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it."""
 
     tokenizer: Tokenizer
-    lengths: tuple[int, ...] = LENGTHS
+    lengths: tuple[int, ...] = LENGTHS  # tokens of a subsequence
     unit: Unit = "sentence"
     seed: int = 0
     cut: Counter[int] = field(default_factory=Counter)  # subsequences so far, by length

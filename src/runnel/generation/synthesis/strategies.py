@@ -2,8 +2,7 @@
 
 A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 
-Source: paper E, sections 4 and 4.1, with the filters of its authors' code: evidence in both places, places far apart, only the
-furthest connection, one question per subsequence, no boilerplate of publishers; and with the box of units that they show around a
+Source: paper E, sections 4 and 4.1, with the filters of its authors' code, and with the box of units that it shows around a
 place, which begins or ends near it: the paper says "200 surrounding sentences".
 """
 
@@ -40,20 +39,14 @@ Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
 
 @dataclass(frozen=True)
 class Draft:
-    """A question with what answers it. A single place has no `connection`, and no `distance`.
-
-    Attributes:
-        units: evidence, ascending.
-        places: in the order of the document.
-        distance: units from one place to the other, 1 if they are neighbors.
-    """
+    """A question with what answers it. A single place has no `connection`, and no `distance`."""
 
     question: str
     answer: str
-    units: tuple[int, ...]
-    places: tuple[range, ...]
+    units: tuple[int, ...]  # evidence, ascending
+    places: tuple[range, ...]  # in the order of the document
     connection: str | None = None
-    distance: int | None = None
+    distance: int | None = None  # units from one place to the other, 1 if they are neighbors
 
 
 def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
@@ -123,10 +116,7 @@ def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range
 
 
 def _around(place: range, count: int, rng: np.random.Generator) -> range:
-    """Return the box of `AROUND` units that begins `NEAR` units before the place, or the one that ends as many after it.
-
-    A box ends with the subsequence; the one with more units is used, or either if they have equally many.
-    """
+    """Return the larger of two boxes of `AROUND` units in a subsequence: from `NEAR` before the place, or to as many after it."""
     first, last = max(place.start - NEAR, 0), min(place.stop + NEAR, count)
     after, before = range(first, min(place.start - NEAR + AROUND, count)), range(max(place.stop + NEAR - AROUND, 0), last)
     if len(after) == len(before):
