@@ -71,6 +71,43 @@ def test_what_a_style_does_not_hide_is_read(style):
     assert html(f'<p style="{style}">seen</p>').text == "seen"
 
 
+@pytest.mark.parametrize(
+    "navigation",
+    [
+        '<p>[ <a href="x">&lt; Songs</a> ] [ <a href="y">Up</a> ]</p>',
+        '<div>&laquo; <a href="x">previous</a> | <a href="y">up</a> | <a href="z">next</a> &raquo;</div>',
+        '<table><tr><td><a href="x">Home</a><td><a href="y">FAQ</a></table>',
+        '<p><a href="x">Back to the table of contents</a>.</p>',
+        '<div role="navigation"><ul><li>Songs</ul></div>',
+        "<footer><p>Made by hand.</p></footer>",
+    ],
+)
+def test_navigation_and_the_footer_of_the_page_are_left_out(navigation):
+    assert html(f"<p>seen</p>{navigation}<p>too</p>").text == "seen\n\ntoo"
+
+
+def test_links_in_the_text_are_read():
+    kept = '<p>The <a href="x">next</a> step.</p><p><a href="y">Songs</a></p><article><footer>By me</footer></article>'
+    assert html(kept).text == "The next step.\n\nSongs\n\nBy me"
+    assert html('<h2>Title<a class="headerlink" href="#t">\u00b6</a></h2><p>x</p>').text == "Title\n\nx"
+
+
+def test_raised_numbers_are_powers_or_notes():
+    markup = (
+        "<p>2<sup>48</sup> bytes, m<sup>2</sup>, 10<sup>-3</sup>; exit<sup>7</sup>, the 4<sup>th</sup>, x<sup><a>[1]</a></sup>"
+    )
+    assert html(markup).text == "2\u2074\u2078 bytes, m\u00b2, 10\u207b\u00b3; exit[7], the 4th, x[1]"
+
+
+def test_cells_keep_their_column():
+    table = (
+        "<table><tr><th rowspan=2>Skill<th colspan=2>Needed<th>Role</tr><tr><td>now<td>later<td>a</tr>"
+        "<tr><td>SQL<td colspan='x'>yes<td>no<td rowspan=0>b</tr></table><table><tr><td>c<td>d</table>"
+    )
+    rows = ["Skill | Needed | | Role", "| now | later | a", "SQL | yes | no | b", "c | d"]
+    assert shown(html(table)) == [("row", row) for row in rows]
+
+
 def test_tables_for_layout_are_not_rows():
     assert shown(html("<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>")) == [
         ("paragraph", "left"),

@@ -34,12 +34,27 @@ _MOST_OPEN = 1000  # elements open at a tag, on average over the characters (a m
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
 _UNSHOWN = re.compile(r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
+_ROLES = ("navigation", "contentinfo", "search")
+# Of a block that only has links: one that leads through the pages of a manual.
+_NAVIGATION = re.compile(
+    r"[\W_]*(?:(?:prev(?:ious)?|next|up|top|home|index|(?:table of )?contents|main page)(?: (?:page|chapter|section|topic))?"
+    r"|(?:back|go|return)(?: to\b.*)?)[\W_]*",
+    re.IGNORECASE,
+)
+_SIGNS = re.compile(r"[\W_]+")
+_BASE = re.compile(r"(?:\d|(?<![^\W\d_])[^\W\d_]{1,2})\Z")  # of a power
+_SUPERSCRIPT = str.maketrans(
+    "0123456789+-\u2212", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b"
+)
+_POWER = re.compile(r"[+\u2212-]?\d+")
+_INLINE, _SPANS = ("a", "sup"), ("colspan", "rowspan")
+_WIDEST = 20  # columns or rows of a cell
 _CELL_BREAK = " | "
 _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
 def read_html(decoded: Decoded) -> DocumentText:
-    """Read blocks as a browser shows them, tables row by row, without scripts, styles, <nav>, form controls, hidden elements."""
+    """Read blocks as a browser shows them, tables row by row, without scripts, navigation, form controls, hidden elements."""
     canonical = Canonical(decoded.warning)
     title = add_page(canonical, decoded.text)
     if not canonical.length:
@@ -105,11 +120,14 @@ def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
 
 
 def _hidden(node: LexborNode) -> bool:
+    if node.tag == "footer" and node.parent is not None and node.parent.tag == "body":  # of the page, not of an article
+        return True
     attributes = node.attributes
     if not attributes:
         return False
     style = _UNSHOWN.search(attributes.get("style") or "")
-    return "hidden" in attributes or attributes.get("aria-hidden") == "true" or style is not None
+    unseen = "hidden" in attributes or attributes.get("aria-hidden") == "true" or style is not None
+    return unseen or attributes.get("role") in _ROLES
 
 
 class _Page:
@@ -118,33 +136,67 @@ class _Page:
     def __init__(self, canonical: Canonical) -> None:
         self.canonical = canonical
         self.inline: list[str] = []
+        self.opened: dict[str | None, int] = {}  # where the last link and the last raised text begin in `inline`
         self.kinds = ["paragraph"]  # kinds of the open elements that set one
-        self.cells: int | None = None  # cells begun in the open row
+        self.cells: int | None = None  # columns up to the last cell of the open row
+        self.bars = 0  # written in it: as many before a cell as it has columns to its left
+        self.rows: dict[int, int] = {}  # by column: rows, from the open one on, that its last cell fills
+        self.links: list[str] = []  # texts of links in `inline`
 
     def read(self, body: LexborNode) -> None:
         for event, node in _walk(body):
             if event == "text":
                 self.inline.append(node.text_content or "")
+            elif node.tag in _INLINE:
+                self._inline(event, node)
             elif node.tag == "br":
                 self.inline += [_LINE_BREAK] if event == "start" else []
             elif node.tag in _BLOCKS:
                 (self._start if event == "start" else self._end)(node)
         self._flush()
 
+    def _inline(self, event: str, node: LexborNode) -> None:
+        """Keep the text of a link at its end; write a raised number as a power or a note."""
+        if event == "start":
+            self.opened[node.tag] = len(self.inline)
+            return
+        start = self.opened.get(node.tag, 0)
+        text = "".join(self.inline[start:]).strip()
+        if node.tag == "a":
+            self.links.append(text)
+            if text == "\u00b6":  # to the heading itself
+                del self.inline[start:]
+        elif _POWER.fullmatch(text):
+            power = _BASE.search("".join(self.inline[:start][-3:]))
+            self.inline[start:] = [text.translate(_SUPERSCRIPT) if power else f"[{text}]"]
+
     def _start(self, node: LexborNode) -> None:
         tag = node.tag or ""
         if tag == "tr" and self.cells is None and node.css_first("table") is None:
             self._flush()
-            self.cells = 0
+            self.cells = self.bars = 0
+            self.rows = {column: rows - 1 for column, rows in self.rows.items() if rows > 1}
             self.kinds.append("row")
             return
         if self.cells is not None:  # a row is one block
-            self.inline.append(_CELL_BREAK if tag in _CELLS and self.cells else " ")
-            self.cells += tag in _CELLS
+            self.inline.append((self._cell(node) or " ") if tag in _CELLS else " ")
             return
         self._flush()
+        if tag == "table":
+            self.rows.clear()
         if tag in _KINDS or _HEADING.match(tag):
             self.kinds.append(_KINDS.get(tag, tag))
+
+    def _cell(self, node: LexborNode) -> str:
+        """Return the bars before a cell: it keeps its column next to merged cells."""
+        column = self.cells or 0
+        while self.rows.get(column):
+            column += 1
+        wide, high = (min(int(size), _WIDEST) if (size := node.attributes.get(name) or "").isdecimal() else 1 for name in _SPANS)
+        self.cells = column + max(wide, 1)
+        self.rows |= dict.fromkeys(range(column, self.cells), high) if high > 1 else {}
+        before, self.bars = self.bars, column
+        return _CELL_BREAK * (column - before)
 
     def _end(self, node: LexborNode) -> None:
         tag = node.tag or ""
@@ -162,7 +214,9 @@ class _Page:
         if not self.inline:
             return
         text, self.inline = "".join(self.inline), []
-        kind = self.kinds[-1]
+        kind, links, self.links = self.kinds[-1], self.links, []
+        if any(map(_NAVIGATION.fullmatch, links)) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links)):
+            return
         if kind == "code":
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
         elif kind == "row":
