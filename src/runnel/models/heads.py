@@ -254,6 +254,7 @@ class VectorRelevance(Head):
 
 _COSINES = 7  # columns of `known` before the features
 _AROUND = 3  # sentences on each side in the mean of its last column
+_BLOCK = 1024  # sentences
 # The columns of `known` that make a part of a score; the vectors belong to "meaning". The other columns are equal for all
 # sentences of a document, so no sentence differs from the average in them.
 PARTS: dict[str, tuple[int, ...]] = {
@@ -273,11 +274,23 @@ def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
     """
     cosine = vectors @ query
     z = _standard(cosine)
-    around = F.avg_pool1d(vectors.T, 2 * _AROUND + 1, 1, _AROUND).T
-    near = _standard(F.normalize(around, dim=-1) @ query)
     columns = [cosine, z, _standard(features[:, 0]), cosine - cosine.amax()]
-    columns += [F.pad(z[:-1], (1, 0)), F.pad(z[1:], (0, 1)), near]
+    columns += [F.pad(z[:-1], (1, 0)), F.pad(z[1:], (0, 1)), _standard(_cosines_around(query, vectors))]
     return torch.cat([torch.stack(columns, dim=1), features], dim=1)
+
+
+def _cosines_around(query: Tensor, vectors: Tensor) -> Tensor:
+    """Return the cosine of the query and the mean of the vectors around each vector, (S,): in blocks that fit into caches."""
+    cosines = []
+    for start in range(0, len(vectors), _BLOCK):
+        first = max(0, start - _AROUND)
+        block = vectors[first : start + _BLOCK + _AROUND]
+        total = block.clone()
+        for step in range(1, _AROUND + 1):
+            total[step:] += block[:-step]
+            total[:-step] += block[step:]
+        cosines.append((F.normalize(total, dim=-1) @ query)[start - first :][:_BLOCK])
+    return torch.cat(cosines)
 
 
 def _standard(x: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class Scored:
     def ranked(self) -> Iterator[Sentence]:
         """Yield the sentences with a token, best first, ties in document order."""
         order = np.argsort(-self.scores, kind="stable")[: np.count_nonzero(self.scores > -np.inf)]
-        return map(self.sentence, order.tolist())
+        rows = zip(self.spans[order].tolist(), self.scores[order].tolist(), order.tolist(), strict=True)
+        return (Sentence(self.text[start:end], start, end, score, index) for (start, end), score, index in rows)
 
 
 class SentenceRetriever:

@@ -198,7 +198,9 @@ class _Rounded:
 
 
 def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
-    return torch.from_numpy(vectors.astype(np.float32) * scales[:, None])
+    wide = vectors.astype(np.float32)
+    wide *= scales[:, None]
+    return torch.from_numpy(wide)
 
 
 def _digest(values: Mapping[str, np.ndarray], text: str) -> np.ndarray:
@@ -290,8 +292,8 @@ class VectorScorer:
         if not full.any():
             return full, torch.zeros(0, document.vectors.shape[1]), torch.zeros(0, FEATURES)
         features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
-        vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
-        return full, vectors, torch.from_numpy(features)
+        sums = document.sums() if full.all() else document.sums()[torch.from_numpy(full)]
+        return full, torch.nn.functional.normalize(sums, dim=-1, out=sums), torch.from_numpy(features)
 
 
 def relevance_features(query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone) -> np.ndarray:
