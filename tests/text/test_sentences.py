@@ -136,6 +136,8 @@ def test_abbreviations_numbers_and_what_has_no_letter_end_no_sentence(whole):
 @pytest.mark.parametrize(
     "text",
     [
+        "Figure 9. After Style\n|The green bubbles show it. |More.",
+        "Barby K, Fichtner N. |On solving tasks.",
         "(See the box.) |In it, an array appears.",
         "Set it to 1 hr. |Slowly move it.",
         "Lines, points, etc. |Currently they are listed.",

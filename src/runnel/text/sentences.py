@@ -44,8 +44,10 @@ _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule u
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
-# At the start of a block: "1." and "Figure 2." are no sentences of their own.
-_LABEL = re.compile(rf"{_ITEM.pattern}|(?:\d{{1,3}}\.)+[ \t]+\S|(?:Figure|Table|Listing)[ \t]+[\d.]{{1,7}}[.:][ \t\n]+\S")
+# At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on below the line of a caption.
+_FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
+_LABEL = re.compile(rf"{_ITEM.pattern}|(?:\d{{1,3}}\.)+[ \t]+\S|{_FIGURE}")
+_CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 _NEAR = 40  # characters before a place
 # No end though sentencex says so, if both match: before the place, and after it.
@@ -62,6 +64,7 @@ _OPENERS = "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However
 _END = (
     (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
     (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),  # (A sentence.)
+    (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),  # Barby K, Fichtner N. Title
     (r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z", rf"(?:{_OPENERS})[\s,]"),
 )
 _PERHAPS = re.compile(r"[.!?][\"'\u2019\u201d]*[)\]]?\s+(?=[\"'(\[\u2018\u201c]*[A-Z])")
@@ -95,9 +98,7 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
         raise InputError(f"max_chars is {max_chars}; expected at least 1")
     if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
         raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
-    starts: list[int] = []
-    for start, end in _blocks(text):
-        starts.extend(_starts_in_block(text, start, end, language, max_chars))
+    starts = [at for start, end in _blocks(text) for at in _starts_in_block(text, start, end, language, max_chars)]
     return tile(starts, len(text))
 
 
@@ -198,13 +199,15 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
         yield start
         return
+    if caption := _CAPTION.match(text, start, end):
+        yield start
+        start = caption.end()
     label = _LABEL.match(text, start, end)
-    marker_end = label.end() if label else 0
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
         if sum(map(window.count, _QUOTES)) > len(window) // 8:  # not prose; sentencex is super-linear on quotation marks
             window = window[:_QUOTED_WINDOW]
-        offsets = [offset for offset in _sentence_starts(window, language) if not 0 < offset < marker_end - start]
+        offsets = [offset for offset in _sentence_starts(window, language) if not (label and 0 < offset < label.end() - start)]
         edges = [start + offset for offset in offsets]
         if start + len(window) == end:
             edges.append(end)
@@ -250,10 +253,8 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
         return end
     stop = _end_before(text, limit + 1)  # do not cut inside whitespace that extends past the limit
     for pattern, share in _CUTS:
-        best = None
-        for match in pattern.finditer(text, start + int(share * max_chars), stop):
-            best = match.end()
-        if best is not None and start < best <= limit:
+        best = max((match.end() for match in pattern.finditer(text, start + int(share * max_chars), stop)), default=start)
+        if start < best <= limit:
             return best
     following = _WORD_CHAR.search(text, limit, end)
     if following is None:
@@ -278,10 +279,9 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
         return []
     if end - start < 2 * max_words or len(text[start:end].split()) <= max_words:
         return [first.start()]
-    starts = []
-    for line in re.compile(r"[^\n]+").finditer(text, start, end):
-        starts.extend([word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())][::max_words])
-    return starts
+    lines = re.compile(r"[^\n]+").finditer(text, start, end)
+    words = ([word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())] for line in lines)
+    return [start for line in words for start in line[::max_words]]
 
 
 # ---- units and their tokens ------------------------------------------------------------------------------------------
