@@ -344,18 +344,25 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
         "machine": in_words(machine()),
         "seconds": sum(one["seconds"] for one in made),
         "cpu_seconds": sum(one["cpu_seconds"] for one in made),
-        "questions": [_asked(path) for path in sorted(work.folder.glob("questions/*/questions.json"))],
+        "questions": _asked(work.folder),
         "parts": parts,
     }
 
 
-def _asked(path: Path) -> dict[str, Any]:
-    """Return the own rankings of a result of `runnel evaluate --questions questions.jsonl`; its folder has the system's name."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    own = [one for one in found["rankings"] if one["system"] == found["rankings"][0]["system"]]
-    numbers = {name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")}
-    metrics = [{name: [round(x, 6) for x in values] for name, values in one["metrics"].items()} for one in own]
-    return {"title": path.parent.name, **numbers, "rankings": metrics}
+def _asked(folder: Path) -> list[dict[str, Any]]:
+    """Return what `runnel evaluate --questions questions.jsonl --out WORK/questions/NAME` measured: BM25, then each system."""
+    systems: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("questions/*/questions.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        numbers = {name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")}
+        for title, own in (("BM25", False), (path.parent.name, True)):
+            rankings = [
+                {name: [round(value, 6) for value in values] for name, values in one["metrics"].items()}
+                for one in found["rankings"]
+                if (one["system"] != "BM25") == own
+            ]
+            systems.setdefault(title, {"title": title, **numbers, "rankings": rankings})
+    return list(systems.values())
 
 
 def _values(work: Work, system: System, one: Set, metric: str) -> list[float]:

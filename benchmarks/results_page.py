@@ -50,11 +50,10 @@ def _questions(asked: Sequence[Values]) -> str:
 ## Questions about manuals
 
 {one["queries"]:,} questions that {one["documents"]:,} manuals and FAQs of Debian packages answer, and
-{one["unanswerable"]:,} that they do not, in the words of readers who do not know the text. Nothing was trained on them.
-Columns: the share of questions whose best answering sentence is the first, or among the first 5 or 10; the mean of 1 / rank; and
-the area, the chance that the best score for a question with an answer is above that for one without.
-{one["sentences"]:,} sentences, 90 % intervals. MiniLM reads each sentence by itself.
-[How to repeat it](evaluation.md#a-folder-of-documents): with `--out WORK/questions/NAME`.
+{one["unanswerable"]:,} that they do not, in the words of readers who do not know the text. `pocket` was not trained on them.
+Columns: how often the best answering sentence is the first, or among the first 5 or 10; the mean of 1 / rank; and the area: how
+often the best score is higher with an answer than without. {one["sentences"]:,} sentences, 90 % intervals. MiniLM reads each
+sentence by itself. [How to repeat it](evaluation.md#a-folder-of-documents), with `--out WORK/questions/NAME`.
 
 {table(["ranked by", *asked[0]["rankings"][0]], rows)}"""
 
@@ -78,7 +77,7 @@ of which {cpu} minutes of processor time. At most {result["most"]} queries of a 
 "Sentences" at most four about one document. The page was written on: {result["machine"]}.
 
 In brackets: the 90 % bootstrap interval of the paired difference to BM25. Means count each set alike, and queries are
-resampled within their set. A difference whose interval contains 0 may be chance; with this many cells, some others are too.
+resampled within their set. A difference whose interval contains 0 may be chance.
 
 `pocket` was trained on the questions of fifteen evidence sets ([pocket.md](pocket.md)). Of these sets only questions about
 held-back documents count here, one document in ten. The column "trained on" says what training saw of a set. What MiniLM's
