@@ -138,6 +138,9 @@ def test_abbreviations_numbers_and_what_has_no_letter_end_no_sentence(whole):
     [
         "Figure 9. After Style\n|The green bubbles show it. |More.",
         "Barby K, Fichtner N. |On solving tasks.",
+        "(b) For which is it the same? |Sometimes one. |For others (see it).",
+        "User Interface:\n|It has a window.",
+        "     1.29.1. dbverify\n     |1.29.2. btedit",
         "(See the box.) |In it, an array appears.",
         "Set it to 1 hr. |Slowly move it.",
         "Lines, points, etc. |Currently they are listed.",

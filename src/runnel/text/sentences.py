@@ -38,15 +38,16 @@ _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
-_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
-_COUNTED = re.compile(r"[ \t]*\(?(\d{1,3})[.)][ \t]")
+_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
+_MARKER = re.compile(r"\(\w{1,4}\)")
+_COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
 _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule under the table's head belongs to the head
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
-_TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
+_TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")  # what might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
 # At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on below the line of a caption.
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
-_LABEL = re.compile(rf"{_ITEM.pattern}|(?:\d{{1,3}}\.)+[ \t]+\S|{_FIGURE}")
+_LABEL = re.compile(rf"{_ITEM.pattern}|{_FIGURE}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 _NEAR = 40  # characters before a place
@@ -64,10 +65,11 @@ _OPENERS = "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However
 _END = (
     (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
     (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),  # (A sentence.)
+    (r":[ \t]*\n\s*\Z", r"[A-Z][\w']*,? [\w-]+"),  # Acknowledgment: / Some of it
     (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),  # Barby K, Fichtner N. Title
     (r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z", rf"(?:{_OPENERS})[\s,]"),
 )
-_PERHAPS = re.compile(r"[.!?][\"'\u2019\u201d]*[)\]]?\s+(?=[\"'(\[\u2018\u201c]*[A-Z])")
+_PERHAPS = re.compile(r"(?:[.!?][\"'\u2019\u201d]*[)\]]?\s+|:[ \t]*\n\s*)(?=[\"'(\[\u2018\u201c]*[A-Z])")
 _BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
 _CUTS = (
@@ -156,18 +158,11 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
                 continue
             start, end, previous, alone = at, last, at, True
             continue
-        if (
-            start is not None
-            and not alone
-            and any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW))
-            and not _wraps(text, start, end, line)
-        ):
+        begins = any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW))
+        if start is not None and not alone and begins and not _wraps(text, start, end, line):
             yield start, end
             start = None
-        if start is None:
-            start, alone = at, False
-        elif alone and previous != start:  # the title under a line of === has no line below
-            alone = False
+        start, alone = (at, False) if start is None else (start, alone and previous == start)  # a title under === ends it
         if _HEADING.match(line):
             yield start, last
             start, previous = None, None
@@ -223,8 +218,9 @@ def _sentence_starts(window: str, language: str) -> list[int]:
     import sentencex  # imported here to keep importing runnel fast
 
     starts = {0}
-    for boundary in sentencex.get_sentence_boundaries(language, window):
-        match = _WORD_CHAR.search(window, boundary["start_index"])
+    first = marker.end() if (marker := _MARKER.match(window)) else 0  # "(b)": sentencex would take all for a parenthesis
+    for boundary in list(sentencex.get_sentence_boundaries(language, window[first:]))[1:]:
+        match = _WORD_CHAR.search(window, first + boundary["start_index"])
         if match and not (_BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())):
             starts.add(match.start())
     return sorted(starts.union(at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())))
