@@ -9,7 +9,8 @@ import pytest
 
 from runnel.errors import InputError, MissingDependency
 from runnel.records import Document
-from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by, top
+from runnel.search.matrix import top
+from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
 from runnel.training.mining import LIKELY, NEGATIVE, POSITIVE, Judge, Mining, mine, word_triples

@@ -1,7 +1,4 @@
-"""Answer a question from excerpts of documents, with citations that are checked.
-
-Each excerpt is between two lines with a mark that is drawn at random for each prompt, so that no document can begin or end an
-excerpt (docs/answers.md).
+"""Answer a question from excerpts of documents, with citations that are checked (docs/answers.md).
 
 Source: paper E, section 3 and appendix D.
 Differs: excerpts are numbered and come from several documents, and the model may say that they have no answer.

@@ -1,10 +1,7 @@
-"""The text of an answer as it arrives: citations of excerpts that do not exist are removed, sentences without a citation marked.
+"""The text of an answer as it arrives, with its citations checked and sentences without one marked (docs/answers.md).
 
-A citation supports the sentence that it is in or follows. If that sentence has one already, a citation after its end begins the
-next sentence. A sentence ends where `split_sentences` ends it and at every line break, but not inside a quotation. Headings
-(`# ...`), fenced code and lines that end with a colon are no sentences, nor is a line without a letter or a digit.
-
-Time is linear in the length of the text, and the parts in which it arrives make no difference.
+A sentence ends where `split_sentences` ends it and at every line break, but not inside a quotation. Time is linear in the length
+of the text, and the parts in which it arrives make no difference.
 """
 
 from __future__ import annotations

@@ -74,9 +74,6 @@ class Endpoint:
         timeout_s: the longest wait for a reply, or between two parts of a streamed one.
         retries: how often to repeat a request.
 
-    Attributes:
-        client: of the package openai.
-
     Raises:
         InputError: the URL is none, or there is neither a URL nor a key.
         MissingDependency: the package openai is missing.

@@ -52,10 +52,6 @@ class Replies:
         path: the store, an SQLite file; created, as a file that others cannot read, if it does not exist.
         temperature: of all requests.
 
-    Attributes:
-        used: by the replies of this run, including stored ones, each once.
-        used_by: the same for each `version` of `ask`.
-
     Raises:
         StoreBusy: another process uses the store.
         StoreError: the file is damaged, or not a store of replies.
@@ -63,8 +59,8 @@ class Replies:
 
     def __init__(self, endpoint: LanguageModelClient, path: Path, *, temperature: float = 0.0) -> None:
         self.endpoint, self.temperature = endpoint, temperature
-        self.used = Usage()
-        self.used_by: dict[str, Usage] = {}
+        self.used = Usage()  # by the replies of this run, including stored ones, each once
+        self.used_by: dict[str, Usage] = {}  # the same for each `version` of `ask`
         self._path, self._lock = path, WriterLock(path.with_name(path.name + ".lock"), path)
         self._changed = Condition()  # guards everything below
         self._asking: set[bytes] = set()
@@ -92,14 +88,7 @@ class Replies:
     ) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
-        Args:
-            max_tokens: the most tokens of the reply.
-            version: of the prompt's wording and of how its reply is read; part of what makes requests the same.
-            endpoint: another language model, for this request; default: the store's own.
-
-        Raises:
-            EndpointError: the endpoint does not answer this request.
-            Stopped: the last requests all failed; this one was not sent.
+        `version` is of the prompt's wording and of how its reply is read; it is part of what makes requests the same.
         """
         endpoint = endpoint or self.endpoint
         key = _digest(endpoint.model, messages, max_tokens, self.temperature, version)

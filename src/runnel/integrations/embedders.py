@@ -24,10 +24,7 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 class ApiEmbedder:
-    """A model behind POST URL/embeddings, which takes "model" and "input" and returns "data": [{"index", "embedding"}].
-
-    Failed requests are repeated up to five times, after 1 to 16 seconds, if the server is busy or not reached.
-    """
+    """A model behind POST URL/embeddings, which takes "model" and "input" and returns "data": [{"index", "embedding"}]."""
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
         self.name, self.prompts = name, dict(prompts or {})

@@ -111,10 +111,7 @@ class MtebEncoder(AbsEncoder):
 
 
 class MtebReranker:
-    """A reranker as mteb's cross-encoder: for reranking tasks, and for retrieval tasks that were given candidates.
-
-    Arguments as of `MtebEncoder`.
-    """
+    """A reranker as mteb's cross-encoder: to rerank, or to retrieve from given candidates. Arguments as of `MtebEncoder`."""
 
     def __init__(
         self,

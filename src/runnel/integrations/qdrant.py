@@ -34,7 +34,7 @@ from runnel.integrations.qdrant_points import (
     word_id,
 )
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage, grouped
 from runnel.text.words import words_of
 
 with needing("this index needs qdrant-client", "qdrant"):
@@ -104,7 +104,7 @@ class QdrantStore:
             vectors_config={"meaning": models.VectorParams(size=self.settings.dimension, distance=models.Distance.DOT)},
             sparse_vectors_config={"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
         )
-        if not _is_local(self.uri):
+        if not self.uri.startswith("qdrant+file:"):
             kinds = {"str": "keyword", "int": "integer", "float": "float", "bool": "bool"}
             fields = {f"fields.{name}": kinds[kind] for name, kind in self.settings.fields.items()}
             for path, kind in ({"document": "keyword", "kind": "keyword"} | fields).items():
@@ -218,11 +218,9 @@ class QdrantStore:
         return found[0].payload if found else None
 
     def _retrieve(self, ids: Sequence[str], columns: list[str], *, vectors: bool = False) -> list[Any]:
-        found = []
-        for start in range(0, len(ids), _BATCH_POINTS):
-            some = list(ids[start : start + _BATCH_POINTS])
-            chosen = ["meaning"] if vectors else False
-            found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
+        found, chosen = [], ["meaning"] if vectors else False
+        for some in _groups(ids):
+            found += self._client.retrieve(self._name, list(some), with_payload=columns, with_vectors=chosen)
         return found
 
     # ---- writing -----------------------------------------------------------------------------------------------------
@@ -252,15 +250,8 @@ class QdrantStore:
         """Do nothing: Qdrant optimizes by itself."""
 
     def _upsert(self, points: Iterable[Any]) -> None:
-        batch: list[Any] = []
-        size = 0
-        for point in points:
-            batch.append(point)
-            size += len(json.dumps(point.payload)) + 25 * self.settings.dimension
-            if size > _BATCH_BYTES or len(batch) == _BATCH_POINTS:
-                self._client.upsert(self._name, batch)
-                batch, size = [], 0
-        if batch:
+        vector = 25 * self.settings.dimension  # bytes
+        for batch in grouped(points, lambda point: len(json.dumps(point.payload)) + vector, _BATCH_BYTES, _BATCH_POINTS):
             self._client.upsert(self._name, batch)
 
     def _write_hashes(self, documents: Sequence[DocumentRow]) -> None:
@@ -277,10 +268,6 @@ class QdrantStore:
 
 
 # ---- connection ------------------------------------------------------------------------------------------------------
-
-
-def _is_local(uri: str) -> bool:
-    return uri.startswith("qdrant+file:")
 
 
 def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:

@@ -28,7 +28,7 @@ from runnel.models.embedder import Embedder
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
 from runnel.search.index import Changes, Index
-from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, grouped
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
@@ -117,22 +117,23 @@ def index_files(
     stored = by_file(known)
     encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
-    groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in _groups(files)]
+    together = grouped(files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES)
+    groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in together]
     reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
         pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
-        for together in _together(_encoded(ray, groups, reading, pool), progress):
-            documents = [row for made in together for row in made.new.documents]
+        for batches_made in _together(_encoded(ray, groups, reading, pool), progress):
+            documents = [row for made in batches_made for row in made.new.documents]
             for row in documents:
                 (changes.updated if row.id in known else changes.added).append(row.id)
-            for made in together:
+            for made in batches_made:
                 changes.tokens += made.new.tokens
                 changes.tokens_read += made.new.tokens_read
                 changes.failed |= made.scan.failed | made.new.failed
                 for kind in ("unchanged", "gone", "other_kinds"):
                     getattr(scan, kind).extend(getattr(made.scan, kind))
             if documents:
-                commit = store.commit(documents, [row for made in together for row in made.new.passages], [])
+                commit = store.commit(documents, [row for made in batches_made for row in made.new.passages], [])
                 if on_commit is not None:
                     on_commit(commit)
     for name, reason in changes.failed.items():
@@ -143,20 +144,6 @@ def index_files(
     if prune and scan.gone:
         changes.deleted = index.delete(scan.gone).deleted
     return changes
-
-
-def _groups(files: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yield files in the groups that one task reads."""
-    group: list[Path] = []
-    size = 0
-    for file in files:
-        size += file.stat().st_size if file.is_file() else 0
-        group.append(file)
-        if size >= _GROUP_BYTES or len(group) >= _GROUP_FILES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _together(batches: Iterable[tuple[_Batch, int]], progress: Callable[[int], None] | None) -> Iterator[list[_Batch]]:

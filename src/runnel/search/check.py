@@ -26,10 +26,7 @@ class Damage:
 
 
 def check(store: Store) -> list[Damage]:
-    """Read everything that an index stores; return all damage, one entry per document.
-
-    A change of a passage's vector that leaves its length within 0.1 % of 1 is not detected.
-    """
+    """Read everything that an index stores; return all damage, one entry per document."""
     try:
         store.refresh()
         commit, known = store.last_commit(), store.content_hashes()

@@ -29,6 +29,7 @@ from runnel.search.records import (
     PassageRow,
     check_storable,
     content_hash,
+    grouped,
 )
 
 log = logging.getLogger("runnel")
@@ -91,10 +92,7 @@ class DocumentEncoder:
         failed: dict[str, str],
         unchanged: list[str],
     ) -> Iterator[DocumentRow]:
-        """Yield rows of documents that are not `known` with the same content; the ids of the others get into `unchanged`.
-
-        Documents that cannot be stored are logged and recorded in `failed`, by id.
-        """
+        """Yield rows of documents that are new or changed; ids of the others go to `unchanged` or, logged, to `failed`."""
         seen: set[str] = set()
         for document in documents:
             if not isinstance(document, Document | DocumentRow):
@@ -160,16 +158,7 @@ class DocumentEncoder:
 
 def batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:
     """Yield rows in the groups that are read and committed together, of at most `most` documents."""
-    batch: list[DocumentRow] = []
-    chars = 0
-    for row in rows:
-        batch.append(row)
-        chars += len(row.text)
-        if chars >= _BATCH_CHARS or len(batch) >= most:
-            yield batch
-            batch, chars = [], 0
-    if batch:
-        yield batch
+    return grouped(rows, lambda row: len(row.text), _BATCH_CHARS, most)
 
 
 def new_settings(

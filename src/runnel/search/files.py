@@ -90,8 +90,8 @@ def read_found(
 ) -> Iterator[DocumentRow]:
     """Yield documents of those files that are new or changed; fill `scan` with the other results meanwhile.
 
-    A file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. A file with the
-    content of one that failed before counts as unchanged; one of another kind fails if it is `named`.
+    What cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. A file with the content of one
+    that failed before counts as unchanged; one of another kind fails if it is `named`.
     """
     hashes = FileHashes() if hashes is None else hashes
     with DocumentReader(limits, ocr=ocr) as reader:

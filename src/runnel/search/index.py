@@ -44,7 +44,6 @@ class Changes:
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
     def __bool__(self) -> bool:
-        """Return whether the index has changed."""
         return bool(self.added or self.updated or self.deleted)
 
 
@@ -317,9 +316,5 @@ class Index:
         return self._pipeline.score(query, documents[id], progress)
 
     def refresh(self) -> bool:
-        """Move to the newest commit; return whether there was a newer one.
-
-        Searches see the commit that was the last when the index was opened, written or refreshed. After a writer has removed its
-        files (`optimize`, after 20 newer commits), the next search moves to the newest commit.
-        """
+        """Move to the newest commit; return whether there was a newer one. Searches see the last one of that moment."""
         return self.store.refresh()

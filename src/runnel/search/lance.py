@@ -63,7 +63,6 @@ class LanceStore:
 
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
-        """Create an empty index."""
         with plain_errors(uri):
             database = connect(uri, create=True)
             there = _whole_tables(database)
@@ -88,7 +87,6 @@ class LanceStore:
 
     @classmethod
     def open(cls, uri: str) -> LanceStore:
-        """Open an existing index."""
         with plain_errors(uri):
             database = connect(uri, create=False)
             tables = _whole_tables(database)

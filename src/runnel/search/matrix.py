@@ -34,24 +34,27 @@ class PassageMatrix:
         self._ids, self._numbers, self._vectors = ids, numbers, vectors
 
     def nearest(self, vector: np.ndarray, count: int, among: Container[str] | None = None) -> list[ScoredPassage]:
-        """Return the `count` passages with the highest inner product, best first, ties in stored order.
-
-        `among`: the documents to search; None: all.
-        """
+        """Return the `count` passages with the highest inner product, best first, ties in stored order; None: of all."""
         rows, vectors = np.arange(len(self._owner)), self._vectors
         if among is not None:
             fits = np.array([name in among for name in self._ids], dtype=bool)
             rows = np.flatnonzero(fits[self._owner])
             vectors = vectors[rows]
         scores = vectors @ vector
-        count = min(count, len(scores))
-        if count == 0:
-            return []
-        bound = np.partition(scores, len(scores) - count)[len(scores) - count]
-        chosen = np.flatnonzero(scores >= bound)
-        order = chosen[np.argsort(-scores[chosen], kind="stable")][:count]
+        order = top(scores, count)
         found = zip(self._owner[rows[order]], self._numbers[rows[order]], scores[order], strict=True)
         return [ScoredPassage(self._ids[owner], int(number), float(score)) for owner, number, score in found]
+
+
+def top(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the positions of the `count` highest scores of (n,), highest first; ties go to the earlier position."""
+    if count < len(scores):
+        bar = np.partition(scores, len(scores) - count)[len(scores) - count]
+        above, level = np.flatnonzero(scores > bar), np.flatnonzero(scores == bar)
+        places = np.concatenate([above, level[: count - len(above)]])
+    else:
+        places = np.arange(len(scores))
+    return places[np.lexsort((places, -scores[places]))]
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:

@@ -1,6 +1,4 @@
-"""Search in stages: dense and lexical ranking of documents, merged by rank; reranking of the best; then the answering
-sentences of the very best (docs/search.md).
-"""
+"""Search in stages (docs/search.md): rankings of documents by vectors and words, merged; reranking; answering sentences."""
 
 from __future__ import annotations
 
@@ -108,7 +106,6 @@ class Pipeline:
         return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
-        """Score all sentences of a document."""
         if self._retriever is None:
             raise InputError("this index's model has no sentence head; use another model to score sentences")
         return next(self._retriever.scan(query, self._contents([document]), progress=progress))

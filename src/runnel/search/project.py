@@ -53,7 +53,6 @@ class Project:
 
     @property
     def place(self) -> Path:
-        """The folder of the index."""
         return self.folder / NAME / _INDEX
 
     @classmethod

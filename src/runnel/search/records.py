@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from runnel.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
 
+_T = TypeVar("_T")
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 FORMAT = 2  # of an index
@@ -26,6 +27,20 @@ def check_storable(text: str, what: str) -> None:
     except UnicodeEncodeError as error:
         found = f"{text[error.start]!r} at character {error.start}"
         raise InputError(f"{what} contains half of a surrogate pair ({found}), which UTF-8 cannot store; replace it") from None
+
+
+def grouped(items: Iterable[_T], size: Callable[[_T], int], most_size: int, most: int) -> Iterator[list[_T]]:
+    """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to `most_size`."""
+    group: list[_T] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= most_size or len(group) >= most:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Verify a quote in documents: is it there word for word, where, and if not, which words differ?
-
-`Verified.as_json` is the one form of the result for programs.
-"""
+"""Verify a quote in documents: is it there word for word, where, and if not, which words differ?"""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ class Quoted:
     sha256: str  # of the document's text, so that the place can be checked again
 
     def as_json(self) -> dict[str, object]:
-        """Return all fields in one object."""
         own = {"match": self.found.match, "case_differs": self.found.case_differs, "text": self.text, "sha256": self.sha256}
         return self.place.as_json() | own | {"changes": [asdict(change) for change in self.found.changes]}
 
@@ -45,7 +41,6 @@ class Verified:
         return self.match in ("exact", "normalized")
 
     def as_json(self) -> dict[str, object]:
-        """Return the result, ready for JSON."""
         verdict = {"match": self.match, "word_for_word": self.word_for_word, "similarity": self.similarity}
         if self.match is None:
             verdict = dict.fromkeys(verdict)

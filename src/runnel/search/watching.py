@@ -1,8 +1,4 @@
-"""Call a function whenever files have changed, by looking at their sizes and times.
-
-Looking again and again needs no library, and works on network drives and in containers, where the operating system reports no
-changes.
-"""
+"""Call a function whenever files have changed: their sizes and times tell it on network drives and in containers, too."""
 
 from __future__ import annotations
 

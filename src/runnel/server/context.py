@@ -53,10 +53,7 @@ class Context:
     async def run(
         self, request: Request, texts: Sequence[str], call: Callable[[Progress], T], count: Callable[[], int] | None = None
     ) -> Done[T]:
-        """Run a model call through the queue.
-
-        `call` and `count`, which returns the tokens of the request (default: those of `texts`), run in threads.
-        """
+        """Run a model call through the queue; it, and `count` of its tokens (default: those of `texts`), run in threads."""
         loaded = self.loaded()
 
         def work(progress: Progress) -> T:

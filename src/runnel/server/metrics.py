@@ -40,5 +40,4 @@ class Metrics:
         self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
 
     def text(self) -> bytes:
-        """Return all metrics."""
         return generate_latest(self._registry)

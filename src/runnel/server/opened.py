@@ -52,7 +52,6 @@ class OpenedFiles:
             del self._files[next(iter(self._files))]
 
     def get(self, id: str) -> Opened | None:
-        """Return a file, if it is still there."""
         if id in self._files:
             self._files[id] = self._files.pop(id)
         return self._files.get(id)

@@ -98,11 +98,7 @@ def _pictures(
 
 
 def write_report(query: str, scope: str, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a report as HTML: `hits` as the page's search returns them, and the `documents` by their ids.
-
-    A content security policy allows only the report's own script and style, by their hashes. All texts of documents are in a
-    block of JSON, which browsers do not run.
-    """
+    """Return a report as HTML: `hits` as the page's search returns them, `documents` by id, in JSON that browsers do not run."""
     static = files("runnel.server") / "static"
     script = "".join(_inlined((static / f"{name}.js").read_text(encoding="utf-8")) for name in _MODULES)
     style = (static / "page.css").read_text(encoding="utf-8")

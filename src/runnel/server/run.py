@@ -40,7 +40,6 @@ class Server(uvicorn.Server):
         self.should_exit, self._stop = self._stop, True
 
     async def on_tick(self, counter: int) -> bool:
-        """Run ten times per second."""
         if self._context.loading.done() and not self._announced:
             if self._context.loading.exception() is not None:
                 return True
@@ -72,10 +71,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT, and return when running requests are finished; a second signal stops at once.
-
-    Raises what loading the models has raised.
-    """
+    """Serve until SIGTERM or SIGINT and the end of running requests, or a second signal; raises what loading has raised."""
     context: Context = app.state.context
     Server(app, context, on_ready).run(sockets)
     if context.loading.done():

@@ -45,10 +45,8 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
 
 
 def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
-    """Return the best sentences of a document, best first, and the relevance of all parts of its text.
-
-    At most 20 sentences and at most a quarter of all are marked, and their repetitions (`also`: [start, end) of each). Levels,
-    1 to 4, and heat, 0 to 1 for each of 400 equal parts of the text, are relative to this document and query.
+    """Return the best sentences of a document, best first, with the places of their repetitions (`also`), and the relevance of
+    all parts of its text (`heat`). Levels and heat are relative to this document and query.
     """
     groups = group_repeats(scored.ranked(), max(1, min(_MARKED, len(scored) // _SHARE)))
     lowest = groups[-1][0].score if groups else 0.0

@@ -1,8 +1,7 @@
-"""The work of the server: every request that runs a model is counted, admitted, queued and run here.
+"""The work of the server: every request that runs a model is counted, admitted, queued and run here, in a lane of threads.
 
-Two lanes of threads call the models, for short and for long requests, so that a question never waits for a thread behind long
-documents; a third lane parses files. In each lane half of the free threads go to the oldest request, half to the shortest. A
-request ends early by its `progress` callback, which models call after each step, or by the end of the process that parses a file.
+Short and long requests have threads of their own, so that a question never waits behind long documents. In each lane half of the
+free threads go to the oldest request, half to the shortest. A request ends early by its `progress` callback.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ class _Lane:
 
     @property
     def running(self) -> int:
-        """Return the number of threads that are not free."""
         return self._threads - self._free
 
     async def enter(self, job: Progress) -> None:
@@ -136,10 +134,7 @@ class Work:
         return len(self._jobs) - self.running - self._parsing.running
 
     async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
-        """Run a model call in a thread; the lane depends on the number of characters.
-
-        `call` passes its argument to the models as `progress`; `count` returns the tokens of the request, also in a thread.
-        """
+        """Run `call` in a thread, with its `progress`, after `count` of its tokens; the number of characters chooses the lane."""
         job = Progress(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
         return Done(result, job.tokens)

@@ -56,10 +56,7 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
 
 
 def merge(model: Model) -> None:
-    """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32.
-
-    The outputs stay the same except for rounding to the weights' dtype.
-    """
+    """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32."""
     backbone = model.backbone
     if not backbone.adapted:
         raise InputError(f"{model.source} has no adapters to merge")
@@ -92,10 +89,7 @@ def save_adapter(model: Model, folder: str | Path) -> None:
 
 
 def load_adapter(model: Model, folder: str | Path) -> None:
-    """Load adapters, and the heads trained with them, from a folder that `save_adapter` wrote.
-
-    Adapters are added to a model without them; existing adapters with the same settings get the loaded weights.
-    """
+    """Load adapters and heads that `save_adapter` wrote; existing adapters must have the same settings."""
     path = Path(folder) / FILE
     try:
         with safe_open(path, framework="pt") as file:

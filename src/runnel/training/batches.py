@@ -16,13 +16,10 @@ _FINE = 8  # up to 8 rows per batch each count has its own group; larger counts 
 
 
 class TokenBatches(Sampler[list[int]]):
-    """Lists of row numbers, as a `DataLoader`'s `batch_sampler`.
+    """Lists of row numbers, as a `DataLoader`'s `batch_sampler`: in an epoch each row is in exactly one batch of one process.
 
-    In an epoch each row is in exactly one batch of one process. No batch has more than `max_tokens` tokens, except a single
-    row that is longer, which is a batch of its own. All processes get the same number of batches, and the batches of one step
-    have rows of about the same length; if there are too few rows for that, some batches are empty.
-
-    The batches of an epoch depend only on the arguments and the epoch.
+    No batch has more than `max_tokens` tokens, except a single row that is longer. All processes get the same number of batches,
+    and the batches of one step have rows of about the same length; if there are too few rows for that, some batches are empty.
     """
 
     def __init__(

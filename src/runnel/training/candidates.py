@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.search.matrix import top
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
@@ -40,8 +41,7 @@ def bm25_ranker(
 ) -> Ranker:
     """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
 
-    Documents that share no word with the query are not returned. Ties go to the earlier row. A document of 50 words takes
-    about 2.4 kB of memory.
+    Documents that share no word with the query are not returned. Ties go to the earlier row.
     """
     if not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
@@ -123,14 +123,3 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
         return ranked
 
     return search
-
-
-def top(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the positions of the `count` highest scores of (N,), highest first; ties go to the earlier position."""
-    if count < len(scores):
-        bar = np.partition(scores, len(scores) - count)[len(scores) - count]
-        above, level = np.flatnonzero(scores > bar), np.flatnonzero(scores == bar)
-        places = np.concatenate([above, level[: count - len(above)]])
-    else:
-        places = np.arange(len(scores))
-    return places[np.lexsort((places, -scores[places]))]

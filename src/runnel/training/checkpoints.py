@@ -13,10 +13,7 @@ STATE = "trainer_state.json"
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
-    """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a warning.
-
-    A restarted run overwrites an incomplete checkpoint when it reaches the same step.
-    """
+    """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a warning."""
     return next((path for _, path in whole_checkpoints(folder)), None)
 
 

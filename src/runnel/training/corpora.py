@@ -46,10 +46,7 @@ def read_queries(path: str | Path) -> dict[str, str]:
 
 
 class Texts:
-    """Documents by id or by row, on disk: 8.8 million passages take a few megabytes of memory.
-
-    They are copied into a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object.
-    """
+    """Documents by id or by row, in a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
         self._base = sqlite3.connect("", check_same_thread=False)  # no name: a temporary file

@@ -67,10 +67,7 @@ class Decontaminator:
                 self.add(str(path), _examples(Path(path), reader, dropped), dropped)
 
     def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
-        """Exclude overlaps with another test set: queries with the documents that answer them; "" for a document without a query.
-
-        `name` and `dropped`, what the reader of the examples left out, are for messages.
-        """
+        """Exclude overlaps with another test set: its queries ("" for none), each with the documents that answer it."""
         found = guarding = 0
         for query, documents in examples:
             found += 1
@@ -155,7 +152,8 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
     if ("document" if names & _QUERIES else "text") in names:
         yield from (_query_and_documents(row, where) for where, row in read_named(path))
     else:
-        for split in _splits(path):
+        splits = qrels_of(path) if path.is_dir() else [path]
+        for split in [one for one in splits if not one.name.startswith("train")] or splits:
             yield from ((triple.query, list(triple.positives)) for triple in read_triples(split, dropped=dropped))
 
 
@@ -175,11 +173,3 @@ def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str
     if not isinstance(query, str) or not all(isinstance(text, str) for text in documents):
         raise InputError(f'{where}: expected texts as "question" (or "query") and "document", or as "text"; got {keys(row)}')
     return query, documents
-
-
-def _splits(path: Path) -> list[Path]:
-    """Return all qrels of a BEIR folder except those for training."""
-    if not path.is_dir():
-        return [path]
-    splits = qrels_of(path)
-    return [p for p in splits if not p.name.startswith("train")] or splits

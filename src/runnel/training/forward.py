@@ -118,10 +118,7 @@ def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tens
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
-    """Return scores (S,) of the sentences of each item, as from `SentenceRetriever.score`.
-
-    A sentence without a token has the score -inf, without gradient.
-    """
+    """Return scores (S,) of each item's sentences, as from `SentenceRetriever.score`; without a token -inf, without gradient."""
     units = _Units.of(model, "sentences", items)
     scores = units.read(long)
     result = []

@@ -151,10 +151,7 @@ class GeneratorModule(ModelModule):
 
 
 def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D); `table` is (V, D).
-
-    Only a few tokens have logits at a time; the backward pass computes them again.
-    """
+    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D); `table` is (V, D)."""
 
     def losses(hidden: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(head(hidden, table), targets, reduction="none")
@@ -166,8 +163,7 @@ def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -
 class GeneratorTrainer(PackedTrainer):
     """The Trainer for recurrent language models that reply: the loss of a step is the mean over the tokens of its replies."""
 
-    def module(self, model: Model, long: Long) -> GeneratorModule:
-        return GeneratorModule(model, long)
+    module = GeneratorModule
 
     def weight(self, item: Completion) -> int:
         """Return the number of tokens of the reply: each token weighs the same."""

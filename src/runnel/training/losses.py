@@ -27,10 +27,7 @@ def sentence_weights(labels: Tensor) -> Tensor:
 
 
 def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy over the sentences of one document, weighted by `sentence_weights`.
-
-    Its mean over documents is the training loss, which does not depend on how documents are batched. Scores are logits (S,).
-    """
+    """Return the binary cross-entropy over the sentences of one document, of logits (S,), weighted by `sentence_weights`."""
     weights = sentence_weights(labels)
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -68,9 +68,10 @@ class PackedTrainer(DocumentTrainer):
     """A Trainer of a whole model on items that are read in packed rows.
 
     Batching, devices and accumulation change only speed and memory, as long as the items of a step are the same. Checkpoints are
-    model folders with the Trainer's own files (for a model with adapters: the adapters and the heads). With `gradient_segments`
-    the backward pass runs while an item is read, in memory that does not grow with its length.
+    model folders with the Trainer's own files (for a model with adapters: the adapters and the heads).
     """
+
+    module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
 
     def __init__(
         self,
@@ -88,12 +89,8 @@ class PackedTrainer(DocumentTrainer):
             if model.backbone.adapted:
                 raise InputError("adapters are too small for FSDP to shard; turn `fsdp` off: every device then has all of them")
             _widen_scalars(model)
-        self.trained = self.module(model, self._long)
+        self.trained: ModelModule = self.module(model, self._long)
         super().__init__(self.trained, args, train, evaluation, **others)
-
-    @abstractmethod
-    def module(self, model: Model, long: Long) -> ModelModule:
-        """Return the module that is trained."""
 
     # ---- loss --------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """Recipes: the settings of a training run in a small TOML file, read strictly into `training.settings.Recipe`.
 
-In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the differences for a model of that size (--size). A
-key that is unknown or not used by the job, or a value of the wrong type, is an error; for an unknown key it names the nearest.
-The shipped recipes are in the folder `recipes`; each run folder holds its recipe as `recipe.toml`.
+In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the differences for a model of that size (--size).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ from which the question is decoded.
 Differs: where a unit ends among the tokens of a model is found as in retrieval (`text.sentences.read_spans`), not taken from
 "sentence_indices": the same place, unless one token has the end of a unit and the start of the next.
 
-The data is under CC-BY-NC: not for commercial use.
-
 Source: https://github.com/MambaRetriever/MambaRetriever (train_data_generation/prepare_train_data.py; README.md, "License").
 """
 

@@ -53,17 +53,12 @@ class SentenceModule(ModelModule):
 
 
 class SentenceTrainer(PackedTrainer):
-    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices.
+    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices."""
 
-    A checkpoint is read by `SentenceRetriever.load`. Evaluation measures the loss, and `recall_at_k`, the share of a document's
-    positive sentences among the k best.
-    """
+    module = SentenceModule
 
     def __init__(self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any) -> None:
         super().__init__(model, *data, top_k=top_k, **others)
-
-    def module(self, model: Model, long: Long) -> SentenceModule:
-        return SentenceModule(model, long)
 
     def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
         """Return the share of the positive sentences among the k best, ties in document order; None without positives."""

@@ -79,10 +79,7 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
 
 
 def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
-    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned.
-
-    Without negatives, the other documents of a batch are the wrong answers.
-    """
+    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned."""
     if table.negatives and not any(np.any(rows["negatives"][:]) for rows in sets.values()):
         raise InputError(f"no example has negatives, but data.negatives = {table.negatives}; {_NEGATIVES_FROM}, or set it to 0")
     for name, rows in sets.items():

@@ -78,10 +78,7 @@ def score_items(head: VectorScore, items: Sequence[VectorItem]) -> list[Tensor]:
 
 
 def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Sequence[int]) -> list[float] | None:
-    """Return the share of the evidence spans that one of the k best sentences overlaps, ties in document order.
-
-    None without evidence.
-    """
+    """Return the share of evidence spans that one of the k best sentences overlaps, ties in document order; None without any."""
     ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
     best = [ranked[:k] for k in top_k]
     found = [[bool(((b >= first) & (b < last)).any()) for first, last in evidence] for b in best]
@@ -89,16 +86,14 @@ def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Seq
 
 
 class VectorModule(nn.Module):
-    """The trained weights, and their average over the last steps, which evaluation uses and the run saves.
-
-    `chance` is the factor and the summand that make a score the logit of an answer.
-    """
+    """The trained weights, and their average over the last steps, which evaluation uses and the run saves."""
 
     def __init__(self, head: VectorScore) -> None:
         super().__init__()
         self.head, self.mean = head.requires_grad_(True), copy.deepcopy(head).requires_grad_(False)
         start = head.calibration.detach().clone()
         fresh = bool((start == torch.tensor([1.0, 0.0])).all())
+        # The factor and the summand that make a score the logit of an answer.
         self.chance = nn.Parameter(torch.tensor([1.0, -4.0]) if fresh else start)
 
     def forward(self, items: Sequence[VectorItem]) -> tuple[Tensor, list[Tensor]]:
@@ -142,10 +137,7 @@ class VectorTrainer(AveragedTrainer):
         return super().compute_loss(model, {**inputs, "items": items}, return_outputs, num_items_in_batch)
 
     def calibrate(self, aside: Documents | None) -> None:
-        """Calibrate the head on documents that were not trained on.
-
-        Without such documents it keeps the calibration that was learned with the weights.
-        """
+        """Calibrate the head on documents that were not trained on; without any it keeps what was learned with the weights."""
         assert isinstance(self.model, VectorModule)
         head = self.model.head
         with torch.no_grad():

@@ -264,10 +264,8 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
 
 
 def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator[Asked]:
-    numbered, titled = (
-        Counter(one.number.lower() for one in sections if one.number),
-        {one.title.lower(): one for one in sections if one.strategy == "heading"},
-    )
+    numbered = Counter(one.number.lower() for one in sections if one.number)
+    titled = {one.title.lower(): one for one in sections if one.strategy == "heading"}
     by_number = {one.number.lower(): one for one in sections if one.number and numbered[one.number.lower()] == 1}
     for number, source in enumerate(sentences.spans):
         found = _REFERENCE.search(sentences[number]) if sentences.is_prose(number) else None

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError
 from runnel.generation.synthesis.language import check_language, refusal
 from runnel.generation.synthesis.sources import Source, digest
 from runnel.generation.synthesis.strategies import BOILERPLATE
@@ -36,8 +35,6 @@ class StructureRows:
     rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
         if self.language is not None:
             check_language(self.language)
 
