@@ -209,7 +209,9 @@ class VectorScore(Head):
         query, vectors, features = wide(query), wide(vectors), wide(features)
         if not len(vectors):
             return query.new_zeros(0)
-        return self.combine(self.query(query), vectors, known(query, vectors, features))
+        blocks = zip(vectors.split(_BLOCK), known(query, vectors, features).split(_BLOCK), strict=True)
+        projected = self.query(query)
+        return torch.cat([self.combine(projected, *block) for block in blocks])
 
     def combine(self, query: Tensor, vectors: Tensor, known: Tensor) -> Tensor:
         """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K) -> (S,)"""
