@@ -34,10 +34,6 @@ class RunnelEmbeddings(Embeddings):
     Args:
         model: an embedder, or what `Embedder.load` takes.
         max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
-
-    Raises:
-        CheckpointError: the model is missing or cannot embed.
-        InputError (when embedding): a text is empty.
     """
 
     def __init__(self, model: Embedder | str | Path = "pocket", *, max_tokens: int | None = None) -> None:

@@ -62,10 +62,6 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         model_name: an embedder, or what `Embedder.load` takes.
         max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
-
-    Raises:
-        CheckpointError: the model is missing or cannot embed.
-        InputError (when embedding): a text is empty.
     """
 
     max_tokens: int | None = Field(default=None, ge=1, description="Cut longer texts; None: nothing is cut.")
@@ -164,9 +160,6 @@ class RunnelRetriever(BaseRetriever):
         where: a filter by metadata (`Index.search`).
         options: further arguments of `Index.search`.
         fields: of `BaseRetriever`.
-
-    Raises:
-        InputError: `similarity_top_k` is below 1; when retrieving, the query is empty.
     """
 
     def __init__(

@@ -57,9 +57,6 @@ def sentence_transformer(
         model: a model, or what `Embedder.load` takes; this is loaded in fp32, to be trained.
         long: settings for training on long inputs.
         max_seq_length: cut texts to this many tokens (default: no cut).
-
-    Raises:
-        CheckpointError: the model does not exist or cannot embed.
     """
     module = EmbedderModule(_model(model, "embed"), long=long, max_seq_length=max_seq_length)
     return SentenceTransformer(modules=[module], prompts=module.model.prompts, similarity_fn_name="cosine")
@@ -68,11 +65,7 @@ def sentence_transformer(
 def cross_encoder(
     model: Model | Reranker | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
 ) -> CrossEncoder:
-    """Return a `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Scores are logits, without a sigmoid.
-
-    Raises:
-        CheckpointError: the model does not exist or has no rerank head.
-    """
+    """Return a `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Scores are logits, without a sigmoid."""
     module = RerankerModule(_model(model, "rerank"), long=long, max_seq_length=max_seq_length)
     return CrossEncoder(modules=[module], activation_fn=nn.Identity())
 
