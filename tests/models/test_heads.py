@@ -53,6 +53,13 @@ def test_agrees_with_fp64():
         torch.testing.assert_close(narrow, head.double()(*drawn(30, dtype=torch.float64)), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("sentences", [1, 2, 3, 4])
+def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: int):
+    """Rounding would otherwise be all that its z-score shows."""
+    vectors, query = F.normalize(torch.randn(sentences, 384), dim=-1), F.normalize(torch.randn(384), dim=0)
+    assert known(query, vectors, torch.zeros(sentences, FEATURES))[:, 6].tolist() == [0] * sentences
+
+
 def test_the_calibration_is_a_factor_and_a_summand():
     head = stirred()
     with torch.no_grad():

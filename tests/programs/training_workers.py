@@ -53,13 +53,9 @@ def resumable(folder: Path, **changes: Any) -> SentenceTrainer:
     }
     settings |= {"lr_scheduler_kwargs": {"min_lr": 1e-3}, "warmup_steps": 2, "save_strategy": "steps", "save_steps": 3}
     settings |= {"save_total_limit": 1}
-    return SentenceTrainer(
-        model,
-        arguments(folder / "run", **(settings | changes)),
-        data,
-        max_tokens=150,
-        callbacks=[Losses(folder / "losses.jsonl")],
-    )
+    trainer = SentenceTrainer(model, arguments(folder / "run", **(settings | changes)), data, max_tokens=150)
+    trainer.add_callback(Losses(folder / "losses.jsonl"))
+    return trainer
 
 
 def go_on(folder: Path, **changes: Any) -> None:

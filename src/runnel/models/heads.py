@@ -283,15 +283,14 @@ def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
 
 def _cosines_around(query: Tensor, vectors: Tensor) -> Tensor:
     """Return the cosine of the query and the mean of the vectors around each vector, (S,): in blocks that fit into caches."""
-    cosines = []
+    padded, cosines = F.pad(vectors, (0, 0, _AROUND, _AROUND)), []
     for start in range(0, len(vectors), _BLOCK):
-        first = max(0, start - _AROUND)
-        block = vectors[first : start + _BLOCK + _AROUND]
-        total = block.clone()
-        for step in range(1, _AROUND + 1):
-            total[step:] += block[:-step]
-            total[:-step] += block[step:]
-        cosines.append((F.normalize(total, dim=-1) @ query)[start - first :][:_BLOCK])
+        block = padded[start : start + _BLOCK + 2 * _AROUND]
+        count = len(block) - 2 * _AROUND
+        total = block[:count].clone()
+        for step in range(1, 2 * _AROUND + 1):  # in one order: equal neighborhoods have equal cosines
+            total += block[step : step + count]
+        cosines.append((F.normalize(total, dim=-1) * query).sum(-1))
     return torch.cat(cosines)
 
 
