@@ -74,10 +74,10 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
 
 
-def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_layers: int = 0) -> Model:
+def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_layers: int = 0, judge_layers: int = 0) -> Model:
     """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest` as one, with all its heads."""
     sizes = {"num_heads": 2, "intermediate_size": 48, "max_positions": longest + 2, "passage_tokens": block}
-    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, sentence_layers=sentence_layers)
+    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, sentence_layers=sentence_layers, judge_layers=judge_layers)
     torch.manual_seed(2)
     model = tiny_model(folder, backbone=Encoder(config))
     features = model.heads["features"]

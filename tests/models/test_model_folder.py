@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.int8 import int8_problem
+from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
-from runnel.models.base import load_model
+from runnel.models.base import Model, load_model
+from runnel.models.describe import describe_model
+from runnel.models.heads import PlainMeanVector
 from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -101,3 +111,85 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
     (tmp_path / "model/config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
         load_model(tmp_path / "model")
+
+
+# ---- an encoder with other upper layers for sentences and for judging -----------------------------------------------------
+
+
+def judging_model(folder: Path) -> Model:
+    """Wide enough that its matrices are stored in 8 bits."""
+    config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, sentence_layers=1, judge_layers=2)
+    torch.manual_seed(3)
+    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector()})
+    return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
+
+
+def hidden(engine: Engine) -> Tensor:
+    found: list[Tensor] = []
+    ids = np.array([2, 5, 9, 40, 3, 7, 3])
+    engine.run([Request(ids, take=lambda _, part: found.append(part.clone()))])
+    return torch.cat(found)
+
+
+def engines(model: Model) -> list[Engine]:
+    return [model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True), model.judge_engine]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float32", "bfloat16", pytest.param("int8", marks=pytest.mark.skipif(NO_INT8 is not None, reason="no 8-bit products"))],
+)
+@pytest.mark.parametrize("weights", ["as_is", "int8"])
+def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str) -> None:
+    model = judging_model(tmp_path / "tokenizer")
+    model.save(tmp_path / "first", weights=weights)
+    stored = {
+        n.split(".")[1]: t.dtype for n, t in load_file(tmp_path / "first/model.safetensors").items() if n.endswith("0.qkv.weight")
+    }
+    assert set(stored) == {"layers", "sentence_layers", "judge_layers"} and len(set(stored.values())) == 1
+    first = load_model(tmp_path / "first", dtype, "cpu")
+    first.save(tmp_path / "second")
+    second = load_model(tmp_path / "second", dtype, "cpu")
+    assert first.fingerprint() == second.fingerprint()
+    before, kept, again = ([hidden(engine) for engine in engines(one)] for one in (model, first, second))
+    assert all(map(torch.equal, kept, again))
+    texts, sentences, _, judged = kept
+    assert judged.shape == texts.shape and not torch.allclose(judged, texts) and not torch.allclose(judged, sentences)
+    for one, other in zip(before, kept, strict=True):
+        assert torch.nn.functional.cosine_similarity(one, other).min() > 0.999
+        assert not (weights == "as_is" and dtype == "float32") or torch.equal(one, other)
+
+
+def test_changed_judge_layers_are_another_model_and_a_description_counts_them(tmp_path: Path) -> None:
+    model = judging_model(tmp_path / "tokenizer")
+    model.save(tmp_path / "model", weights="int8")
+    facts, again = describe_model(str(tmp_path / "model")), load_model(tmp_path / "model", "float32", "cpu")
+    assert facts["parameters"] == sum(p.numel() for p in again.backbone.parameters())
+    assert facts["config"]["judge_layers"] == 2 and facts["flops_per_token"] == model.backbone.flops_per_token
+    before, texts = again.fingerprint(), hidden(again.engine)
+    with torch.no_grad():
+        again.backbone.judge_layers[1].down.weight += 1
+    again.backbone.eval()
+    assert again.fingerprint() != before and torch.equal(hidden(again.engine), texts)
+
+
+def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
+    model = judging_model(tmp_path / "tokenizer")
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        pairs = list(zip(engines(model), engines(other), strict=True))
+        assert all(one is not two and torch.equal(hidden(one), hidden(two)) for one, two in pairs)
+
+
+def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
+    model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
+    assert model.judge_engine is model.engine is not model.sentence_engine(texts=False)
+    assert tiny_model(tmp_path / "other").judge_engine
+    model.save(tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    del config["runnel"]["backbone"]["config"]["judge_layers"]  # as folders were before
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path / "model", "float32", "cpu").fingerprint() == model.fingerprint()
+    config["runnel"]["backbone"]["config"]["judge_layers"] = 1
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"missing tensors? .*'judge_layers\.0\."):
+        load_model(tmp_path / "model", "float32", "cpu")

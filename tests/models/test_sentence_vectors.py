@@ -54,7 +54,7 @@ def expected_sums(model: Model, text: str) -> torch.Tensor:
 def _read(backbone: Backbone, ids: torch.Tensor) -> torch.Tensor:
     if not isinstance(backbone, Encoder) or not backbone.own_sentences:
         return backbone(ids)[0]
-    return backbone.step_sentences(ids, torch.tensor([0, len(ids)]))
+    return backbone.step_forms(ids, torch.tensor([0, len(ids)]), forms=("sentences",))
 
 
 @settings(max_examples=25, deadline=None)

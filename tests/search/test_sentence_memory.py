@@ -160,7 +160,7 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     Index.create(tmp_path / "made", embedder).close()
     vectors = embedder.encode(QUERY)
     with torch.no_grad():
-        for block in embedder.model.backbone.sentence_blocks:
+        for block in embedder.model.backbone.sentence_layers:
             for parameter in block.parameters():
                 parameter.add_(torch.randn(parameter.shape))
     embedder.model.save(tmp_path / "trained")

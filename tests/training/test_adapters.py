@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import tiny_encoder
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
 from torch import Tensor, nn
 
@@ -190,3 +191,10 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
     with pytest.raises(CheckpointError, match=FILE):
         load_adapter(training_model(tmp_path, "mamba2"), tmp_path)
+
+
+@pytest.mark.parametrize(("sentences", "judge"), [(0, 0), (1, 0), (0, 1), (1, 2)])
+def test_an_encoders_layers_for_texts_alone_get_adapters(tmp_path: Path, sentences: int, judge: int) -> None:
+    model = tiny_encoder(tmp_path, sentence_layers=sentences, judge_layers=judge)
+    add_lora(model, r=2, alpha=2)
+    assert {name.partition(".")[0] for name in lora(model.backbone)} == {"layers"}

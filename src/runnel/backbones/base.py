@@ -102,7 +102,7 @@ class Backbone(nn.Module, ABC):
     has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     block: int | None = 1  # tokens that are read together: 1 in a recurrence, a passage's in an encoder; None: the whole text
     max_tokens: int | None = None  # the longest block it can read; None: any
-    own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_sentences`
+    own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_forms`
     vocab_size: int
     hidden_size: int
     num_layers: int

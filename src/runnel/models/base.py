@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, digest_weights
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.encoder.model import Encoder, Form
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
 from runnel.engine import Engine
@@ -66,6 +66,7 @@ _HEADS: tuple[Any, ...] = (
 )
 HEADS = {re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower(): head for head in _HEADS}  # by kind: "end_vector" and so on
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
+_READ_TOGETHER: tuple[tuple[Form, ...], ...] = (("sentences",), ("texts", "sentences"), ("judge",))  # by one engine each
 kept: Kept | None = None  # models to share between commands, in a process that runs many
 
 
@@ -102,19 +103,25 @@ class Model:
         return word_table(self.tokenizer.vocabulary, self.features.idf.numpy())
 
     def _start_engines(self) -> None:
-        """Make the engine, and for the sentences of an encoder with layers of their own two more; see `sentence_engine`."""
-        self.engine = self.new_engine()
-        self._sentence_engines: list[Engine] = []
-        if isinstance(self.backbone, Encoder) and self.backbone.own_sentences:
-            forms = [partial(self.backbone.step_sentences, texts=texts) for texts in (False, True)]
-            self._sentence_engines = [self.new_engine(read_blocks=form) for form in forms]
+        """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of its own."""
+        self.engine, encoder = self.new_engine(), self.backbone
+        self._form_engines: dict[tuple[Form, ...], Engine] = {}
+        if isinstance(encoder, Encoder):
+            for forms in _READ_TOGETHER:
+                if encoder.config.own_layers(forms[-1]):
+                    self._form_engines[forms] = self.new_engine(read_blocks=partial(encoder.step_forms, forms=forms))
 
     def sentence_engine(self, *, texts: bool) -> Engine:
         """Return the engine for a document's sentences; `texts`: those of `engine` too, in the first half of each hidden vector.
 
         Without sentence layers both are the same, and vectors have one half.
         """
-        return self._sentence_engines[texts] if self._sentence_engines else self.engine
+        return self._form_engines.get(("texts", "sentences") if texts else ("sentences",), self.engine)
+
+    @property
+    def judge_engine(self) -> Engine:
+        """The engine that judges the best sentences a second time: with the judge layers, or `engine` without these."""
+        return self._form_engines.get(("judge",), self.engine)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and other processes, without the engines: they belong to one model and have locks."""

@@ -6,6 +6,7 @@ adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
         _quantize(backbone)
     from peft import LoraConfig, inject_adapter_in_model
 
-    left = r"sentence_layers\..*"  # they read nothing in training
-    exclude = left if backbone.own_sentences else None  # PEFT warns if it names nothing
+    others = r"(sentence|judge)_layers\..*"  # they read nothing in training
+    found = any(re.match(others, name) for name, _ in backbone.named_modules())
+    exclude = others if found else None  # PEFT warns if it names nothing
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude)  # type: ignore[arg-type]
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,6 +205,7 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
         ),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"sentence_layers": 4}, "sentence_layers must be from 0 to the 3 layers, got 4"),
+        ({"judge_layers": -1}, "judge_layers must be from 0 to the 3 layers, got -1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be positive and finite"),
     ],
 )
@@ -315,48 +315,3 @@ def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.M
         plain = small(ids, cu)[0]
     for one, other in ((plain, expected), (fast, expected), (fast, plain)):
         assert F.cosine_similarity(one, other).min() > 0.999
-
-
-# ---- layers of its own for sentences -------------------------------------------------------------------------------------
-
-
-def two_forms(dtype: str) -> list[Encoder]:
-    """An encoder with two sentence layers, and the two plain encoders that its forms are."""
-    config = replace(TINY, hidden_size=32, num_heads=2, intermediate_size=64, sentence_layers=2)
-    weights = tiny_backbone(Encoder, config).state_dict()
-    texts = {name: value for name, value in weights.items() if not name.startswith("sentence_layers")}
-    own = {f"layers.{int(name[16]) + 1}{name[17:]}": value for name, value in weights.items() if name not in texts}
-    plain = replace(config, sentence_layers=0)
-    made = [
-        build_backbone("encoder", c.to_dict(), w, dtype, "cpu")
-        for c, w in ((config, weights), (plain, texts), (plain, texts | own))
-    ]
-    return [cast("Encoder", one) for one in made]
-
-
-@pytest.mark.parametrize("kernels", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool) -> None:
-    both, texts, sentences = two_forms(dtype)
-    for one in (both, texts, sentences):
-        assert isinstance(one.fast, EncoderCpu)
-        one.fast = one.fast if kernels else None
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    rows = torch.full((len(LENGTHS),), -1)
-    arguments = (ids, cu, both.new_state(1), rows, rows)
-    expected = [one.step(*arguments) for one in (texts, sentences)]
-    assert not torch.allclose(*expected, atol=0.1)
-    assert torch.equal(both.step(*arguments), expected[0])
-    assert torch.equal(both.step_sentences(ids, cu), expected[1])
-    assert torch.equal(both.step_sentences(ids, cu, texts=True), torch.cat(expected, dim=1))
-
-
-@pytest.mark.parametrize("kernels", [False, True])
-def test_without_sentence_layers_both_forms_are_the_texts(kernels: bool) -> None:
-    model = tiny_backbone(Encoder, replace(TINY, sentence_layers=0))
-    model.prepare()
-    model.fast = model.fast if kernels else None
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    arguments = (ids, cu, model.new_state(1), torch.full((len(LENGTHS),), -1), torch.full((len(LENGTHS),), -1))
-    shared = model.step(*arguments)
-    assert torch.equal(model.step_sentences(ids, cu, texts=True), torch.cat([shared, shared], dim=1))

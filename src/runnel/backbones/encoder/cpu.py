@@ -8,6 +8,7 @@ T  tokens    S  sequences    D  hidden_size    F  intermediate_size    H  heads
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
-from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
+from runnel.backbones.encoder.model import FORMS, Encoder, EncoderLayer, Form, LayerNorm
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import flat_rows, float_array, index_array, parallel
 
@@ -60,30 +61,28 @@ class EncoderCpu(CpuStep):
         self._positions = model.positions
         self._groups, self._middle_groups = (count_groups(size, _GROUP) for size in (c.hidden_size, c.intermediate_size))
         self._norm = _norm(model.norm)
-        self._layers, self._sentence_layers = (
-            [self._layer(layer) for layer in layers] for layers in (model.blocks, model.sentence_blocks)
-        )
+        layers = {layer: self._layer(layer) for layer in model.modules() if isinstance(layer, EncoderLayer)}
+        self._forms = {form: [layers[layer] for layer in model.layers_of(form)] for form in FORMS}
 
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
-        return self._read_forms(hidden, cu_seqlens, [], [self._layers])
+        return self._read_forms(hidden, cu_seqlens, ("texts",))
 
-    def step_sentences(self, hidden: Tensor, cu_seqlens: Tensor, *, texts: bool) -> Tensor:
-        """See `SentencePath.step_sentences`."""
-        shared = len(self._layers) - len(self._sentence_layers)
-        forms = [self._layers[shared:]] * texts + [self._sentence_layers]
+    def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor:
+        """See `Encoder.step_forms`; `hidden` may be overwritten."""
         with self._lock:
-            return self._read_forms(hidden.float().contiguous(), index_array(cu_seqlens), self._layers[:shared], forms)
+            return self._read_forms(hidden.float().contiguous(), index_array(cu_seqlens), forms)
 
-    def _read_forms(self, hidden: Tensor, cu: Indices, shared: list[_Layer], forms: list[list[_Layer]]) -> Tensor:
-        """Run the `shared` layers, and each of the `forms` of the layers after them; return (T, forms D) fp32."""
+    def _read_forms(self, hidden: Tensor, cu: Indices, forms: Sequence[Form]) -> Tensor:
+        """Run all layers of each form, the common ones once; return (T, forms D) fp32."""
         work = self._begin(hidden, cu)
-        self._read(work, shared, hidden)
+        shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
+        self._read(work, self._forms["texts"][:shared], hidden)
         tokens, width = hidden.shape
         out = torch.empty(tokens, len(forms) * width)
-        for i, (layers, target) in enumerate(zip(forms, out.split(width, dim=1), strict=True)):
+        for i, (form, target) in enumerate(zip(forms, out.split(width, dim=1), strict=True)):
             if i:
                 self._lower(work)  # the form before has changed these inputs, but not `hidden`
-            self._read(work, layers, target)
+            self._read(work, self._forms[form][shared:], target)
         return out
 
     def _begin(self, hidden: Tensor, cu: Indices) -> _Work:

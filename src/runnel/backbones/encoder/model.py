@@ -3,7 +3,6 @@
     T  tokens           S  sequences             L  layers              V  rows of the embedding table
     D  hidden_size      F  intermediate_size     H  num_heads           P  head size (D = H P)
     B  sequences of one padded sub-batch         n  length of the longest of them
-    K  sentence_layers
 
 One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is softmax(q k^T / sqrt(P)) v within
 a sequence, in both directions, and gelu is the exact one. Before the first layer h = norm(embedding + position).
@@ -11,16 +10,17 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Langua
 
 A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole, there is no state.
 
-The upper K layers may exist twice: `layers` ends with those for texts as a whole, and `sentence_layers` are others, trained for
-sentences (docs/pocket.md). Both continue from the same lower layers, and only `step_sentences` runs the second ones.
+The upper layers may have other forms: `layers` ends with those for texts as a whole, `sentence_layers` are others, trained for
+sentences (docs/pocket.md), and `judge_layers` others again, trained to judge the best sentences a second time. Every form
+continues from the lower layers that it does not have itself, and only `step_forms` runs the others than that of texts.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast, get_args
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from runnel.errors import InputError
 from runnel.ops.backend import inference
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
+Form = Literal["texts", "sentences", "judge"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class EncoderConfig(BackboneConfig):
     """Shape of an encoder.
 
     Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
-    None: any text is one sequence. `sentence_layers`: how many upper layers have a second form for sentences.
+    None: any text is one sequence. `sentence_layers` and `judge_layers`: how many upper layers have another form for sentences,
+    and for the best of them.
     """
 
     vocab_size: int
@@ -55,7 +58,8 @@ class EncoderConfig(BackboneConfig):
     passage_tokens: int = 160
     begin_id: int | None = None
     sentence_layers: int = 0
-    unchecked = ("begin_id", "sentence_layers")
+    judge_layers: int = 0
+    unchecked = ("begin_id", "sentence_layers", "judge_layers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,12 +71,26 @@ class EncoderConfig(BackboneConfig):
                 f"passage_tokens may be at most {self.max_positions - MARKERS}"
             )
 
-        if not 0 <= self.sentence_layers <= self.num_layers:
-            raise InputError(f"sentence_layers must be from 0 to the {self.num_layers} layers, got {self.sentence_layers!r}")
+        for name, own in (("sentence_layers", self.sentence_layers), ("judge_layers", self.judge_layers)):
+            if not 0 <= own <= self.num_layers:
+                raise InputError(f"{name} must be from 0 to the {self.num_layers} layers, got {own!r}")
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """See `BackboneConfig`; models saved before there were judge layers have none."""
+        return super().from_dict({"judge_layers": 0, **values})
+
+    def own_layers(self, form: Form) -> int:
+        """Return how many upper layers of a form are not those of texts."""
+        return {"texts": 0, "sentences": self.sentence_layers, "judge": self.judge_layers}[form]
+
+    def shared_layers(self, forms: Sequence[Form]) -> int:
+        """Return how many lower layers all these forms have in common."""
+        return self.num_layers - max(map(self.own_layers, forms))
 
 
 class Padded(NamedTuple):
@@ -155,10 +173,10 @@ class EncoderLayer(nn.Module):
         return torch.cat(parts)[packing.order]
 
 
-class SentencePath(Protocol):
-    """A `FastPath` that also runs `Encoder.step_sentences`."""
+class FormsPath(Protocol):
+    """A `FastPath` that also runs `Encoder.step_forms`."""
 
-    def step_sentences(self, hidden: Tensor, cu_seqlens: Tensor, *, texts: bool) -> Tensor: ...
+    def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor: ...
 
 
 class Encoder(Backbone):
@@ -188,18 +206,20 @@ class Encoder(Backbone):
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
         self.sentence_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.sentence_layers))
+        self.judge_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.judge_layers))
         nn.init.normal_(self.embeddings.weight, std=0.02)
         nn.init.normal_(self.positions.weight, std=0.02)
 
     @property
     def blocks(self) -> list[EncoderLayer]:
-        """The layers in order."""
-        return [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
+        """The layers for texts in order."""
+        return self.layers_of("texts")
 
-    @property
-    def sentence_blocks(self) -> list[EncoderLayer]:
-        """The second form of the upper layers, in order."""
-        return [layer for layer in self.sentence_layers if isinstance(layer, EncoderLayer)]
+    def layers_of(self, form: Form) -> list[EncoderLayer]:
+        """Return all layers of a form in order."""
+        own = {"texts": [], "sentences": [*self.sentence_layers], "judge": [*self.judge_layers]}[form]
+        layers = [*self.layers[: self.num_layers - len(own)], *own]
+        return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
     def shorten(self, longest: int) -> None:
         """Read sequences of at most `longest` tokens, as the model's makers do; the other positions go."""
@@ -224,9 +244,9 @@ class Encoder(Backbone):
         return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
 
     def linear_layers(self) -> list[nn.Linear | Int8Linear]:
-        """See `Backbone.linear_layers`: those of `step`, without the second form for sentences."""
-        second = set(self.sentence_layers.modules())
-        return [layer for layer in super().linear_layers() if layer not in second]
+        """See `Backbone.linear_layers`: those of `step`, without other forms."""
+        others = {*self.sentence_layers.modules(), *self.judge_layers.modules()}
+        return [layer for layer in super().linear_layers() if layer not in others]
 
     def flops(self, tokens: int) -> int:
         """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest allowed."""
@@ -254,30 +274,24 @@ class Encoder(Backbone):
         return packing, self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
 
     @inference()
-    def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, texts: bool = False) -> Tensor:
-        """Run one step of the engine with the sentence layers; arguments as of `forward`.
-
-        Args:
-            texts: run both forms of the upper layers.
+    def step_forms(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, forms: Sequence[Form]) -> Tensor:
+        """Run one step of the engine with one or more forms, their common lower layers once; arguments as of `forward`.
 
         Returns:
-            hidden (T, D) fp32; with `texts` (T, 2 D), first what `step` returns.
+            hidden (T, D) fp32 of each form, side by side. That of texts is what `step` returns, as is that of a form without
+            layers of its own.
         """
         self.check_whole(cu_seqlens, continues=False)
         hidden = self.embed_with(ids, added)
         if self.fast is not None:
-            return cast("SentencePath", self.fast).step_sentences(hidden, cu_seqlens, texts=texts)
-        packing, hidden = self._shared(hidden, cu_seqlens)
-        forms = []
-        for upper in [self.blocks[self.num_layers - self.config.sentence_layers :]] * texts + [self.sentence_blocks]:
-            form = hidden
-            for layer in upper:
-                form = layer(form, packing)
-            forms.append(form)
-        return torch.cat(forms, dim=1).float()
+            return cast("FormsPath", self.fast).step_forms(hidden, cu_seqlens, forms)
+        packing, hidden = self._begin(hidden, cu_seqlens)
+        shared = self.config.shared_layers(forms)
+        hidden = _run(self.blocks[:shared], hidden, packing)
+        return torch.cat([_run(self.layers_of(form)[shared:], hidden, packing) for form in forms], dim=1).float()
 
-    def read_with(self, upper: Iterable[nn.Module], ids: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Run sequences through the shared layers and then `upper`, sentence layers in training; gradients reach only these.
+    def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Run sequences through the lower layers and then `upper`, those of a form in training; gradients reach only these.
 
         Args:
             ids: (T,) int64; cu_seqlens: (N+1,) int64, no sequence longer than `max_tokens`.
@@ -286,17 +300,15 @@ class Encoder(Backbone):
             hidden (T, D) fp32.
         """
         with torch.no_grad():
-            packing, hidden = self._shared(self.embed(ids), cu_seqlens)
-        for layer in upper:
-            hidden = layer(hidden, packing)
-        return hidden.float()
+            packing, hidden = self._begin(self.embed(ids), cu_seqlens)
+            hidden = _run(self.blocks[: self.num_layers - len(upper)], hidden, packing)
+        return _run(upper, hidden, packing).float()
 
-    def _shared(self, hidden: Tensor, cu_seqlens: Tensor) -> tuple[Packing, Tensor]:
-        """Run embedded tokens (T, D) through the layers that both forms share."""
-        packing, hidden = self._begin(hidden, cu_seqlens)
-        for layer in self.blocks[: self.num_layers - self.config.sentence_layers]:
-            hidden = layer(hidden, packing)
-        return packing, hidden
+
+def _run(layers: Iterable[nn.Module], hidden: Tensor, packing: Packing) -> Tensor:
+    for layer in layers:
+        hidden = layer(hidden, packing)
+    return hidden
 
 
 # ---- passages of a document ------------------------------------------------------------------------------------------
