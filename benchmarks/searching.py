@@ -146,7 +146,7 @@ def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> byt
     vectors, scales = _repeated((read.vectors, read.scales), len(tokens.spans))
     count = len(passages_of(tokens.bounds, embedder.model.backbone)) - 1
     passages = None if read.passages is None else _repeated(read.passages, count)
-    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, vectors, scales, passages).to_bytes()
+    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, vectors, scales, tokens.kinds, passages).to_bytes()
 
 
 def _repeated(stored: tuple[np.ndarray, np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -65,7 +65,8 @@ def document(tokens: list[int]) -> SentenceVectors:
     bounds = np.cumsum([0, *tokens])
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
     vectors, ids = 100 * np.eye(len(tokens), D, dtype=np.int8), np.arange(bounds[-1], dtype=np.int32)
-    return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, np.array(tokens, np.float32))
+    scales, kinds = np.array(tokens, np.float32), np.zeros(len(tokens), np.uint8)
+    return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, scales, kinds)
 
 
 def test_passages_are_whole_sentences():

@@ -75,8 +75,9 @@ def passages(name: str, document: SentenceVectors) -> list[Read]:
         text = document.text[document.spans[first, 0] : document.spans[last - 1, 1]]
         bounds, rows = document.bounds[first : last + 1] - start, slice(first, last)
         part = SentenceVectors(
-            text, document.spans[rows], document.ids[start:stop], bounds, document.vectors[rows], document.scales[rows]
-        )
+            text, document.spans[rows], document.ids[start:stop], bounds, document.vectors[rows], document.scales[rows],
+            document.kinds[rows],
+        )  # fmt: skip
         if stop > start:
             found.append(Read(name, first, last, part))
     return found

@@ -28,7 +28,6 @@ from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
 from runnel.records import Sentence, normalize
-from runnel.text.documents.document import end_of_text_below
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -193,6 +192,8 @@ def _lines(hit: Hit) -> list[str]:
 
 def _below(hit: Hit, sentence: Sentence) -> str:
     """Return the first sentence below a heading; "" if the sentence is not one."""
+    from runnel.search.finding import end_of_text_below
+
     text = hit.text or ""
     return text[sentence.end : end_of_text_below(text, sentence.start, sentence.end, hit.places.kind_at)]
 

@@ -70,6 +70,7 @@ class SentenceVectors:
     bounds: np.ndarray  # (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1])
     vectors: np.ndarray  # (S, D) int8; zero for a sentence without a token
     scales: np.ndarray  # (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence
+    kinds: np.ndarray  # (S,) uint8: as `SentenceTokens.kinds`
     passages: tuple[np.ndarray, np.ndarray] | None = None  # (P, D) int8 and (P,) float32, the same of each passage
 
     def __len__(self) -> int:
@@ -91,6 +92,7 @@ class SentenceVectors:
         """Return everything except the text. The bytes do not name the model; store that separately."""
         small = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         values = {"spans": self.spans, "ids": small, "bounds": self.bounds, "vectors": self.vectors, "scales": self.scales}
+        values["kinds"] = self.kinds
         if self.passages is not None:
             values["passages"], values["passage_scales"] = self.passages
         values = {name: np.ascontiguousarray(value) for name, value in values.items()}
@@ -113,7 +115,8 @@ class SentenceVectors:
             passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
             wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
             ids = values["ids"].astype(np.int32)
-            return cls(text, wide["spans"], ids, wide["bounds"], values["vectors"], values["scales"], passages)
+            stored = (values[name] for name in ("vectors", "scales", "kinds"))
+            return cls(text, wide["spans"], ids, wide["bounds"], *stored, passages)
         except (SafetensorError, ValueError, KeyError, IndexError) as error:
             raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
 
@@ -130,7 +133,7 @@ class SentenceMemory:
     @property
     def bytes(self) -> int:
         """Bytes of the remembered documents, without the texts."""
-        arrays = ((d.vectors, d.ids, d.bounds, d.spans, *(d.passages or ())) for d in self.documents.values())
+        arrays = ((d.vectors, d.ids, d.bounds, d.spans, d.kinds, *(d.passages or ())) for d in self.documents.values())
         return sum(array.nbytes for kept in arrays for array in kept)
 
     def entries(self) -> list[tuple[str, str]]:
@@ -175,7 +178,8 @@ class SentenceSums:
         """Return the document with its vectors; call it after the last token."""
         tokens, found = self._tokens, self._sentences
         passages = None if self._passages is None else (self._passages.vectors, self._passages.scales)
-        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, found.vectors, found.scales, passages)
+        rounded = (found.vectors, found.scales)
+        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, *rounded, tokens.kinds, passages)
 
 
 class _Rounded:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import Hit, Sentence, expect_count, group_repeats, normalize
-from runnel.text.documents.document import LINES, DocumentText, end_of_text_below
+from runnel.text.documents.document import LINES, DocumentText, is_heading
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 _PageAndHeadings = tuple[int | None, tuple[str, ...]]
 _LINE_END = re.compile("\n")
+_AHEAD = 4000  # enough characters to split the first sentence as in the whole document: four of the longest
+_NESTED = 3  # headings that may follow a heading before there is text
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -316,6 +318,27 @@ def _best(
             )
         )
     return results
+
+
+def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
+    """Return where the first sentence below a heading ends; `end` if it is no heading, or no text follows.
+
+    Up to three more headings may follow before the text. `kind_at`: as `DocumentText.kind_at`.
+    """
+    from runnel.text.sentences import split_sentences  # numpy takes a while to import
+
+    if not is_heading(text, start, end, kind_at):
+        return end
+    at = end
+    for _ in range(_NESTED + 1):
+        ahead = text[at : at + _AHEAD]
+        if not ahead.strip():
+            return end
+        first = at + int(split_sentences(ahead)[0, 1])
+        if not is_heading(text, at, first, kind_at):
+            return first
+        at = first
+    return end
 
 
 def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:

@@ -18,12 +18,14 @@ import re
 import reprlib
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.tokenizer import Encoded
 
 Unit = Literal["sentence", "clauses", "paragraph"]
@@ -294,6 +296,7 @@ class SentenceTokens:
     # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its last one if none is visible.
     # Meaningless for a unit without tokens.
     ends: np.ndarray
+    kinds: np.ndarray  # (S,) uint8: of sentences, as `sentence_kinds`; 0 for other units
 
     @property
     def full(self) -> np.ndarray:
@@ -304,29 +307,28 @@ class SentenceTokens:
         """Return the units [first, last); their spans still refer to the whole text."""
         a, b = int(self.bounds[first]), int(self.bounds[last])
         bounds, ends = self.bounds[first : last + 1] - a, self.ends[first:last] - a
-        return SentenceTokens(self.text, self.spans[first:last], self.ids[a:b], bounds, ends)
+        return SentenceTokens(self.text, self.spans[first:last], self.ids[a:b], bounds, ends, self.kinds[first:last])
 
 
-def check_unit(unit: str) -> None:
-    """Raise InputError if this is not a known unit."""
-    if unit not in UNITS:
-        raise InputError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
-
-
-def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "sentence", language: str = "en") -> SentenceTokens:
-    """Split a text into units and find their tokens.
+def read_sentences(
+    document: str | DocumentText, pieces: Iterable[Encoded], *, unit: Unit = "sentence", language: str = "en"
+) -> SentenceTokens:
+    """Split a text into units and find their tokens, and the kinds of sentences.
 
     Source: paper E scores a sentence at its last token. Its released weights were trained on "clauses": clauses joined until
     they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
     Differs: no text is dropped, so a unit's span may end with whitespace; the scored position ignores it.
     """
-    check_unit(unit)
+    if unit not in UNITS:
+        raise InputError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
+    text = text_of(document)
+    if unit == "sentence":
+        spans = split_sentences(text, language)
+        kinds = sentence_kinds(text, spans, None if isinstance(document, str) else document.kind_at)
+        return replace(read_spans(text, pieces, spans), kinds=kinds)
     if unit == "paragraph":
-        spans = split_paragraphs(text)
-    else:
-        spans = split_clauses(text, language) if unit == "clauses" else split_sentences(text, language)
-    units = read_spans(text, pieces, spans)
-    return _joined(units, CLAUSE_TOKENS) if unit == "clauses" else units
+        return read_spans(text, pieces, split_paragraphs(text))
+    return _joined(read_spans(text, pieces, split_clauses(text, language)), CLAUSE_TOKENS)
 
 
 def whole_spans(spans: object) -> np.ndarray:
@@ -350,7 +352,7 @@ def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> Sente
     bounds[0] = 0
     last = counts[1::2] - 1
     ends = np.where(last >= bounds[:-1], last, bounds[1:] - 1)
-    return SentenceTokens(text, spans, ids, bounds, ends)
+    return SentenceTokens(text, spans, ids, bounds, ends, np.zeros(len(spans), np.uint8))
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
@@ -393,4 +395,4 @@ def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
         first.pop()
     last = np.array([*first[1:], count]) - 1
     spans = tile(parts.spans[first, 0].tolist(), int(parts.spans[-1, 1]))
-    return SentenceTokens(parts.text, spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last])
+    return SentenceTokens(parts.text, spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last], parts.kinds[last])

@@ -3,7 +3,7 @@
 import pytest
 
 from runnel.records import normalize
-from runnel.text.documents.document import end_of_text_below
+from runnel.search.finding import end_of_text_below
 from runnel.text.sentences import split_sentences
 
 

@@ -120,6 +120,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # Found in converted files besides text: control characters, break hints, byte order marks, and noncharacters.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
+CONTENTS = "contents"  # the kind of blocks that only lead to others
 _PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
@@ -128,7 +129,8 @@ class Block:
     """A paragraph or similar unit: `text[start:end]`, not empty and without surrounding whitespace.
 
     Attributes:
-        kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "), "code" or "note".
+        kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "), "code", "note" or "contents"
+            (a line of a table of contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
     """
@@ -355,46 +357,32 @@ def _level(line: str) -> int:
 # ---- headings --------------------------------------------------------------------------------------------------------
 
 _TITLE_CHARS = 80
-_AHEAD = 4000  # enough characters to split the first sentence as in the whole document: four of the longest
-_NESTED = 3  # headings that may follow a heading before there is text
 _UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
 _BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
 _ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    """Return where the first sentence below a heading ends; `end` if `text[start:end]` is not a heading or no text follows.
-
-    A heading is a block of kind "heading", or a line of its own of at most 80 characters that does not end like a sentence.
-    Up to three more headings may follow before the text. `kind_at`: as `DocumentText.kind_at`.
-    """
-    from runnel.text.sentences import split_sentences  # numpy takes a while to import
-
-    if not is_heading(text, start, end, kind_at):
-        return end
-    at = end
-    for _ in range(_NESTED + 1):
-        ahead = text[at : at + _AHEAD]
-        if not ahead.strip():
-            return end
-        first = at + int(split_sentences(ahead)[0, 1])
-        if not is_heading(text, at, first, kind_at):
-            return first
-        at = first
-    return end
-
-
 def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
-    """Return whether `text[start:end]`, a sentence, is a heading as in `end_of_text_below`."""
+    """Return whether `text[start:end]`, a sentence, is a heading: a block of kind "heading", or a line of its own, as `is_title`.
+
+    `kind_at`: as `DocumentText.kind_at`.
+    """
     core = text[start:end].strip()
     first = text.find(core, start)
     kind = kind_at(first)
-    if not core or kind == "heading":
-        return bool(core)
-    lines = [line.strip() for line in core.splitlines() if not _UNDERLINE.fullmatch(line)]
+    if not core or kind == "heading" or not is_title(core, kind):
+        return bool(core) and kind == "heading"
+    line_end = text.find("\n", first + len(core))
+    return text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
+
+
+def is_title(words: str, kind: str | None) -> bool:
+    """Return whether a sentence alone on its line is a heading: of at most 80 characters, it does not end like a sentence.
+
+    `kind`: of its block, which is not marked as a heading.
+    """
+    lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
     if kind not in (None, "paragraph") or len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
         return False
-    line_end = text.find("\n", first + len(core))
-    alone = text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
-    return alone and bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])
+    return bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])

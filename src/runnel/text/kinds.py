@@ -1,0 +1,310 @@
+"""Kinds of the sentences of a text: questions and headings lead to the text below them, and asides are no answers.
+
+A block is a paragraph, a list item, a line of its own: the sentences between two line ends that end one. Characters are looked at
+all together, and only short blocks one by one: there are many sentences.
+
+    S  sentences of a text   B  its blocks
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from runnel.records import expect_text
+from runnel.text.documents.document import CONTENTS, DocumentText, is_title
+
+TEXT, QUESTION, HEADING, ASIDE = range(4)
+
+_PIECE = 1 << 16  # characters that are looked at together
+_BLOCK_CHARS = 400  # a longer block is text ...
+_INTRODUCTION_WORDS = 5
+_BLOCK_SENTENCES = 4  # ... and so is one of more sentences
+_SPACES = np.array([*range(33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], np.uint32)
+_PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
+_ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
+_CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
+_CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
+_BEGINS = re.compile(r"(?:[-*+|\u2022\u2023\u25e6\u2013]|#{1,6}|={2,6}|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]")
+_QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
+_UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
+_LETTER = re.compile(r"[^\W\d_]")
+# "3.1 ", "12) ", "Q: ", "Question 4. "
+_LABEL = re.compile(
+    r"(?:(?:Q|Question|FAQ)[ \t]*\d*[.:)]|(?:\d{1,3}\.)*\d{1,3}[a-z]?[.):]?|\(?[a-z\d]{1,3}\)|#{1,6}|[-*+\u2022])[ \t]+",
+    re.IGNORECASE,
+)
+_INTERROGATIVE = re.compile(
+    r"[\"'(\u201c\u2018\u00ab]*(?:who|whom|whose|what|which|when|where|why|how|is|are|am|was|were|do|does|did|can|could|will|would|"
+    r"shall|should|may|might|must|has|have|had|isn|aren|wasn|weren|don|doesn|didn|can|couldn|won|wouldn|shouldn|hasn|haven)"
+    r"(?:['\u2019](?:t|s|re|ve|d|ll))?\b",
+    re.IGNORECASE,
+)  # fmt: skip
+_FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
+_CODE = re.compile(r"[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
+
+_PAGE = re.compile(r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?", re.IGNORECASE)
+_LEADERS = re.compile(
+    r"(?m)(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t]*+$", re.IGNORECASE
+)
+_LEADERS_APART = 160  # characters between the end of a row and the next row, at most: its title may be wrapped
+_ROWS = 3  # of contents, of page numbers, of running heads: at least
+_NUMBER_CHARS = 16
+_HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
+_NUMBERING = re.compile(
+    r"(?:(?:chapter|part|appendix|section|question)\s+)?(?:[a-z]|[ivxlc]+|\d+(?:\.\d+)*)[.:)]*\s+(?=\S)|#{1,6}\s+"
+)
+_LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")
+_DIGITS = re.compile(r"\d+")
+
+
+def text_of(document: str | DocumentText) -> str:
+    """Return the text of a document; InputError if it is neither."""
+    text = document.text if isinstance(document, DocumentText) else document
+    expect_text(text, "a document")
+    return text
+
+
+def sentence_kinds(text: str, spans: np.ndarray, kind_at: Callable[[int], str | None] | None = None) -> np.ndarray:
+    """Return the kind of each sentence, (S,) uint8.
+
+    QUESTION: it asks, and is a heading, a block of its own, or a block's end or begin that reads like the title of an answer.
+    HEADING: as `is_title`. ASIDE: a line of a table of contents, a running head, a page number, a rule. TEXT: all others.
+
+    Args:
+        spans: (S, 2) of the sentences, which tile the text.
+        kind_at: as `DocumentText.kind_at`; None: plain text.
+    """
+    kinds = np.full(len(spans), TEXT, np.uint8)
+    if not len(spans):
+        return kinds
+    lines = _Lines.of(text, spans)
+    blocks = list(_blocks(text, lines, kind_at or _unknown))
+    for block in blocks:
+        kinds[block.first : block.last] = _titles(text, lines, block, kind_at or _unknown)
+    for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines), *_running_heads(text, lines, blocks)):
+        kinds[first:last] = ASIDE
+    for block in _repeated_titles(blocks, kinds):
+        kinds[block.first : block.last] = ASIDE
+    return kinds
+
+
+def _unknown(offset: int) -> None:
+    return None
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """Where sentences begin and end, without white space: (S,) each."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    before: np.ndarray  # line ends before it, many at the start of the text; a paragraph's end counts twice
+    after: np.ndarray
+    inside: np.ndarray
+    ended: np.ndarray  # bool: it ends like a sentence
+
+    @staticmethod
+    def of(text: str, spans: np.ndarray) -> _Lines:
+        count = len(spans)
+        starts, ends, at_start, at_end = (np.zeros(count, np.int64) for _ in range(4))
+        ended = np.zeros(count, bool)
+        first = line_ends = 0
+        while first < count:
+            base = int(spans[first, 0])
+            last = max(first + 1, int(np.searchsorted(spans[:, 1], base + _PIECE, side="right")))
+            codes = np.frombuffer(text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32)
+            some, edges = slice(first, last), spans[first:last] - base
+            visible = np.flatnonzero(~_are(codes, _SPACES))
+            low, high = np.searchsorted(visible, edges[:, 0]), np.searchsorted(visible, edges[:, 1])
+            full = high > low
+            visible = np.append(visible, len(codes))
+            begin = np.where(full, visible[np.minimum(low, len(visible) - 1)], edges[:, 0])
+            end = np.where(full, visible[high - 1] + 1, edges[:, 0])
+            breaks = np.append(0, np.cumsum((codes == 10) + 2 * _are(codes, _PARAGRAPH_ENDS).astype(np.int64)))
+            starts[some], ends[some] = begin + base, end + base
+            at_start[some], at_end[some] = breaks[begin] + line_ends, breaks[end] + line_ends
+            line_ends += int(breaks[-1])
+            sign, other = codes[np.maximum(end - 1, 0)], codes[np.maximum(end - 2, 0)]
+            ended[some] = _are(sign, _ENDS) | (_are(sign, _CLOSERS) & _are(other, _ENDS))
+            first = last
+        between = at_start[1:] - at_end[:-1]
+        return _Lines(starts, ends, np.append(2, between), np.append(between, 2), at_end - at_start, ended)
+
+
+def _are(codes: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """Return which codes are among a few."""
+    table = np.zeros(1 << 16, bool)
+    table[those] = True
+    return table[np.minimum(codes, 0xFFFF)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    first: int  # sentence
+    last: int  # the one after it
+    words: str  # "" if it is long
+    kind: str | None  # of the document's block
+
+
+def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> Iterator[_Block]:
+    begins = lines.before >= 2
+    begins[1:] |= (lines.before[1:] == 1) & ~lines.ended[:-1]
+    for one in np.flatnonzero((lines.before == 1) & ~begins).tolist():
+        begins[one] = _BEGINS.match(text, lines.starts[one]) is not None
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], len(begins))
+    starts, ends = lines.starts[firsts].tolist(), lines.ends[lasts - 1].tolist()
+    for first, last, start, end in zip(firsts.tolist(), lasts.tolist(), starts, ends, strict=True):
+        short = end - start <= _BLOCK_CHARS and last - first <= _BLOCK_SENTENCES
+        yield _Block(first, last, text[start:end] if short else "", kind_at(start))
+
+
+def _titles(text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]) -> int | list[int]:
+    """Return the kinds of a block's sentences, or the one of all, before asides other than the reader's are known."""
+    first, last, words, kind = block.first, block.last, block.words, block.kind
+    if kind == CONTENTS:
+        return ASIDE
+    if kind == "heading":
+        return [_in_heading(text, int(lines.starts[one]), int(lines.ends[one]), kind_at) for one in range(first, last)]
+    if not words or kind in ("code", "row"):
+        return TEXT
+    found = [TEXT] * (last - first)
+    if _asks(words):
+        sentences = [text[lines.starts[one] : lines.ends[one]] for one in range(first, last)]
+        asks = [_asks(one) for one in sentences]
+        posed = all(asks) or _LABEL.match(words) is not None or _FIRST_PERSON.search(words) is not None
+        if not _LETTER.search(words):
+            return TEXT
+        return [QUESTION if posed or one else TEXT for one in asks] if posed or len(asks) < _BLOCK_SENTENCES else found
+    if last - first > 1 and _is_question(text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])):
+        found[0] = QUESTION
+    if lines.before[last - 1] and _is_heading(text[lines.starts[last - 1] : lines.ends[last - 1]], kind):
+        found[-1] = HEADING
+    return found
+
+
+def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
+    if not kind_at(start) == kind_at(end - 1) == "heading":  # it goes on, or begins, with other text
+        return TEXT
+    return QUESTION if _asks(text[start:end]) else HEADING
+
+
+def _is_heading(words: str, kind: str | None) -> bool:
+    if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
+        return False
+    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not _CODE.search(words)
+
+
+def _is_question(words: str, alone: bool) -> bool:
+    """Return whether the first sentence of a block reads like the title of the rest."""
+    if not _asks(words):
+        return False
+    label = _LABEL.match(words)
+    return (alone and label is not None) or _INTERROGATIVE.match(words, label.end() if label else 0) is not None
+
+
+def _asks(words: str) -> bool:
+    if words[-1:] in '=-~^*+#"_':  # a title and the line under it
+        words = _UNDER.sub("", words)
+    return words.rstrip(_CLOSING)[-1:] in _QUESTION_SIGNS
+
+
+# ---- asides ------------------------------------------------------------------------------------------------------------
+
+
+def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
+    """Yield rules, and numbers that stand alone and count up: three of them at least, because one may be an answer."""
+    numbers: list[tuple[int, int]] = []
+    for block in blocks:
+        words = block.words
+        if not words or len(words) > _NUMBER_CHARS or block.last - block.first > 1 or block.kind not in (None, "paragraph"):
+            continue
+        if page := _PAGE.fullmatch(words):
+            numbers.append((block.first, int(page[1])))
+        elif len(words) >= _ROWS and len(set(words) - {" "}) <= 2 and not any(map(str.isalnum, words)):
+            yield block.first, block.last
+    values = [value for _, value in numbers]
+    for (place, value), before, after in zip(numbers, [1 << 30, *values], [*values[1:], -1], strict=False):
+        if len(numbers) >= _ROWS and (before < value or value < after):
+            yield place, place + 1
+
+
+def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
+    """Yield the sentences of rows with dots before a page number, of which three follow each other, their pages in order."""
+    if not any(sign in text for sign in ("....", ". . . .", "\u2026", "____")):
+        return
+    run: list[tuple[int, int, int]] = []  # begin, end, page
+    for match in _LEADERS.finditer(text):
+        start, page = text.rfind("\n", 0, match.start()) + 1, int(match[1] or 0)
+        if run and (start - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
+            yield from _run(run, lines)
+            run = []
+        run.append((start, match.end(), page))
+    yield from _run(run, lines)
+
+
+def _run(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
+    if len(run) >= _ROWS:
+        yield int(np.searchsorted(lines.starts, run[0][0])), int(np.searchsorted(lines.ends, run[-1][1], side="right"))
+
+
+def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[tuple[int, int]]:
+    """Yield the blocks next to form feeds that three of them have in common, apart from numbers."""
+    if "\f" not in text:
+        return
+    firsts = [block.first for block in blocks]
+    found: dict[str, dict[int, None]] = defaultdict(dict)
+    for feed in re.finditer("\f", text):
+        after = bisect_right(firsts, int(np.searchsorted(lines.starts, feed.start()))) - 1
+        for place in (after - 1, after):
+            if place >= 0 and 0 < len(blocks[place].words) <= _HEAD_CHARS:
+                found[_DIGITS.sub("#", " ".join(blocks[place].words.split()))][place] = None
+    for places in found.values():
+        if len(places) >= _ROWS:
+            yield from ((blocks[place].first, blocks[place].last) for place in places)
+
+
+def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> Iterator[_Block]:
+    """Yield runs of three short blocks or more that are headings and questions further down, in the same order and further apart.
+
+    A page number may follow them. Steps that a text repeats as a list are no contents: their next places are neighbors too.
+    """
+    seen = [block for block in blocks if kinds[block.first] != ASIDE]
+    keys = [_key(block.words) if 0 < len(block.words) <= _HEAD_CHARS * 2 else "" for block in seen]
+    places: dict[str, list[int]] = defaultdict(list)  # of headings and questions
+    for place, (block, key) in enumerate(zip(seen, keys, strict=True)):
+        if key and kinds[block.first] in (QUESTION, HEADING):
+            places[key].append(place)
+
+    def next_place(place: int, after: int) -> int | None:
+        for key in (keys[place], _LAST_NUMBER.sub("", keys[place])):
+            found = places.get(key, ())
+            if (at := bisect_right(found, after)) < len(found):
+                return found[at]
+        return None
+
+    repeated = [bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)]
+    edges = np.flatnonzero(np.diff([0, *repeated, 0])).tolist()
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        if stop - first < _ROWS:
+            continue
+        below = [(place, at) for place in range(first, stop) if (at := next_place(place, stop - 1)) is not None]
+        ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
+        if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 2 * (stop - first):
+            yield from (seen[place] for place, _ in below)
+
+
+def _key(words: str) -> str:
+    """Return the words of a title without its number."""
+    words = " ".join(words.split()).casefold().strip("\"'\u201c\u201d.:#*")
+    return _NUMBERING.sub("", words, count=1)
