@@ -24,7 +24,8 @@ TEXT, QUESTION, HEADING, ASIDE = range(4)
 
 _PIECE = 1 << 16  # characters that are looked at together
 _BLOCK_CHARS = 400  # a longer block is text ...
-_INTRODUCTION_WORDS = 5
+_INTRODUCTION_WORDS = 3
+_NESTED = 4  # headings that may follow each other
 _BLOCK_SENTENCES = 4  # ... and so is one of more sentences
 _SPACES = np.array([*range(33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], np.uint32)
 _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
@@ -48,6 +49,7 @@ _INTERROGATIVE = re.compile(
 )  # fmt: skip
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
 _CODE = re.compile(r"[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
+_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")
 
 _PAGE = re.compile(r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?", re.IGNORECASE)
 _LEADERS = re.compile(
@@ -58,7 +60,7 @@ _ROWS = 3  # of contents, of page numbers, of running heads: at least
 _NUMBER_CHARS = 16
 _HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
 _NUMBERING = re.compile(
-    r"(?:(?:chapter|part|appendix|section|question)\s+)?(?:[a-z]|[ivxlc]+|\d+(?:\.\d+)*)[.:)]*\s+(?=\S)|#{1,6}\s+"
+    r"\A(?:(?:(?:chapter|part|appendix|section|question)\s+)?(?:\d+(?:\.\d+)*[.:)]*|(?:[a-z]|[ivxlc]+)[.:)])|#{1,6})\s+(?=\S)"
 )
 _LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")
 _DIGITS = re.compile(r"\d+")
@@ -88,6 +90,7 @@ def sentence_kinds(text: str, spans: np.ndarray, kind_at: Callable[[int], str | 
     blocks = list(_blocks(text, lines, kind_at or _unknown))
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at or _unknown)
+    kinds[_listed(blocks, kinds)] = TEXT
     for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines), *_running_heads(text, lines, blocks)):
         kinds[first:last] = ASIDE
     for block in _repeated_titles(blocks, kinds):
@@ -202,7 +205,15 @@ def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | 
 def _is_heading(words: str, kind: str | None) -> bool:
     if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
         return False
-    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not _CODE.search(words)
+    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not (_CODE.search(words) or _CAPTION.match(words))
+
+
+def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
+    """Return the sentences that look like headings but are a list or a table: others follow, more than headings are nested."""
+    titles = [block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING for block in blocks]
+    edges = np.flatnonzero(np.diff([0, *titles, 0])).tolist()
+    runs = ((first, stop) for first, stop in zip(edges[::2], edges[1::2], strict=True) if stop - first > _NESTED)
+    return [block.first for first, stop in runs for block in blocks[first : stop - 1]]
 
 
 def _is_question(words: str, alone: bool) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import ReadError, needing
-from runnel.text.documents.document import Canonical, DocumentText
+from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
 from runnel.text.reading import Decoded
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _NAVIGATION = re.compile(
     re.IGNORECASE,
 )
 _SIGNS = re.compile(r"[\W_]+")
+_NUMBERS = re.compile(r"[\W\d_]+")
+_ROWS = 3  # of a table of contents, at least, if no heading repeats them
 _BASE = re.compile(r"(?:\d|(?<![^\W\d_])[^\W\d_]{1,2})\Z")  # of a power
 _SUPERSCRIPT = str.maketrans(
     "0123456789+-\u2212", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b"
@@ -142,8 +146,14 @@ class _Page:
         self.bars = 0  # written in it: as many before a cell as it has columns to its left
         self.rows: dict[int, int] = {}  # by column: rows, from the open one on, that its last cell fills
         self.links: list[str] = []  # texts of links in `inline`
+        self.inner = 0  # of these, links to a part of a page
+        self.leading: dict[int, tuple[int, str]] = {}  # by their numbers, blocks that are only such links: how many, words
+        self.titles: set[str] = set()  # words of headings
+        self.parts: frozenset[str] = frozenset()  # the names of the page's parts
 
     def read(self, body: LexborNode) -> None:
+        named = [node.attributes for node in body.css("[id], a[name]")]
+        self.parts = frozenset(one.get("id") or one.get("name") or "" for one in named) - {""}
         for event, node in _walk(body):
             if event == "text":
                 self.inline.append(node.text_content or "")
@@ -154,6 +164,7 @@ class _Page:
             elif node.tag in _BLOCKS:
                 (self._start if event == "start" else self._end)(node)
         self._flush()
+        self._mark_contents()
 
     def _inline(self, event: str, node: LexborNode) -> None:
         """Keep the text of a link at its end; write a raised number as a power or a note."""
@@ -164,6 +175,7 @@ class _Page:
         text = "".join(self.inline[start:]).strip()
         if node.tag == "a":
             self.links.append(text)
+            self.inner += (node.attributes.get("href") or "").partition("#")[2] in self.parts
             if text == "\u00b6":  # to the heading itself
                 del self.inline[start:]
         elif _POWER.fullmatch(text):
@@ -215,6 +227,7 @@ class _Page:
             return
         text, self.inline = "".join(self.inline), []
         kind, links, self.links = self.kinds[-1], self.links, []
+        inner, self.inner = self.inner, 0
         if any(map(_NAVIGATION.fullmatch, links)) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links)):
             return
         if kind == "code":
@@ -223,8 +236,21 @@ class _Page:
             text = " ".join(text.split()) if text.replace("|", "").strip() else ""
         else:
             text = "\n".join(" ".join(line.split()) for line in text.split(_LINE_BREAK))
-        heading = _HEADING.match(kind)
+        heading, words, number = _HEADING.match(kind), _NUMBERS.sub("", text), len(self.canonical.blocks)
         if heading:
+            self.titles.add(words)
             self.canonical.add(" ".join(text.split()), level=int(heading[1]))
-        else:
-            self.canonical.add(text, kind)
+            return
+        self.canonical.add(text, kind)
+        if links and inner == len(links) and words == _NUMBERS.sub("", "".join(links)) and len(self.canonical.blocks) > number:
+            self.leading[number] = inner, words
+
+    def _mark_contents(self) -> None:
+        """Mark the blocks of tables of contents: links to parts of the page, several in a row, or with the words of a heading."""
+        blocks = self.canonical.blocks
+        for _, run in groupby(enumerate(self.leading), lambda pair: pair[1] - pair[0]):
+            rows = [(number, *self.leading[number]) for _, number in run]
+            several = sum(links for _, links, _ in rows) >= _ROWS
+            for number, _, words in rows:
+                if several or words in self.titles:
+                    blocks[number] = replace(blocks[number], kind=CONTENTS)
