@@ -12,12 +12,15 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "measure"))
+    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "measure"))
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/ and retrieval/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
     parser.add_argument(
-        "--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder that export writes and measure reads"
+        "--model",
+        type=Path,
+        default=Path("src/runnel/models/pocket"),
+        help="model folder that export writes, judge changes and measure reads",
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="heads that are trained and merged")
@@ -29,7 +32,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1 if options.step == "fit" else options.threads)  # the head is too small for more
     from tools.train_pocket import steps
-    from tools.train_pocket.export import default_folder, export
+    from tools.train_pocket.export import add_judge, default_folder, export
 
     folder = options.teacher or default_folder()
     if options.step == "encode":
@@ -40,6 +43,8 @@ def main() -> None:
         steps.fit(options.data, options.out, options.seeds, tuple(options.without))
     elif options.step == "export":
         export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
+    elif options.step == "judge":
+        add_judge(options.out, options.model)
     else:
         steps.measure(options.data, options.out, folder, options.model)
 

@@ -6,16 +6,18 @@ import importlib.util
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.model import Encoder
-from runnel.models.base import Model
+from runnel.models.base import Model, load_model
 from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
@@ -26,7 +28,8 @@ from tools.train_pocket.tune import FIRST_TUNED
 
 log = logging.getLogger(__name__)
 _POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
-MOST_BYTES = 30_000_000
+MOST_BYTES = 44_000_000
+JUDGE = "judge.safetensors"  # in the work folder: `judge_layers.{i}.*` in fp32, as `Encoder` names them
 
 
 def default_folder() -> Path:
@@ -47,11 +50,13 @@ def write_folder(
     idf: torch.Tensor,
     card: str,
     tuned: Path | None = None,
+    judge: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Write a model folder with the weights of the encoder in `folder` in 8 bits; replace an existing folder.
 
     Args:
         tuned: folder of the encoder whose upper layers read sentences.
+        judge: tensors for `with_judge`.
     """
     whole = load_backbone(folder, "float32", "cpu")
     assert isinstance(whole, Encoder)
@@ -70,7 +75,34 @@ def write_folder(
     if target.exists():
         shutil.rmtree(target)
     templates = {"document": Template.parse("{begin}{document}{end}")}
-    Model(encoder.eval(), tokenizer, heads, templates, card=card).save(target, weights="int8", job="embed")
+    model = Model(encoder.eval(), tokenizer, heads, templates, card=card)
+    with_judge(model, judge or {}).save(target, weights="int8", job="embed")
+
+
+def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
+    """Return the model with these judge layers in place of its own; the rest is the same.
+
+    Args:
+        model: an encoder in fp32. If it was loaded from 8 bits, saving it in 8 bits gives the same bytes again.
+        tensors: `judge_layers.{i}.*` in fp32.
+
+    Raises:
+        CheckpointError: a tensor is missing, mis-shaped or none of a judge layer.
+    """
+    encoder = model.backbone
+    assert isinstance(encoder, Encoder)
+    # The judge's head has no class yet: take its tensors out of `tensors` here, and put the head into a copy of `model.heads`.
+    kept = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("judge_layers.")}
+    numbers = {name.split(".")[1] for name in tensors if name.startswith("judge_layers.")}
+    config = replace(encoder.config, judge_layers=len(numbers))
+    backbone = build_backbone(encoder.architecture, config.to_dict(), kept | dict(tensors), "float32", "cpu")
+    return replace(model, backbone=backbone)
+
+
+def add_judge(out: Path, target: Path) -> None:
+    """Put the judge of `out` into the model folder `target`, written by `export`, whose other tensors stay as they are."""
+    with_judge(load_model(target, "float32", "cpu"), load_file(out / JUDGE)).save(target, weights="int8", job="embed")
+    _check_size(target)
 
 
 def _sentence_layers(tuned: Path) -> dict[str, torch.Tensor]:
@@ -98,7 +130,7 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     """Write the model folder `target`.
 
     Args:
-        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy.
+        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy, perhaps also judge.safetensors.
         folder: of the encoder.
 
     Raises:
@@ -108,7 +140,13 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     with torch.no_grad():
         rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
         rerank.linear.bias.fill_(bias)
-    write_folder(folder, target, load(out), rerank, torch.from_numpy(np.load(out / "idf.npy")), card, out / "tuned")
+    judge = load_file(out / JUDGE) if (out / JUDGE).exists() else None
+    idf = torch.from_numpy(np.load(out / "idf.npy"))
+    write_folder(folder, target, load(out), rerank, idf, card, out / "tuned", judge)
+    _check_size(target)
+
+
+def _check_size(target: Path) -> None:
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     if size > MOST_BYTES:
         raise ValueError(f"{target} takes {size:,} bytes, at most {MOST_BYTES:,} may ship")

@@ -1,0 +1,86 @@
+"""Layers put into a model folder that ships, of which nothing else may change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
+
+from runnel import Embedder
+from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
+from runnel.errors import CheckpointError
+from runnel.models.base import BUILT_IN, load_model
+from tools.train_pocket.export import JUDGE, add_judge, with_judge
+
+POCKET = BUILT_IN["pocket"]
+
+
+def shipped_config() -> EncoderConfig:
+    return EncoderConfig.from_dict(json.loads((POCKET / "config.json").read_text())["runnel"]["backbone"]["config"])
+
+
+def new_layers(count: int) -> dict[str, Tensor]:
+    torch.manual_seed(count)
+    layers = nn.ModuleList(EncoderLayer(shipped_config()) for _ in range(count))
+    return {f"judge_layers.{name}": tensor for name, tensor in layers.state_dict().items()}
+
+
+def others(folder: Path) -> dict[str, Tensor]:
+    tensors = load_file(folder / "model.safetensors")
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("backbone.judge_layers.")}
+
+
+def bits(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...], bytes]]:
+    return {name: (one.dtype, tuple(one.shape), one.numpy().tobytes()) for name, one in tensors.items()}
+
+
+def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp_path: Path) -> None:
+    target = tmp_path / "pocket"
+    shutil.copytree(POCKET, target)
+    for count in (6, 3):  # the second in place of the first
+        layers = new_layers(count)
+        save_file(layers, tmp_path / JUDGE)
+        add_judge(tmp_path, target)
+        assert bits(others(target)) == bits(others(POCKET))
+        stored = load_file(target / "model.safetensors")
+        for name, tensor in layers.items():
+            kept = stored[f"backbone.{name}"]
+            if tensor.ndim == 2:
+                assert kept.dtype == torch.int8
+                close = kept * stored[f"backbone.{name}.scale"][:, None]
+                assert float((close - tensor).abs().max()) <= float(tensor.abs().max()) / 127 * 0.51
+            else:
+                assert torch.equal(kept, tensor)
+    files = {path.name for path in POCKET.iterdir() if path.is_file()}
+    assert {path.name for path in target.iterdir()} == files
+    assert all(
+        (target / name).read_bytes() == (POCKET / name).read_bytes() for name in files - {"config.json", "model.safetensors"}
+    )
+    config, before = (json.loads((folder / "config.json").read_text())["runnel"] for folder in (target, POCKET))
+    assert config["backbone"]["config"].pop("judge_layers") == 3
+    before["backbone"]["config"].pop("judge_layers", None)
+    assert config == before
+    texts = ["A tuple cannot be changed.", "The train leaves at noon."]
+    vectors = [Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
+    assert np.array_equal(*vectors)
+
+
+def test_what_is_no_judge_layer_is_refused() -> None:
+    model, layers = load_model("pocket", "float32", "cpu"), new_layers(1)
+    assert isinstance(model.backbone, Encoder)
+    for tensors, message in (
+        ({**layers, "judge.weight": torch.zeros(3)}, "unexpected tensor 'judge.weight'"),
+        ({"judge_layers.0.norm.bias": layers["judge_layers.0.norm.bias"]}, "missing tensors? .*judge_layers.0"),
+        ({**layers, "judge_layers.0.norm.bias": torch.zeros(3)}, r"mis-shaped tensor 'judge_layers.0.norm.bias' is \(3,\)"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            with_judge(model, tensors)
+    assert with_judge(model, layers).judge_engine is not model.judge_engine
