@@ -40,6 +40,7 @@ from runnel.files import write
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
+from runnel.text.documents.document import DocumentText
 from runnel.text.trec import read_qrels, read_scores
 from tools.train_pocket.data import EVIDENCE, held_back, read_lines
 from tools.train_pocket.recall import interval, standard
@@ -229,7 +230,7 @@ def _both(system: Scored) -> tuple[Scorer, str | None]:
     """Return what scores sentences by the sum of the z-scores of BM25 and of the embedder of `system`."""
     (words, _), (meaning, fingerprint) = (scorer_of(one) for one in (Scored("bm25", "bm25"), system))
 
-    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
         (spans, a), (_, b) = words(query, document, units), meaning(query, document, units)
         return spans, standard(a) + standard(b)
 

@@ -24,6 +24,8 @@ from runnel.commands import display
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
 from runnel.search import remembered
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 from runnel.text.sentences import split_paragraphs, split_sentences
 
 Progress = Callable[..., object] | None
@@ -84,10 +86,10 @@ class FakeRetriever:
         self.model = fake_model(unit="sentence", source="pocket")
 
     def scan(
-        self, query: str, documents: Iterable[str], *, unit: str | None = None, progress: Progress = None
+        self, query: str, documents: Iterable[str | DocumentText], *, unit: str | None = None, progress: Progress = None
     ) -> Iterator[Scored]:
         words = set(query.lower().split())
-        for text in documents:
+        for text in map(text_of, documents):
             spans = split_paragraphs(text) if unit == "paragraph" else split_sentences(text)
             if progress is not None:
                 progress(len(text), len(text))

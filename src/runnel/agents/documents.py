@@ -18,7 +18,7 @@ from runnel.records import Places
 from runnel.search.finding import FileDocument
 from runnel.search.project import Project
 from runnel.search.store import Store
-from runnel.text.documents.document import Block, DocumentText
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
 
 INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
@@ -127,9 +127,7 @@ class AgentDocuments:
         if wanted not in stored or not self.shows(stored[wanted].source):
             raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
         row = stored[wanted]
-        places = Places(row.blocks)
-        blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
-        return FileDocument(name, DocumentText(row.text, blocks, "txt", digest(row.text), row.title or None))
+        return FileDocument(name, DocumentText.stored(row.text, Places(row.blocks), row.title or None))
 
     def _keep(self, key: object, one: FileDocument) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""

@@ -69,7 +69,7 @@ class Tools:
         documents = self._documents.read(file, notes)
         retriever = self._models.retriever()
         if retriever.remembers and len(documents) == 1 and documents[0].vectors is None and documents[0].document.text.strip():
-            (vectors,) = retriever.remember([documents[0].document.text], progress=progress)
+            (vectors,) = retriever.remember([documents[0].document], progress=progress)
             documents = [self._documents.remember(documents[0], vectors)]
         findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
         digests = {one.document.id: one.document.sha256 for one in documents}

@@ -28,7 +28,7 @@ def measure(path: Path, place: str, system: System, folder: Path) -> tuple[dict[
     questions = read_patterns(path, Path(place))
     documents = read_folder(Path(place), questions, say)
     settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
-    settings |= {"documents": text_digest("\0".join(part for one in documents for part in one))}
+    settings |= {"documents": text_digest("\0".join(part for file, one in documents for part in (file, one.text)))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 1}
     name = path.name.split(".")[0]
 

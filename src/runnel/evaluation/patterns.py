@@ -19,7 +19,9 @@ from runnel.errors import InputError
 from runnel.evaluation.sentences import Scorer
 from runnel.records import Document, normalize
 from runnel.search.finding import read_documents
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.text.kinds import text_of
 from runnel.text.lines import keys
 from runnel.text.sentences import split_sentences
 from runnel.training.candidates import bm25_ranker
@@ -87,13 +89,15 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
     return PatternQuestion(str(row.get("id") or number), row["question"], row["file"], tuple(compiled), kind)
 
 
-def read_folder(folder: Path, questions: Sequence[PatternQuestion], report: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Return (file, text) of the documents that questions are about, and then of the others in the folder."""
+def read_folder(
+    folder: Path, questions: Sequence[PatternQuestion], report: Callable[[str], None]
+) -> list[tuple[str, DocumentText]]:
+    """Return (file, document) of the documents that questions are about, and then of the others in the folder."""
     skipped: list[Skipped] = []
     asked = dict.fromkeys(str(folder / one.file) for one in questions)
     with DocumentReader() as reader:
         read = read_documents([*asked, str(folder)], reader, skipped, report=report)
-        documents = [(one.file, one.document.text) for one in read if one.document.text.strip()]
+        documents = [(one.file, one.document) for one in read if one.document.text.strip()]
     full = {file for file, _ in documents}
     if empty := next((file for file in asked if file not in full), None):
         reason = next((one.reason for one in skipped if one.file == empty), f"{empty} has no text")
@@ -108,15 +112,18 @@ class Sentences:
     """The sentences of a folder's documents, ranked for questions. Those that differ only in white space are one, as in `find`.
 
     Args:
-        documents: (file, text); the rows of a file are several with one name.
+        documents: (file, document or text); the rows of a file are several with one name.
         score: what ranks them, with its units as sentences; None: BM25 alone.
         bm25: k1 and b, where they are given.
     """
 
-    def __init__(self, folder: Path, documents: Sequence[tuple[str, str]], score: Scorer | None, bm25: Mapping[str, Any]) -> None:
-        self._folder, self._texts, self._score, self._bm25 = folder, [text for _, text in documents], score, bm25
-        spans = [split_sentences(text) if score is None else score("?", text)[0] for text in self._texts]
-        cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(self._texts, spans, strict=True)]
+    def __init__(
+        self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], score: Scorer | None, bm25: Mapping[str, Any]
+    ) -> None:
+        self._folder, self._documents, self._score, self._bm25 = folder, [one for _, one in documents], score, bm25
+        texts = [text_of(one) for one in self._documents]
+        spans = [split_sentences(text_of(one)) if score is None else score("?", one)[0] for one in self._documents]
+        cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
         self.texts = [one for some in cut for one in some]
         self._files = np.repeat([file for file, _ in documents], [len(some) for some in cut])
         numbers: dict[str, int] = {}
@@ -130,7 +137,7 @@ class Sentences:
         answers = np.unique(self._keys[[row for some in matches for row in some]])
         scores = {"BM25": (self._ranker(question.file, rows)(question.query), self._ranker("", None)(question.query))}
         if self._score is not None:
-            whole = np.concatenate([self._score(question.query, text)[1] for text in self._texts])
+            whole = np.concatenate([self._score(question.query, one)[1] for one in self._documents])
             scores = {"model": (whole[rows], whole)} | scores
         unmatched = [one.pattern for one, some in zip(question.patterns, matches, strict=True) if not some]
         return {"unmatched": unmatched} | {

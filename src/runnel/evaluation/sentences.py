@@ -19,6 +19,8 @@ import numpy as np
 from runnel.evaluation.metrics import Metrics, evaluate, mean, ranges
 from runnel.evaluation.pieces import cut_sentences, split_chunks
 from runnel.records import Document, trim
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.training.candidates import Ranker, bm25_ranker
 from runnel.training.corpora import Texts
@@ -43,7 +45,7 @@ Units = tuple[tuple[int, int], ...]
 class Scorer(Protocol):
     """Returns the spans (S, 2) of a document's sentences, or of its units, and their scores (S,) for a query."""
 
-    def __call__(self, query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
+    def __call__(self, query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,15 @@ def by_retriever(
     """
 
     @lru_cache(maxsize=keep)
-    def read(document: str) -> tuple[list[tuple[int, int]], Sequence[Any]]:
-        pieces = [(0, len(document))]
+    def read(document: str | DocumentText) -> tuple[list[tuple[int, int]], Sequence[Any]]:
+        text = text_of(document)
+        pieces, texts = [(0, len(text))], [document]
         if context is not None:
-            pieces = cut_sentences(document, retriever.model.tokenizer.encode(document).starts, context, context)
-        texts = [document[start:end] for start, end in pieces]
+            pieces = cut_sentences(text, retriever.model.tokenizer.encode(text).starts, context, context)
+            texts = [text[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
-    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
         own = context is None and units
         if own or window is not None:
             size, stride = window or (None, None)
@@ -145,8 +148,8 @@ def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
         spans = _parts(document, units, chunk_words)
         return spans, bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
 
-    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
-        spans, rank = index(document, units)
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, rank = index(text_of(document), units)
         ((rows, found),) = rank([query], len(spans))
         scores = np.zeros(len(spans), np.float32)
         scores[rows] = found
@@ -175,8 +178,8 @@ def by_embedder(
         full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
         return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens or longest)
 
-    def score(query: str, document: str, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
-        spans, full, vectors = read(document, units)
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, full, vectors = read(text_of(document), units)
         scores = np.full(len(spans), -1.0, np.float32)
         scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens or longest)[0]
         return spans, scores

@@ -27,6 +27,8 @@ from runnel.models.memory import piece
 from runnel.models.memory_block import Remembered, read_sealed, seal
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences
 
 log = logging.getLogger("runnel")
@@ -65,7 +67,7 @@ class _Reading:
 
 def read_documents(
     embedder: Embedder,
-    texts: Sequence[str],
+    documents: Sequence[str | DocumentText],
     saved: Sequence[bytes | None] | None = None,
     *,
     passage_tokens: int = 256,
@@ -79,10 +81,11 @@ def read_documents(
     tokens or more get `saved`. `remember` needs a model that reads passages, or one whose reranker shares the pass
     (`Reranker.shares`).
     """
+    texts = [text_of(document) for document in documents]
     if (empty := next(filter(embedder.is_empty, texts), None)) is not None:
         raise InputError(f"cannot read an empty document; remove it (it is {empty[:20]!a}: {EMPTY})")
     if embedder.model.backbone.reads_passages:
-        return _read_in_blocks(embedder, texts, remember, progress)
+        return _read_in_blocks(embedder, documents, remember, progress)
     if not embedder.model.backbone.recurrent:
         return _read_apart(embedder, texts, passage_tokens, progress)
     readings = list(_prepare(embedder, texts, passage_tokens, save_from))
@@ -107,16 +110,17 @@ def read_documents(
 
 
 def _read_in_blocks(
-    embedder: Embedder, texts: Sequence[str], remember: bool, progress: Callable[[int], None] | None
+    embedder: Embedder, documents: Sequence[str | DocumentText], remember: bool, progress: Callable[[int], None] | None
 ) -> list[ReadDocument]:
     """Read documents with a backbone that reads passages: each passage gets the vector of its text alone."""
     model = embedder.model
     template, prompt = model.templates["document"], model.prompts.get("document", "")
+    texts = [text_of(document) for document in documents]
     encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
     width = model.backbone.hidden_size
     requests = []
-    for text, one in zip(texts, encoded, strict=True):
-        tokens = read_sentences(text, [one.shifted(-len(prompt))])
+    for document, text, one in zip(documents, texts, encoded, strict=True):
+        tokens = read_sentences(document, [one.shifted(-len(prompt))])
         sums = SentenceSums(model, tokens, passages=True)
         row = sums.layout
         assert row is not None  # a text has a token
@@ -124,13 +128,13 @@ def _read_in_blocks(
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
         requests.append(Request(row.ids, ranges=ranges, take=sums.take if remember else None, tag=(edges, sums)))
     results = (model.sentence_engine(texts=True) if remember else model.engine).run(requests, progress)
-    documents = []
+    read = []
     for result, vectors in zip(results, _vectors(embedder, [result.means[:, :width] for result in results]), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
         memory = sums.result().to_bytes() if remember else None
-        documents.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
-    return documents
+        read.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
+    return read
 
 
 def _read_apart(

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,10 @@ from runnel.models.sentence_vectors import SentenceMemory, VectorScorer, relevan
 from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result, total_progress
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 
+_Text = TypeVar("_Text", str, "str | DocumentText")
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read, and written to a memory, together
 _STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
@@ -81,7 +84,7 @@ class Reranker:
     def score(
         self,
         query: str,
-        documents: Sequence[str] | Memory | SentenceMemory,
+        documents: Sequence[str | DocumentText] | Memory | SentenceMemory,
         *,
         progress: Callable[[int], None] | None = None,
         max_tokens: int | None = None,
@@ -102,7 +105,7 @@ class Reranker:
         """
         if isinstance(documents, SentenceMemory if self._stored is None else Memory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        given: Any = documents if isinstance(documents, Memory | SentenceMemory) else [text for _, text in _named(documents)]
+        given: Any = documents if isinstance(documents, Memory | SentenceMemory) else [text for _, text in _texts(documents)]
         if self._stored is not None:
             if max_tokens is not None:
                 source = self.model.source
@@ -139,7 +142,7 @@ class Reranker:
     def rank(
         self,
         query: str,
-        documents: Sequence[str] | Mapping[str, str] | Sequence[Document] | Memory | SentenceMemory,
+        documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory | SentenceMemory,
         top_k: int | None = None,
         *,
         progress: Callable[[int], None] | None = None,
@@ -158,14 +161,14 @@ class Reranker:
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
         else:
-            pairs = list(_named(documents))
+            pairs = list(_texts(documents))
             scores = self.score(query, [text for _, text in pairs], progress=progress, max_tokens=max_tokens)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in enumerate(order, start=1)]
 
     def remember(
         self,
-        documents: Iterable[str] | Mapping[str, str] | Iterable[Document],
+        documents: Iterable[str | DocumentText] | Mapping[str, str | DocumentText] | Iterable[Document],
         path: str | Path | None = None,
         dtype: str = "int8",
         *,
@@ -198,7 +201,7 @@ class Reranker:
         precision = check_precision(dtype)
         fingerprint = self.model.backbone.fingerprint()
         memory = Memory(precision, fingerprint) if path is None else Memory.at(Path(path), precision, fingerprint)
-        source = _distinct(_named(documents))
+        source = _distinct(_texts(documents))
         blocks = 0
         try:
             while batch := list(itertools.islice(source, BLOCK)):
@@ -221,7 +224,7 @@ class Reranker:
     # ---- documents read into sentence vectors ----------------------------------------------------------------------------
 
     def _remember_stored(
-        self, scorer: VectorScorer, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None
+        self, scorer: VectorScorer, documents: Sequence[tuple[str, str | DocumentText]], progress: Callable[[int], None] | None
     ) -> SentenceMemory:
         tokens = sentence_tokens(self.model, scorer.template, (text for _, text in documents))
         read = scorer.read(tokens, total_progress(progress))
@@ -344,17 +347,21 @@ def _first_places(texts: Sequence[str]) -> list[int]:
     return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]
 
 
-def _named(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
+def _texts(documents: Any) -> Iterator[tuple[str, str]]:
+    return ((name, text_of(document)) for name, document in _named(documents))
+
+
+def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
     if not isinstance(documents, Mapping):
         expect_series(documents, "documents", "a list of texts or Documents, or a mapping from ids to texts")
     items: Iterable[tuple[str, Any]]
     items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))
     for name, item in items:
-        document = item if isinstance(item, Document) else Document(name, item)
-        yield document.id, document.text
+        document = item if isinstance(item, Document) else Document(name, item.text if isinstance(item, DocumentText) else item)
+        yield document.id, item if isinstance(item, DocumentText) else document.text
 
 
-def _distinct(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _distinct(documents: Iterable[tuple[str, _Text]]) -> Iterator[tuple[str, _Text]]:
     """Yield (id, text) pairs; a memory finds documents by their ids."""
     seen: set[str] = set()
     for name, text in documents:

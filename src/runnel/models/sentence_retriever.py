@@ -20,7 +20,9 @@ from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, sentence_tokens
-from runnel.records import Sentence, expect_count, expect_loaded, expect_series, expect_text
+from runnel.records import Sentence, expect_count, expect_loaded, expect_series
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
 
 
@@ -87,7 +89,7 @@ class SentenceRetriever:
     def score(
         self,
         query: str,
-        document: str | SentenceVectors,
+        document: str | DocumentText | SentenceVectors,
         *,
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
@@ -102,7 +104,7 @@ class SentenceRetriever:
         score -inf, does not change the scores of the others, and is never an answer: `retrieve` leaves it out.
 
         Args:
-            document: a text, or a document from `remember`.
+            document: a text, one with its headings from `read_document`, or a document from `remember`.
             unit: the unit to score: "sentence", "clauses" (groups of clauses of 20 tokens or more, the unit of the published
                 single-pass scanners) or "paragraph"; default: the unit that the model was trained on.
             spans: (S, 2) character spans to score instead of units; the text between them is read too. In-document word
@@ -127,7 +129,7 @@ class SentenceRetriever:
         if spans is None:
             tokens = next(sentence_tokens(self.model, self.scorer.template, [document], unit, language))
         else:
-            tokens, wanted = self._spans(document, spans)
+            tokens, wanted = self._spans(text_of(document), spans)
         read: Any = self.scorer.read_query(query)
         if window is None:
             _, scores = next(self.scorer.scores(read, [tokens], progress))
@@ -135,12 +137,12 @@ class SentenceRetriever:
             scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
         else:
             raise InputError("windows need a recurrent model; this model reads passages: do not give window")
-        return Scored(document, tokens.spans[wanted], scores[wanted]).sentences()
+        return Scored(tokens.text, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
         self,
         query: str,
-        document: str | SentenceVectors,
+        document: str | DocumentText | SentenceVectors,
         top_k: int = 50,
         *,
         unit: Unit | None = None,
@@ -160,7 +162,7 @@ class SentenceRetriever:
     def score_many(
         self,
         query: str,
-        documents: Iterable[str | SentenceVectors],
+        documents: Iterable[str | DocumentText | SentenceVectors],
         *,
         unit: Unit | None = None,
         language: str = "en",
@@ -173,7 +175,7 @@ class SentenceRetriever:
     def scan(
         self,
         query: str,
-        documents: Iterable[str | SentenceVectors],
+        documents: Iterable[str | DocumentText | SentenceVectors],
         *,
         unit: Unit | None = None,
         language: str = "en",
@@ -187,13 +189,15 @@ class SentenceRetriever:
                 for document in cast("Iterator[SentenceVectors]", group):
                     yield self._score_remembered(read, document, unit)
             else:
-                tokens = sentence_tokens(self.model, self.scorer.template, cast("Iterator[str]", group), unit, language)
+                tokens = sentence_tokens(
+                    self.model, self.scorer.template, cast("Iterator[str | DocumentText]", group), unit, language
+                )
                 for one, scores in self.scorer.scores(read, tokens, progress):
                     yield Scored(one.text, one.spans, scores)
 
     def remember(
         self,
-        documents: Iterable[str],
+        documents: Iterable[str | DocumentText],
         *,
         unit: Unit | None = None,
         language: str = "en",
@@ -240,22 +244,21 @@ class SentenceRetriever:
 
     # ---- one document ------------------------------------------------------------------------------------------------
 
-    def _spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
+    def _spans(self, text: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""
-        expect_text(document, "a document")
         given = whole_spans(spans)
         bad = np.flatnonzero(
-            (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(document))
+            (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(text))
         )
         if len(bad):
             raise InputError(
                 f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "
-                f"{len(document)} characters and after the previous span"
+                f"{len(text)} characters and after the previous span"
             )
-        edges = np.unique([0, *given.ravel().tolist(), len(document)])
+        edges = np.unique([0, *given.ravel().tolist(), len(text)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
-        pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", document)
-        return read_spans(document, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
+        pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", text)
+        return read_spans(text, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
 
     def _score_remembered(self, query: Any, document: SentenceVectors, unit: Unit | None) -> Scored:
         if not isinstance(self.scorer, VectorScorer):

@@ -27,6 +27,8 @@ from runnel.models.lexical import FEATURES, WordTable, sentence_features, static
 from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.templates import Template
 
@@ -37,27 +39,27 @@ _PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
 
 
 def sentence_tokens(
-    model: Model, template: Template, documents: Iterable[str], unit: Unit | None = None, language: str = "en"
+    model: Model, template: Template, documents: Iterable[str | DocumentText], unit: Unit | None = None, language: str = "en"
 ) -> Iterator[SentenceTokens]:
     """Yield the tokens of each document, in units (default: the model's)."""
-    for texts in _together(documents):
+    for group in _together(documents):
+        texts = [text_of(document) for document in group]
         short = iter(template.encode_batch(model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
-        for text in texts:
+        for document, text in zip(group, texts, strict=True):
             whole = len(text) <= _PIECES_CHARS
             pieces = [next(short)] if whole else template.encode_pieces(model.tokenizer, "document", text)
-            yield read_sentences(text, pieces, unit=unit or model.unit, language=language)
+            yield read_sentences(document, pieces, unit=unit or model.unit, language=language)
 
 
-def _together(documents: Iterable[str]) -> Iterator[list[str]]:
+def _together(documents: Iterable[str | DocumentText]) -> Iterator[list[str | DocumentText]]:
     """Yield lists of documents to tokenize in one call."""
-    texts: list[str] = []
-    for text in documents:
-        expect_text(text, "a document")
-        texts.append(text)
-        if len(texts) == _TOGETHER or sum(map(len, texts)) >= _TOGETHER_CHARS:
-            yield texts
-            texts = []
-    yield texts
+    group: list[str | DocumentText] = []
+    for document in documents:
+        group.append(document)
+        if len(group) == _TOGETHER or sum(len(text_of(one)) for one in group) >= _TOGETHER_CHARS:
+            yield group
+            group = []
+    yield group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +117,7 @@ class SentenceVectors:
             passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
             wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
             ids = values["ids"].astype(np.int32)
-            stored = (values[name] for name in ("vectors", "scales", "kinds"))
+            stored = values["vectors"], values["scales"], values["kinds"]
             return cls(text, wide["spans"], ids, wide["bounds"], *stored, passages)
         except (SafetensorError, ValueError, KeyError, IndexError) as error:
             raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error

@@ -31,6 +31,7 @@ from runnel.search.records import (
     content_hash,
     grouped,
 )
+from runnel.text.documents.document import DocumentText
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
@@ -144,10 +145,11 @@ class DocumentEncoder:
         self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
     ) -> list[ReadDocument | str]:
         """Return the result of reading each document, or why it failed."""
-        size, texts = self.settings.passage_tokens, [row.text for row in rows]
+        size = self.settings.passage_tokens
+        documents = [DocumentText.stored(row.text, Places(row.blocks)) if row.blocks else row.text for row in rows]
         try:
             return list(
-                read_documents(self._embedder, texts, saved, passage_tokens=size, remember=self._one_pass, progress=progress)
+                read_documents(self._embedder, documents, saved, passage_tokens=size, remember=self._one_pass, progress=progress)
             )
         except InputError as error:
             if len(rows) == 1:

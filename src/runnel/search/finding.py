@@ -236,7 +236,7 @@ def find(
     if retriever.remembers:
         scores = retriever.scan(query, _vectors(retriever, filled, findings.unit, cache, progress))
     else:
-        scores = retriever.scan(query, (one.document.text for one in filled), unit=findings.unit, progress=progress)
+        scores = retriever.scan(query, (one.document for one in filled), unit=findings.unit, progress=progress)
     for one in documents:
         if not one.document.text.strip():
             findings.count(one.file, one.document, 0)
@@ -277,13 +277,13 @@ def _vectors(
         unread, again = tee(group)
         start, parsing, tokens = time.perf_counter(), 0.0, 0
 
-        def texts(unread: Iterator[FileDocument] = unread) -> Iterator[str]:
+        def read(unread: Iterator[FileDocument] = unread) -> Iterator[DocumentText]:
             nonlocal parsing
             for number, one in enumerate(unread):
                 parsing += one.seconds if number else 0.0  # the first was parsed before `start`
-                yield one.document.text
+                yield one.document
 
-        for one, vectors in zip(again, retriever.remember(texts(), unit=unit, progress=progress), strict=True):
+        for one, vectors in zip(again, retriever.remember(read(), unit=unit, progress=progress), strict=True):
             tokens += len(vectors.ids)
             if cache is not None and one.entry is not None:
                 # Documents are encoded together, so each has its share of the time.

@@ -21,6 +21,8 @@ from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
@@ -153,7 +155,9 @@ class Pipeline:
         documents = self._store.documents(names)
         found = dict(zip(documents, self._contents(list(documents.values())), strict=True))
         vectors = {name: one for name, one in found.items() if isinstance(one, SentenceVectors)}
-        return SentenceMemory(vectors) if vectors else None, {name: one for name, one in found.items() if isinstance(one, str)}
+        return SentenceMemory(vectors) if vectors else None, {
+            name: text_of(one) for name, one in found.items() if not isinstance(one, SentenceVectors)
+        }
 
     def _first_stage(
         self,
@@ -190,22 +194,24 @@ class Pipeline:
         scored = self._retriever.scan(query, self._contents(documents), progress=total_progress(progress))
         return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
 
-    def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[str | SentenceVectors]:
+    def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[DocumentText | SentenceVectors]:
         """Yield the sentence vectors of each document, or its text."""
         for start in range(0, len(documents), _TOGETHER):
             some = documents[start : start + _TOGETHER]
             pieces = self._store.memories([document.id for document in some]) if self._remembers else {}
             for document in some:
-                yield document.text if document.id not in pieces else self._vectors(document, pieces[document.id])
+                yield self._vectors(document, pieces.get(document.id))
 
-    def _vectors(self, document: DocumentRow, piece: bytes) -> str | SentenceVectors:
+    def _vectors(self, document: DocumentRow, piece: bytes | None) -> DocumentText | SentenceVectors:
+        if piece is None:
+            return DocumentText.stored(document.text, Places(document.blocks))
         try:
             backbone = self._embedder.model.backbone
             return SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
         except StateError as error:
             now = self._store.documents([document.id])
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
-                return document.text
+                return self._vectors(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 

@@ -27,7 +27,7 @@ class Opened:
     id: str
     name: str
     document: DocumentText
-    content: SentenceVectors | str  # its text with the vectors of its sentences, or without, if the model reads the query first
+    content: SentenceVectors | DocumentText  # with the vectors of its sentences, or without, if the model reads the query first
     file: bytes  # the file itself, if its pages can be shown; else b""
 
     @property

@@ -30,7 +30,7 @@ from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
 from runnel.server.work import Done
 from runnel.server.work import Progress as Job
-from runnel.text.documents.document import HEAD_BYTES, recognize
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -84,15 +84,15 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
         return _lines(_just({"id": id}))
     document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
 
-    def keep(content: SentenceVectors | str) -> dict[str, str]:
+    def keep(content: SentenceVectors | DocumentText) -> dict[str, str]:
         context.opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
         return {"id": id}
 
     def read(progress: Progress) -> SentenceVectors:
-        return next(retriever.remember([document.text], progress=progress))
+        return next(retriever.remember([document], progress=progress))
 
     if not retriever.remembers:
-        return _lines(_just(keep(document.text)))
+        return _lines(_just(keep(document)))
     return await _streamed(request, context, [document.text], read, keep)
 
 

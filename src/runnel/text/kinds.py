@@ -32,7 +32,9 @@ _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
 _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
 _CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
-_BEGINS = re.compile(r"(?:[-*+|\u2022\u2023\u25e6\u2013]|#{1,6}|={2,6}|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]")
+_BEGINS = re.compile(
+    r"(?:[-*+|\u2022\u2023\u25e6\u2013]|[QA]\d{0,3}[.:)]|#{1,6}|={2,6}|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]"
+)
 _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
 _UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -205,7 +207,11 @@ def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | 
 def _is_heading(words: str, kind: str | None) -> bool:
     if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
         return False
-    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not (_CODE.search(words) or _CAPTION.match(words))
+    return (
+        len(words) <= _BLOCK_CHARS
+        and is_title(words, kind)
+        and not (_CODE.search(_UNDER.sub("", words)) or _CAPTION.match(words))
+    )
 
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:

@@ -171,6 +171,15 @@ class DocumentText:
     warnings: tuple[str, ...] = ()
     scanned: tuple[int, ...] = ()
 
+    @staticmethod
+    def stored(text: str, places: Places, title: str | None = None) -> DocumentText:
+        """Return a document of an index from its text and its `places`; its kind is "txt"."""
+        blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
+        return DocumentText(text, blocks, "txt", hashlib.sha256(text.encode()).hexdigest(), title)
+
+    def __hash__(self) -> int:
+        return hash(self.text)  # which a text remembers
+
     def block_at(self, offset: int) -> Block | None:
         """Return the block that contains a character, or the last block before it; None before the first."""
         at = bisect_right(self.blocks, offset, key=lambda block: block.start)
