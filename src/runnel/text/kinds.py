@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,8 +55,9 @@ _CODE = re.compile(r"[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")
 
 _PAGE = re.compile(r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?", re.IGNORECASE)
+_DOTS = ("....", ". . . .", "\u2026", "____")
 _LEADERS = re.compile(
-    r"(?m)(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t]*+$", re.IGNORECASE
+    r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z", re.IGNORECASE
 )
 _LEADERS_APART = 160  # characters between the end of a row and the next row, at most: its title may be wrapped
 _ROWS = 3  # of contents, of page numbers, of running heads: at least
@@ -64,7 +66,9 @@ _HEAD_CHARS = 120  # of a running head; a title with its number and page may hav
 _NUMBERING = re.compile(
     r"\A(?:(?:(?:chapter|part|appendix|section|question)\s+)?(?:\d+(?:\.\d+)*[.:)]*|(?:[a-z]|[ivxlc]+)[.:)])|#{1,6})\s+(?=\S)"
 )
+_NUMERALS = frozenset("0123456789ivxlc")
 _LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")
+_LAST_PAGE = re.compile(r"\s(\d{1,4})\Z")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -153,8 +157,7 @@ def _are(codes: np.ndarray, those: np.ndarray) -> np.ndarray:
     return table[np.minimum(codes, 0xFFFF)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Block:
+class _Block(NamedTuple):
     first: int  # sentence
     last: int  # the one after it
     words: str  # "" if it is long
@@ -181,7 +184,7 @@ def _titles(text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], st
         return ASIDE
     if kind == "heading":
         return [_in_heading(text, int(lines.starts[one]), int(lines.ends[one]), kind_at) for one in range(first, last)]
-    if not words or kind in ("code", "row"):
+    if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
     found = [TEXT] * (last - first)
     if _asks(words):
@@ -207,11 +210,7 @@ def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | 
 def _is_heading(words: str, kind: str | None) -> bool:
     if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
         return False
-    return (
-        len(words) <= _BLOCK_CHARS
-        and is_title(words, kind)
-        and not (_CODE.search(_UNDER.sub("", words)) or _CAPTION.match(words))
-    )
+    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not (_CODE.search(_bare(words)) or _CAPTION.match(words))
 
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
@@ -231,9 +230,12 @@ def _is_question(words: str, alone: bool) -> bool:
 
 
 def _asks(words: str) -> bool:
-    if words[-1:] in '=-~^*+#"_':  # a title and the line under it
-        words = _UNDER.sub("", words)
-    return words.rstrip(_CLOSING)[-1:] in _QUESTION_SIGNS
+    return _bare(words).rstrip(_CLOSING)[-1:] in _QUESTION_SIGNS
+
+
+def _bare(words: str) -> str:
+    """Return a title without the line under it."""
+    return _UNDER.sub("", words) if "\n" in words else words
 
 
 # ---- asides ------------------------------------------------------------------------------------------------------------
@@ -258,15 +260,24 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
 
 def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
     """Yield the sentences of rows with dots before a page number, of which three follow each other, their pages in order."""
-    if not any(sign in text for sign in ("....", ". . . .", "\u2026", "____")):
-        return
+    rows = set()
+    for sign in _DOTS:
+        at = text.find(sign)
+        while at >= 0:
+            start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            end = len(text) if end < 0 else end
+            rows.add((start, end))
+            at = text.find(sign, end)
     run: list[tuple[int, int, int]] = []  # begin, end, page
-    for match in _LEADERS.finditer(text):
-        start, page = text.rfind("\n", 0, match.start()) + 1, int(match[1] or 0)
+    for start, end in sorted(rows):
+        match = _LEADERS.search(text, start, end)
+        if match is None:
+            continue
+        page = int(match[1] or 0)
         if run and (start - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
             yield from _run(run, lines)
             run = []
-        run.append((start, match.end(), page))
+        run.append((start, end, page))
     yield from _run(run, lines)
 
 
@@ -291,8 +302,8 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
             yield from ((blocks[place].first, blocks[place].last) for place in places)
 
 
-def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> Iterator[_Block]:
-    """Yield runs of three short blocks or more that are headings and questions further down, in the same order and further apart.
+def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
+    """Return runs of three short blocks or more that are headings or questions further down, in this order and further apart.
 
     A page number may follow them. Steps that a text repeats as a list are no contents: their next places are neighbors too.
     """
@@ -304,7 +315,8 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> Iterator[_Block
             places[key].append(place)
 
     def next_place(place: int, after: int) -> int | None:
-        for key in (keys[place], _LAST_NUMBER.sub("", keys[place])):
+        title = keys[place]
+        for key in (title, _LAST_NUMBER.sub("", title)) if title[-1:] in _NUMERALS else (title,):
             found = places.get(key, ())
             if (at := bisect_right(found, after)) < len(found):
                 return found[at]
@@ -312,13 +324,20 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> Iterator[_Block
 
     repeated = [bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)]
     edges = np.flatnonzero(np.diff([0, *repeated, 0])).tolist()
+    found: list[int] = []
     for first, stop in zip(edges[::2], edges[1::2], strict=True):
         if stop - first < _ROWS:
             continue
         below = [(place, at) for place in range(first, stop) if (at := next_place(place, stop - 1)) is not None]
         ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
-        if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 2 * (stop - first):
-            yield from (seen[place] for place, _ in below)
+        if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 1.5 * (stop - first):
+            found += [place for place, _ in below]
+    pages = {place: int(page[1]) for place in range(len(keys)) if found and (page := _LAST_PAGE.search(keys[place]))}
+    for a, b in pairwise(found):  # titles that differ a little, between others with pages
+        between = [pages.get(place, -1) for place in range(a, b + 1)]
+        if 1 < b - a <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
+            found += range(a + 1, b)
+    return [seen[place] for place in found]
 
 
 def _key(words: str) -> str:

@@ -155,7 +155,25 @@ def test_a_wide_gap_alone_is_no_table(read):
     assert [kind for kind, _ in shown(document)] == ["paragraph"]
 
 
-def test_lines_of_a_table_of_contents_are_rows(read):
+def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
+    entries = [
+        "1 Scope . . . . . . . . . . 2",
+        "1.1 Purpose .............. 2",
+        "2 Use .............. iv",
+        "3 End .............. 4",
+    ]
+    document = read(
+        [["Contents", *entries], ["1 Scope"], ["2 Use"], ["Cylinders ......... 4", "Doors .......... 3", "Seats ......... 2"]]
+    )
+    assert [text for kind, text in shown(document) if kind == "contents"] == [
+        "1 Scope | 2", "1.1 Purpose | 2", "2 Use | iv", "3 End | 4",
+    ]  # fmt: skip
+    assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"], (
+        "a data sheet"
+    )
+
+
+def test_lines_with_dots_before_a_number_are_rows(read):
     document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
     assert shown(document)[1:3] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv")]
     assert shown(document)[-1] == ("paragraph", "Wait ......\nText.")

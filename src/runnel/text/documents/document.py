@@ -391,7 +391,9 @@ def is_title(words: str, kind: str | None) -> bool:
 
     `kind`: of its block, which is not marked as a heading.
     """
+    if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
+        return False
     lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
-    if kind not in (None, "paragraph") or len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
+    if len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
         return False
     return bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf
-from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
+from runnel.text.documents.document import BREAK, CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_page import ROW, open_pdf, page_text
-from runnel.text.documents.pdf_text import ITEM, join_pages
+from runnel.text.documents.pdf_text import ENTRY, ITEM, join_pages
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
 
-_KINDS = {ROW: "row", ITEM: "item"}
-_MARKS = ROW + ITEM + " \t\n\f"
+_KINDS = {ROW: "row", ITEM: "item", ENTRY: CONTENTS}
+_MARKS = ROW + ITEM + ENTRY + " \t\n\f"
 _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _SHOWN = 12  # the most ranges of pages in a warning
@@ -84,7 +84,7 @@ def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
 
 def _plain(text: str) -> str:
     """Return the text that OCR printed without the marks of `page_text`."""
-    return text.translate(dict.fromkeys(map(ord, (ROW, ITEM, "\f")))).strip()
+    return text.translate(dict.fromkeys(map(ord, (ROW, ITEM, ENTRY, "\f")))).strip()
 
 
 def _build(

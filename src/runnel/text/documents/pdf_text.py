@@ -11,6 +11,7 @@ from typing import Any
 from runnel.text.documents.pdf_page import HYPHEN, ROW
 
 ITEM = "\x02"  # before a list item
+ENTRY = "\x03"  # before a line of a table of contents
 _SPLIT_WORD = re.compile(r"(?<!\w)(\w++)\ufffe(\w++)")  # possessive: no backtracking in long words
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\r\n(?=\w)")
@@ -30,6 +31,8 @@ _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.I
 _NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _LEADERS = 5  # the fewest dots between a title and its page
+_ENTRIES = 3  # of a table of contents, at least
+_ENTRY_END = re.compile(rf"{ENTRY}.* (\w+)\n")
 _EDGE_LINES = 2  # at the top, and at the bottom
 _Key = tuple[str, int | None]
 
@@ -46,7 +49,7 @@ def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> lis
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]
     _join_over_pages(pages)
     join = _joiner(pages)
-    return [_finish(page, join) for page in pages]
+    return _without_tables([_finish(page, join) for page in pages])
 
 
 def _finish(page: str, join: Any) -> str:
@@ -57,12 +60,29 @@ def _finish(page: str, join: Any) -> str:
 
 
 def _contents_row(line: str) -> str:
-    """Turn a line of a table of contents into a row, without the dots before the page number."""
+    """Turn a line that may be of a table of contents into an entry, without the dots before the page number."""
     title, _, number = line.rstrip(" |").rpartition(" ")
     bare = title.rstrip(" .|\t")
     if title.count(".", len(bare)) < _LEADERS or not (number.isdigit() or _ROMAN.fullmatch(number)):
         return line
-    return f"\n\n{ROW}{bare.removeprefix(ROW)} | {number}\n"
+    return f"\n\n{ENTRY}{bare.removeprefix(ROW)} | {number}\n"
+
+
+def _without_tables(pages: list[str]) -> list[str]:
+    """Turn entries into rows, unless several in a row have the numbers of pages, in order: a data sheet has dots too."""
+    places = [(page, match) for page, text in enumerate(pages) for match in _ENTRY_END.finditer(text)]
+    run = last = at = 0
+    runs: list[int] = []  # of each entry
+    for page, match in places:
+        number = int(match[1]) if match[1].isdigit() else last
+        run += number < last or number > len(pages) or page > at + 1
+        runs.append(run)
+        last, at = number, page
+    counts = Counter(runs)
+    for (page, match), its in reversed(list(zip(places, runs, strict=True))):
+        if counts[its] < _ENTRIES:
+            pages[page] = pages[page][: match.start()] + ROW + pages[page][match.start() + 1 :]
+    return pages
 
 
 # ---- running heads ---------------------------------------------------------------------------------------------------
