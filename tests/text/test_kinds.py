@@ -118,6 +118,8 @@ def test_page_numbers_rules_and_running_heads() -> None:
     asides = {one for one, kind in kinds.items() if kind == ASIDE}
     assert asides >= {"Pens and Ink 4", "Pens and Ink 6", "- 5 -", "----------"} and not any("writes" in one for one in asides)
     assert kinds_of("How many pens are there?\n\n42\n\nThat is all. Go.")["42"] == TEXT, "an answer"
+    flags = "".join(f"{1 << n}\n\nThe flag is set for pens of kind {n}. It is.\n\n" for n in range(8))
+    assert ASIDE not in kinds_of(flags).values(), "they do not count pages"
 
 
 def test_contents_and_navigation_of_html() -> None:

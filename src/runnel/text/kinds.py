@@ -51,7 +51,8 @@ _INTERROGATIVE = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
-_CODE = re.compile(r"[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
+_CODE = re.compile(r"^#(?:[^#\s]|\s+[a-z])|\w\((?!s\))|[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
+_STATES = re.compile(r"(?:The|Th[ei]se?|It|If|You|We|An?)\s.*\s(?:is|are|was|were|has|have|can|will|must|should)\s")
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")
 
 _PAGE = re.compile(r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?", re.IGNORECASE)
@@ -210,7 +211,11 @@ def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | 
 def _is_heading(words: str, kind: str | None) -> bool:
     if words.endswith(":") and words.count(" ") >= _INTRODUCTION_WORDS:  # To do this, run:
         return False
-    return len(words) <= _BLOCK_CHARS and is_title(words, kind) and not (_CODE.search(_bare(words)) or _CAPTION.match(words))
+    return (
+        len(words) <= _BLOCK_CHARS
+        and is_title(words, kind)
+        and not (_CODE.search(_bare(words)) or _CAPTION.match(words) or _STATES.match(words))
+    )
 
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
@@ -242,7 +247,7 @@ def _bare(words: str) -> str:
 
 
 def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
-    """Yield rules, and numbers that stand alone and count up: three of them at least, because one may be an answer."""
+    """Yield rules, and numbers that stand alone and count pages: three of them at least, because one may be an answer."""
     numbers: list[tuple[int, int]] = []
     for block in blocks:
         words = block.words
@@ -253,9 +258,13 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
         elif len(words) >= _ROWS and len(set(words) - {" "}) <= 2 and not any(map(str.isalnum, words)):
             yield block.first, block.last
     values = [value for _, value in numbers]
-    for (place, value), before, after in zip(numbers, [1 << 30, *values], [*values[1:], -1], strict=False):
-        if len(numbers) >= _ROWS and (before < value or value < after):
-            yield place, place + 1
+    counted = [
+        place
+        for (place, value), *around in zip(numbers, [-9, *values], [*values[1:], -9], strict=False)
+        if value - 1 == around[0] or value + 1 == around[1]
+    ]
+    if len(counted) >= _ROWS:
+        yield from ((place, place + 1) for place in counted)
 
 
 def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:

@@ -63,6 +63,19 @@ def test_blocks_and_headings(path):
     assert path_of["Detail"] == ("The title", "Part one", "Detail") and path_of["Last."] == ("The title", "Part two")
 
 
+def test_a_table_of_contents_is_known_by_its_styles(tmp_path):
+    document = docx.Document()
+    for name, base in (("toc 1", "Normal"), ("My contents", "toc 1")):
+        style = document.styles.add_style(name, docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+        style.base_style = document.styles[base]
+        document.add_paragraph(f"Part\t{len(name)}", style=name)
+    document.add_paragraph("Index of all.")
+    document.save(tmp_path / "a.docx")
+    assert shown(read(tmp_path / "a.docx")) == [
+        ("contents", "Part\t5"), ("contents", "Part\t11"), ("paragraph", "Index of all."),
+    ]  # fmt: skip
+
+
 def test_changes_are_read_as_accepted_and_content_controls_are_read(path):
     run = "<w:r><w:t>{}</w:t></w:r>"
     more = (

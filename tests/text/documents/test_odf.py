@@ -52,6 +52,12 @@ def path(tmp_path):
     return tmp_path / "a.odt"
 
 
+def test_a_table_of_contents(tmp_path):
+    entry = "<text:index-body><text:p>Part<text:tab/>3</text:p></text:index-body>"
+    odf(tmp_path / "a.odt", "text", f"<text:table-of-content>{entry}</text:table-of-content><text:p>Last.</text:p>")
+    assert shown(read(tmp_path / "a.odt")) == [("contents", "Part 3"), ("paragraph", "Last.")]
+
+
 def test_a_text(path):
     document = read(path)
     assert (document.kind, document.title, document.pages, document.warnings) == ("odt", "A title", None, ())

@@ -7,11 +7,13 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
-from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
 
 _WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
+_ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
+_NO_LEVEL = -1  # of a line of a table of contents
 _OUTLINE = tuple("012345678")  # 9 is body text
 _NOTES = ("footnotes", "endnotes")
 
@@ -40,7 +42,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
 
 
 def _levels(styles: Element) -> dict[str, int]:
-    """Return style id -> heading level, including styles based on a heading style."""
+    """Return style id -> heading level, or `_NO_LEVEL`, including styles based on such a style."""
     levels: dict[str, int] = {}
     parents = {}
     for style in styles.findall("{*}style"):
@@ -48,6 +50,8 @@ def _levels(styles: Element) -> dict[str, int]:
         heading = _HEADING.match(words)
         if heading or words.lower() == "title":
             levels[key] = int(heading[1]) if heading else 0
+        elif _ENTRY.match(words):
+            levels[key] = _NO_LEVEL
         else:
             parents[key] = _value(style, "basedOn")
     for key in parents:
@@ -111,7 +115,9 @@ class _Body:
         if level is None and outline in _OUTLINE:
             level = _OUTLINE.index(outline) + 1
         listed = properties is not None and properties.find("{*}numPr") is not None
-        if level is not None:
+        if level == _NO_LEVEL:
+            self.canonical.add(text, CONTENTS)
+        elif level is not None:
             self.canonical.add(" ".join(text.split()), level=level)
         else:
             self.canonical.add(text, "note" if self.note else "item" if listed else "paragraph")

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.archive import Archive
-from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.parts import Rows, attribute, parse, tag, title_of, walk
 
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
@@ -46,7 +46,7 @@ class _Content:
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         self.paragraphs: list[list[str]] = []  # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.rows = Rows()
-        self.lists = self.in_notes = 0  # open elements
+        self.lists = self.in_notes = self.contents = 0  # open elements
         self.notes: list[str] = []
         self.pages = 0
         self.title: Element | None = None
@@ -74,6 +74,8 @@ class _Content:
             self.rows.open_cell()
         elif name == "list-item":
             self.lists += 1
+        elif name == "table-of-content":
+            self.contents += 1
         elif name in ("note-body", "notes"):
             self.in_notes += 1
         elif name == "table" and self.kind == "ods":
@@ -102,6 +104,8 @@ class _Content:
             self.limits.check_unpacked(self.canonical.length, "the text of the document")
         elif name == "list-item":
             self.lists -= 1
+        elif name == "table-of-content":
+            self.contents -= 1
         elif name in ("note-body", "notes"):
             self.in_notes -= 1
         elif name == "page" and self.kind == "odp":
@@ -118,7 +122,7 @@ class _Content:
             level = attribute(element, "outline-level")
             self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)
         else:
-            self.canonical.add(text, "item" if self.lists else "paragraph")
+            self.canonical.add(text, CONTENTS if self.contents else "item" if self.lists else "paragraph")
 
     def _add_notes(self) -> None:
         for note in self.notes:
