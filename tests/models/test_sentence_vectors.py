@@ -104,7 +104,8 @@ def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, 
         for one, other in zip(read, retriever.scan(QUERY, kinds), strict=True):
             assert np.array_equal(one.spans, other.spans) and np.array_equal(one.scores, other.scores)
     mixed = [texts[0], *again[1:]]
-    assert [s.scores.tolist() for s in retriever.scan(QUERY, mixed)] == [s.scores.tolist() for s in read]
+    for one, other in zip(retriever.scan(QUERY, mixed), read, strict=True):  # the first is now read in a step of its own
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
 
 
 def test_scores_and_best_sentences_of_a_remembered_document(retriever: SentenceRetriever) -> None:

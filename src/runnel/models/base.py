@@ -39,6 +39,7 @@ from runnel.models.heads import (
     EndVector,
     FirstVector,
     Head,
+    Judge,
     LmHead,
     MatchScore,
     MeanVector,
@@ -62,7 +63,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 _HEADS: tuple[Any, ...] = (
     *(TokenFeatures, EndVector, FirstVector, PlainMeanVector, MeanVector, ResidualVector),
-    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, LmHead),
+    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, Judge, LmHead),
 )
 HEADS = {re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower(): head for head in _HEADS}  # by kind: "end_vector" and so on
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}

@@ -254,6 +254,58 @@ class VectorRelevance(Head):
         return self.linear(wide(features))[:, 0]
 
 
+class Judge(Head):
+    """The second look's score of a sentence from the hidden vectors of its tokens, and what scores say (`models/second_look.py`).
+
+    Late interaction: each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and
+    by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
+    """
+
+    jobs = ("judge",)
+    stored = True
+    FACTS = 6  # of a document: those of `document_facts`, the best of the judge's scores and the mean of the best three
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Linear(hidden_size, 1)
+        self.mix = nn.Parameter(torch.tensor([8.0, 4.0, 8.0]))  # of the sentence's tokens, of those around it too, of means
+        self.document = nn.Linear(self.FACTS, 1)
+        self.near = nn.Parameter(torch.tensor([0.0, 16.0, 2.0, 0.0]))  # of the first four facts, to choose among documents
+        self.calibration: Tensor  # factor and summand of a sentence's score
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
+        self.floor: Tensor  # the judge's score of a sentence that is not read again
+        self.register_buffer("floor", torch.tensor(4.0))
+        with torch.no_grad():
+            for layer in (self.weight, self.document):
+                layer.weight.zero_()
+                layer.bias.zero_()
+
+    def weigh(self, hidden: Tensor, idf: Tensor) -> Tensor:
+        """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
+        return (idf + _LEAST_IDF) * self.weight(hidden)[:, 0].clamp(-3, 3).exp()
+
+    def forward(self, query: Tensor, weights: Tensor, mean: Tensor, sentence: Tensor, around: Tensor) -> Tensor:
+        """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean (D,); the hidden vectors of the
+        sentence (T, D) and of what is read with it (any, D) -> ().
+        """
+        own = (F.normalize(sentence, dim=-1) @ query.T).amax(0)
+        seen = own if not len(around) else torch.maximum(own, (F.normalize(around, dim=-1) @ query.T).amax(0))
+        return torch.stack([own @ weights, seen @ weights, F.cosine_similarity(sentence.mean(0), mean, dim=0)]) @ self.mix
+
+    def inside(self, scores: np.ndarray) -> np.ndarray:
+        """Return the logits (S,) that sentences answer, if their document does, from the sums of both looks."""
+        return float(self.calibration[0]) * scores + float(self.calibration[1])
+
+    def answers(self, facts: np.ndarray) -> float:
+        """Return the logit that a document with these facts (F,) answers."""
+        return float(self.document(torch.from_numpy(facts).to(self.document.weight.dtype)))
+
+    def nearness(self, facts: np.ndarray) -> float:
+        """Return what is added to the scores of a document's sentences when the best of several documents are read again."""
+        return float(torch.from_numpy(facts).to(self.near.dtype) @ self.near)
+
+
+_LEAST_IDF = 0.05  # what the commonest token counts
 _COSINES = 7  # columns of `known` before the features
 _AROUND = 3  # sentences on each side in the mean of its last column
 _BLOCK = 1024  # sentences

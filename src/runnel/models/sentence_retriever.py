@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,9 @@ import torch
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
+from runnel.models.second_look import FirstLook, SecondLook
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, sentence_tokens
-from runnel.records import Sentence, expect_count, expect_loaded, expect_series
+from runnel.records import Sentence, expect_count, expect_loaded, expect_series, probability
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
@@ -32,8 +33,15 @@ class Scored:
 
     text: str
     spans: np.ndarray  # (S, 2) int64 characters
-    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token
+    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
     vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
+    first: FirstLook | None = None  # of a model that reads the best sentences again
+    second: SecondLook | None = None
+
+    @property
+    def answers(self) -> float | None:
+        """The probability that the document answers the query at all; None if the model cannot say."""
+        return None if self.second is None else probability(self.second.answers)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -131,10 +139,13 @@ class SentenceRetriever:
         else:
             tokens, wanted = self._spans(text_of(document), spans)
         read: Any = self.scorer.read_query(query)
-        if window is None:
+        if window is None and isinstance(self.scorer, VectorScorer):
+            vectors = next(self.scorer.read([tokens], progress))
+            scores = self._look_again(read, [self._score_remembered(read, vectors, None)])[0].scores
+        elif isinstance(self.scorer, Scanner) and window is None:
             _, scores = next(self.scorer.scores(read, [tokens], progress))
         elif isinstance(self.scorer, Scanner):
-            scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
+            scores = self.scorer.window_scores(read, tokens, window or 0, stride or 0, progress)
         else:
             raise InputError("windows need a recurrent model; this model reads passages: do not give window")
         return Scored(tokens.text, tokens.spans[wanted], scores[wanted]).sentences()
@@ -182,6 +193,44 @@ class SentenceRetriever:
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
+        read: Any = self.scorer.read_query(query)
+        for scored in self.first_look(query, documents, unit=unit, language=language, progress=progress):
+            yield from self._look_again(read, [scored])
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str | DocumentText | SentenceVectors],
+        *,
+        unit: Unit | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Scored]:
+        """Score documents whose sentences are ranked together: as `scan`, but the second look is at the best of all of them."""
+        return self.second_look(query, list(self.first_look(query, documents, unit=unit, progress=progress)))
+
+    def second_look(self, query: str, scored: Sequence[Scored]) -> list[Scored]:
+        """Look again at the best sentences of documents from `first_look`, which are ranked together.
+
+        Without a second look (a recurrent model, or one without a "judge" head) they are returned as they are.
+        """
+        return self._look_again(self.scorer.read_query(query), scored)
+
+    def _look_again(self, read: Any, scored: Sequence[Scored]) -> list[Scored]:
+        if not isinstance(self.scorer, VectorScorer) or self.scorer.judging is None:
+            return list(scored)
+        looks = self.scorer.look_again(read, [one.first for one in scored if one.first is not None])
+        return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, looks, strict=True)]
+
+    def first_look(
+        self,
+        query: str,
+        documents: Iterable[str | DocumentText | SentenceVectors],
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Scored]:
+        """Score documents in order; for `second_look`, which then reads the best sentences again."""
         _check_several(documents)
         read: Any = self.scorer.read_query(query)
         for remembered, group in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
@@ -192,8 +241,11 @@ class SentenceRetriever:
                 tokens = sentence_tokens(
                     self.model, self.scorer.template, cast("Iterator[str | DocumentText]", group), unit, language
                 )
-                for one, scores in self.scorer.scores(read, tokens, progress):
-                    yield Scored(one.text, one.spans, scores)
+                if isinstance(self.scorer, VectorScorer):
+                    yield from (self._score_remembered(read, one, None) for one in self.scorer.read(tokens, progress))
+                else:
+                    for one, scores in self.scorer.scores(read, tokens, progress):
+                        yield Scored(one.text, one.spans, scores)
 
     def remember(
         self,
@@ -265,7 +317,8 @@ class SentenceRetriever:
             raise InputError(f"{self.model.source} cannot read a remembered document; give its text")
         if unit is not None:
             raise InputError("a remembered document already has a unit; give the unit to remember()")
-        return Scored(document.text, document.spans, self.scorer.score(query, document), document)
+        look = self.scorer.look(query, document)
+        return Scored(document.text, document.spans, look.scores, document, look)
 
 
 def _check_several(documents: object) -> None:

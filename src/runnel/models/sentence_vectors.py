@@ -24,6 +24,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
+from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
 from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
@@ -238,6 +239,7 @@ class VectorScorer:
         self.model, self._head = model, head
         self._passages = passages
         self.template = model.templates["document"]
+        self.judging = Judging(model) if "judge" in model.heads else None
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document."""
@@ -268,21 +270,21 @@ class VectorScorer:
         sums = SentenceSums(self.model, tokens, passages=self._passages)
         return Request(tokens.ids if sums.layout is None else sums.layout.ids, (), take=sums.take, tag=sums)
 
-    def scores(
-        self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
-    ) -> Iterator[tuple[SentenceVectors, np.ndarray]]:
-        """Yield each document and the scores (S,) of its sentences, as `Scanner.scores` does."""
-        for document in self.read(documents, progress):
-            yield document, self.score(query, document)
-
-    def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """Return scores (S,) float32; -inf for sentences without a token."""
-        scores = np.full(len(document), -np.inf, dtype=np.float32)
+    def look(self, query: VectorQuery, document: SentenceVectors) -> FirstLook:
+        """Return the first look at a document: the scores of all its sentences."""
+        plain = np.full(len(document), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
+        facts = np.zeros(FACTS)
         if full.any():
             with inference():
-                scores[full] = self._head(query.vector, vectors, features).numpy()
-        return scores
+                plain[full] = self._head(query.vector, vectors, features).numpy()
+                facts = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
+        return first_look(document, plain, facts, lead=self.judging is not None)
+
+    def look_again(self, query: VectorQuery, looks: Sequence[FirstLook]) -> list[SecondLook]:
+        """Return the second look at documents that are ranked together."""
+        assert self.judging is not None
+        return self.judging.look(query.ids, looks)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""

@@ -1,0 +1,243 @@
+"""The second look at a document: its best sentences are read again, each with what is around it, and judged token by token.
+
+The first look scores every sentence from stored vectors. Then a question or heading passes on what it has to the text below it.
+The best sentences are read again by the judge layers, and each token of the query is compared with those of the sentence (late
+interaction; Khattab and Zaharia, "ColBERT", 2020). Last, a document is judged as a whole: whether it answers at all.
+
+    S  sentences of a document   n  sentences that are read again   Q  tokens of the query   T  tokens   D  width of the vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.encoder.model import whole_tokens
+from runnel.models.base import Model
+from runnel.models.heads import Judge
+from runnel.ops.backend import inference
+from runnel.request import Request
+from runnel.text.kinds import ASIDE, HEADING, QUESTION
+
+MOST = 40  # sentences of a document that are read again, ...
+TOGETHER = 60  # ... and of all documents of a ranking
+_TITLE_TOKENS, _NEAR_TOKENS = 24, 32  # read with a sentence: the last of the titles above it, and on each side of it
+_PARTS = 3  # besides the sentence, each with a marker
+_TITLES = 2  # above a sentence, at most
+_REACH = 12  # sentences below a title that it leads to, ...
+_DECAY = 0.3  # ... each a little less than the one before
+_LEAD = 0.3  # share of what a title has above the median score that passes to the text below it: of the first look's scores
+_LEAD_AGAIN = 0.6  # and of the second's
+_TITLE = 1.0  # what a title loses: its answer is below it
+_BEST = 3  # of the judge's scores, whose mean is a fact of the document
+FACTS = 4  # F
+_NEAREST = 4  # best cosines whose mean says how near a document is
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLook:
+    """What the first look found in a document.
+
+    Attributes:
+        ids, bounds, kinds: as of `SentenceVectors`.
+        plain: (S,) float32 scores of the head; -inf for a sentence without a token.
+        scores: (S,) float32: with what titles passed on; -inf also for asides.
+        facts: (F,) what is known of the whole document.
+    """
+
+    ids: np.ndarray
+    bounds: np.ndarray
+    kinds: np.ndarray
+    plain: np.ndarray
+    scores: np.ndarray
+    facts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SecondLook:
+    """Scores (S,) float32 of a document's sentences, and the logit that the document answers.
+
+    `judged`: (S,) what the second look says of each sentence, a constant for those that were not read again; `led`: (S,) what
+    titles passed on in it.
+    """
+
+    scores: np.ndarray
+    answers: float
+    judged: np.ndarray
+    led: np.ndarray = field(repr=False)
+
+
+class Document(Protocol):
+    """A remembered document: see `SentenceVectors`."""
+
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def bounds(self) -> np.ndarray: ...
+
+    @property
+    def kinds(self) -> np.ndarray: ...
+
+
+def first_look(document: Document, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
+    kinds, scores = document.kinds, plain
+    if lead:
+        scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
+        scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
+    return FirstLook(document.ids, document.bounds, kinds, plain, scores, facts)
+
+
+def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return what is known of a whole document after the first look, (4,) float64.
+
+    They are the best score, the mean of the best cosines, the share of the query's idf in the document, and its length.
+
+    Args:
+        plain, cosines: (S,) of the sentences with a token, at least one.
+        features: (S, F) of `sentence_features`.
+    """
+    nearest = np.sort(cosines)[-_NEAREST:].mean()
+    return np.array([plain.max(), nearest, features[0, 9], np.log1p(len(plain)) / 8], np.float64)
+
+
+def _titles(kinds: np.ndarray) -> np.ndarray:
+    """(S,) bool: questions and headings."""
+    return (kinds == QUESTION) | (kinds == HEADING)
+
+
+def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """Return (S,) what the titles above each sentence pass to it: the best of the run of titles above the median, less the decay.
+
+    Titles get nothing. A score of -inf is unknown, and passes nothing.
+    """
+    out, title = np.zeros(len(scores)), _titles(kinds)
+    known = scores[scores > -np.inf]
+    if not title.any() or not len(known):
+        return out
+    at = np.arange(len(scores))
+    places = np.flatnonzero(title)
+    runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)  # where a run of titles begins, in `places`
+    best = np.maximum.reduceat(scores[places], runs) - np.median(known)
+    last = np.maximum.accumulate(np.where(title, at, -1))
+    below = (last >= 0) & ~title & (at - last <= _REACH)
+    run = np.searchsorted(places[runs], last[below], side="right") - 1
+    out[below] = np.maximum(0, best[run] - _DECAY * (at[below] - last[below] - 1))
+    return out
+
+
+class Judging:
+    """The second look with a model's judge layers and head."""
+
+    def __init__(self, model: Model) -> None:
+        head = model.head("judge")
+        assert isinstance(head, Judge)
+        self._model, self._head = model, head
+
+    def look(self, query: np.ndarray, looks: Sequence[FirstLook]) -> list[SecondLook]:
+        """Return the second look at each document: the best sentences of all are read again, a document's `MOST` at most.
+
+        Args:
+            query: (Q,) ids without markers. Of a query that is longer than what the encoder reads at once, the beginning is
+                compared: the first look has seen all of it.
+        """
+        markers = self._model.tokenizer.markers()
+        query = np.array([markers[0], *query[: whole_tokens(self._model.backbone)], markers[1]], np.int32)
+        chosen = self._choose(looks)
+        with inference():
+            judged = self._judge(query, [(looks[d], s) for d, s in chosen])
+        found = []
+        for d, look in enumerate(looks):
+            again = np.full(len(look.scores), -np.inf)
+            for (document, sentence), value in zip(chosen, judged.tolist(), strict=True):
+                if document == d:
+                    again[sentence] = value
+            found.append(self._conclude(look, again))
+        return found
+
+    def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
+        """Return (document, sentence) of those to read again."""
+        pairs: list[tuple[float, int, int]] = []
+        for d, look in enumerate(looks):
+            best = np.argsort(-look.scores, kind="stable")[:MOST]
+            near = float(self._head.nearness(look.facts)) if len(looks) > 1 else 0.0
+            pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
+        return [(d, s) for _, d, s in sorted(pairs)[: MOST if len(looks) == 1 else TOGETHER]]
+
+    def _judge(self, query: np.ndarray, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+        """Return what the judge says of each sentence, (n,)."""
+        if not chosen:
+            return np.zeros(0)
+        begin, end = self._model.tokenizer.markers()
+        rows = [self._row(look, sentence, begin, end) for look, sentence in chosen]
+        hidden = self._read([query, *(row for row, _, _ in rows)])
+        own = torch.from_numpy((query != begin) & (query != end))
+        weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * own
+        asked = torch.nn.functional.normalize(hidden[0], dim=-1), weights / weights.sum(), hidden[0].mean(0)
+        found = []
+        for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
+            around = (row != begin) & (row != end)
+            around[first:last] = False
+            found.append(self._head(*asked, vectors[first:last], vectors[torch.from_numpy(around)]))
+        return torch.stack(found).double().numpy()
+
+    def _row(self, look: FirstLook, sentence: int, begin: int, end: int) -> tuple[np.ndarray, int, int]:
+        """Return what is read again: a sentence with its titles and what is before and after it, all with markers, and its tokens
+        [first, last). Of a sentence that is longer than what the encoder reads at once, only the beginning is judged.
+        """
+        longest, ids = whole_tokens(self._model.backbone), look.ids
+        start, stop = int(look.bounds[sentence]), int(look.bounds[sentence + 1])
+        text = ids[start:stop][:longest]
+        left = longest - len(text) - _PARTS
+        titles = self._titles_above(look, sentence)
+        titles = titles[max(0, len(titles) - max(0, min(_TITLE_TOKENS, left))) :]
+        near = max(0, min(_NEAR_TOKENS, (left - len(titles)) // 2))
+        before, after = ids[max(int(look.bounds[0]), start - near) : start], ids[stop : stop + near]
+        row, first = [np.array([begin])], 0
+        for part in (titles, before, text, after):
+            first = sum(map(len, row)) if part is text else first
+            row += [part, np.array([end])] if len(part) else []
+        return np.concatenate(row).astype(np.int32), first, first + len(text)
+
+    def _titles_above(self, look: FirstLook, sentence: int) -> np.ndarray:
+        """Return the ids of the last titles above a sentence that follow each other."""
+        title = np.flatnonzero(_titles(look.kinds[:sentence]))[-_TITLES:]
+        if len(title) == _TITLES and title[0] != title[1] - 1:
+            title = title[1:]
+        return np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in title)])
+
+    def _read(self, rows: Sequence[np.ndarray]) -> list[Tensor]:
+        """Return the hidden vectors (T, D) fp32 of each row."""
+        vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
+
+        def request(row: np.ndarray, into: np.ndarray) -> Request:
+            def take(start: int, hidden: Tensor) -> None:
+                into[start : start + len(hidden)] = hidden.numpy()
+
+            return Request(row, (), take=take)
+
+        for result in self._model.judge_engine.map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
+            result.get()
+        return [torch.from_numpy(one) for one in vectors]
+
+    def _conclude(self, look: FirstLook, again: np.ndarray) -> SecondLook:
+        """Return the final scores of a document from what the judge said, (S,), -inf where it was not asked."""
+        known = again > -np.inf
+        judged = np.where(known, again, float(self._head.floor))
+        led = np.where(known, _LEAD_AGAIN * leads(again, look.kinds), 0.0)
+        best = np.sort(np.append(judged, float(self._head.floor)))[-_BEST:]
+        answers = self._head.answers(np.append(look.facts, [best[-1], best.mean()]))
+        scores = _both(self._head.inside(look.scores + judged + led), answers)
+        return SecondLook(scores.astype(np.float32), answers, judged, led)
+
+
+def _both(inside: np.ndarray, answers: float) -> np.ndarray:
+    """Return the logit of sigmoid(inside) * sigmoid(answers)."""
+    log = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
+    return log - np.log(-np.expm1(np.minimum(log, -1e-12)))
