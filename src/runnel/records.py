@@ -67,6 +67,19 @@ def percent(share: float) -> str:
     return "under 1 %" if whole < 1 else "over 99 %" if whole > 99 else f"{whole} %"
 
 
+def highest(probabilities: Iterable[float | None]) -> float | None:
+    """Return the highest of the probabilities that are known; None: none is."""
+    return max((one for one in probabilities if one is not None), default=None)
+
+
+_UNLIKELY = 0.15
+
+
+def unanswered(answers: float | None) -> str:
+    """Return what to say if probably nothing answers, from the probability that something does (None: it is not known), or ""."""
+    return "" if answers is None or answers >= _UNLIKELY else f"nothing here seems to answer this ({percent(answers)})"
+
+
 def trim(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it has nothing else."""
     piece = text[start:end]
@@ -159,7 +172,8 @@ class Hit:
     """One ranked document. `rank` counts from 1.
 
     A search of an index also fills the answering sentences, the stored title, source file and metadata, the pages and headings of
-    the document's characters, and the explanation of the score.
+    the document's characters, and the explanation of the score. `answers` is the probability that the document answers at all,
+    None if it is not known; `below` has for each sentence that is a question or heading the first text below it, else "".
     """
 
     id: str
@@ -172,6 +186,8 @@ class Hit:
     metadata: Mapping[str, object] = field(default_factory=dict)
     places: Places = field(default_factory=Places)
     explanation: Explanation | None = None
+    answers: float | None = None
+    below: tuple[str, ...] = ()
 
 
 def expect_text(value: object, what: str) -> None:

@@ -14,7 +14,7 @@ from runnel.agents.shown import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, InputError
 from runnel.lock import WriterLock
-from runnel.records import Document
+from runnel.records import Document, probability
 from runnel.search.index import Index
 from runnel.search.project import Project
 
@@ -303,3 +303,13 @@ def test_shown_answers(tools, monkeypatch):
     assert text.startswith("changed: not word for word, similarity 0.667\nchanged\na.md, line 7, ")
     assert text.endswith('quote: "old"  document: ""')
     assert json.loads(shown(tools.status()))["max_characters"] == 1000
+
+
+def test_an_agent_learns_that_nothing_seems_to_answer(tmp_path, monkeypatch):
+    (tmp_path / "a.md").write_text(TEXT)
+    settings = AgentSettings((tmp_path,))
+    for answers, said in ((-3.0, True), (1.0, False), (None, False)):
+        monkeypatch.setattr(FakeRetriever, "answers", answers)
+        found = find(Tools(settings, Models(settings, FakeRetriever)), "the dog", "a.md")
+        assert found.answers == (None if answers is None else pytest.approx(probability(answers)))
+        assert shown(found).startswith("nothing here seems to answer this (5 %)\n") == said and found.total

@@ -131,3 +131,15 @@ def test_the_index_of_a_project_is_updated_and_asked(run, stub, mill):
     mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")
     ended = run("ask", QUESTION)
     assert ended.code == 0 and ended.out.startswith("Anna Berg [1]") and "Anna Berg of Lund" in ended.out, ended.err
+
+
+def test_a_language_model_is_not_asked_when_nothing_seems_to_answer(run, fake, stub, mill):
+    fake.find.answers = -3.0
+    ended = run("ask", QUESTION, mill)
+    assert (ended.code, ended.out, stub.asked) == (1, "", []) and "(5 %); the language model was not asked" in ended.err
+    found = json.loads(run("ask", QUESTION, mill, "--json").out)
+    assert (found["answer"], round(found["answers"], 3), stub.asked) == (None, 0.047, [])
+    ended = run("ask", QUESTION, mill, "--anyway", "--json")
+    assert ended.code == 0 and len(stub.asked) == 1 and round(json.loads(ended.out)["answers"], 3) == 0.047
+    fake.find.answers = 1.0
+    assert run("ask", QUESTION, mill).code == 0

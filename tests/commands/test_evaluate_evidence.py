@@ -29,7 +29,7 @@ EVIDENCE = [
 @pytest.fixture
 def evidence(tmp_path):
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
-    evaluate_sentences._retriever.cache_clear()
+    evaluate_sentences.retriever_of.cache_clear()
     return "evidence.jsonl"
 
 
@@ -62,7 +62,7 @@ def test_evidence(run, evidence, fake, tmp_path, stop):
         assert run(*command).code == 130
         with (tmp_path / "out" / "evidence.ranks.jsonl.part").open("a") as part:
             part.write('{"torn')
-        evaluate_sentences._retriever.cache_clear()
+        evaluate_sentences.retriever_of.cache_clear()
     fake.find = StoppingRetriever()
     done = run(*command)
     assert done.code == 0, done.err

@@ -7,6 +7,7 @@ from helpers.command_line import FakeRetriever
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.commands import evaluate_retrieval, evaluate_sentences
+from runnel.records import probability
 
 pytest.importorskip("bm25s")
 
@@ -36,7 +37,7 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 @pytest.fixture
 def ask(run, fake, tmp_path):
     """Evaluate rows about two documents, one of them in a subfolder."""
-    evaluate_sentences._retriever.cache_clear()
+    evaluate_sentences.retriever_of.cache_clear()
     evaluate_retrieval._model.cache_clear()
     fake.find = FakeRetriever()
     (tmp_path / "docs" / "sub").mkdir(parents=True)
@@ -74,6 +75,15 @@ def test_ranks_areas_and_kinds(ask, run, tmp_path):
     assert ask(QUESTIONS, "--out", "other", model="bm25").code == 0
     compared = json.loads(run("evaluate", "--compare", "out", "other", "--json").out)["comparisons"]
     assert {"first", "MRR", "all documents MRR"} <= {one["metric"] for one in compared}
+
+
+def test_a_model_that_knows_whether_there_is_an_answer(ask, fake):
+    fake.find.answers = -1.0
+    result = json.loads(ask(QUESTIONS, "--json").out)
+    assert {one["model"][place]["best"] for one in result["answers"] for place in ("document", "folder")} == {probability(-1.0)}
+    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and {one["BM25"]["folder"]["best"] for one in result["answers"]} > {
+        0
+    }
 
 
 def test_baselines_on_the_same_sentences(ask, fake):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.document_files import pdf
 
+from runnel.records import probability
+
 pytestmark = pytest.mark.usefixtures("terminal")
 
 TEXT = """A heading
@@ -178,14 +180,14 @@ def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake,
 def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\n')
     (tmp_path / "b.txt").write_text("One dog.")
-    scan = fake.find.scan
+    first_look = fake.find.first_look
 
     def deleting(query, documents, **options):
-        for scored in scan(query, documents, **options):
+        for scored in first_look(query, documents, **options):
             (tmp_path / "a.jsonl").unlink(missing_ok=True)
             yield scored
 
-    monkeypatch.setattr(fake.find, "scan", deleting)
+    monkeypatch.setattr(fake.find, "first_look", deleting)
     done = run("find", "dog", "a.jsonl", "b.txt")
     assert done.code == 2 and "error: a.jsonl cannot be read: No such file" in done.err and "b.txt:1" in done.out
 
@@ -195,3 +197,16 @@ def test_code_keeps_its_lines(run, fake, tmp_path):
     shown = run("find", "why dog", "a.go", "-k", 1).out
     assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
     assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown
+
+
+def test_nothing_here_seems_to_answer(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog. Two cats.")
+    for answers, percent in ((-3.0, "5 %"), (-9.0, "under 1 %"), (-1.5, ""), (None, "")):
+        fake.find.answers = answers
+        done = run("find", "dog", "a.txt")
+        said = f"runnel: nothing here seems to answer this ({percent}); what comes nearest:\n" if percent else ""
+        assert (done.code, done.err) == (0, said) and done.out.startswith(" 1. a.txt:1")
+        whole = run("find", "dog", "a.txt", "--json")
+        assert whole.err == "" and json.loads(whole.out)["answers"] == (None if answers is None else probability(answers))
+    fake.find.answers = -3.0
+    assert run("find", "dog", "a.txt", "--min-score", 9).err == "", "nothing is shown"

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +21,12 @@ from helpers.waiting import GIVE_UP_S
 
 import runnel.cli
 from runnel.commands import display
+from runnel.models.second_look import SecondLook
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
 from runnel.search import remembered
 from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import text_of
+from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.sentences import split_paragraphs, split_sentences
 
 Progress = Callable[..., object] | None
@@ -78,23 +79,39 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeRetriever:
-    """Scores a sentence by the number of query words in it."""
+    """Scores a sentence by the number of query words in it. `answers`: the logit that a document answers; None: not known."""
 
     remembers = calibrated = False
+    answers: float | None = None
 
     def __init__(self) -> None:
         self.model = fake_model(unit="sentence", source="pocket")
 
-    def scan(
+    def first_look(
         self, query: str, documents: Iterable[str | DocumentText], *, unit: str | None = None, progress: Progress = None
     ) -> Iterator[Scored]:
         words = set(query.lower().split())
-        for text in map(text_of, documents):
+        for document in documents:
+            text = text_of(document)
             spans = split_paragraphs(text) if unit == "paragraph" else split_sentences(text)
             if progress is not None:
                 progress(len(text), len(text))
             found = [len(words & set(text[a:b].lower().strip(". \n").split())) for a, b in spans.tolist()]
-            yield Scored(text, spans, np.array(found, dtype=np.float32))
+            kinds = sentence_kinds(text, spans, document.kind_at if isinstance(document, DocumentText) else None)
+            yield Scored(text, spans, np.array(found, dtype=np.float32), kinds)
+
+    scan = first_look
+
+    def rank(self, query: str, documents: Iterable[str | DocumentText]) -> list[Scored]:
+        return self.second_look(query, list(self.first_look(query, documents)))
+
+    def second_look(self, query: str, scored: list[Scored]) -> list[Scored]:
+        if self.answers is None:
+            return scored
+        return [replace(one, second=SecondLook(one.scores, self.answers, one.scores, one.scores)) for one in scored]
+
+    def nearness(self, scored: Scored) -> float:
+        return 0.0
 
 
 def fake_model(**more: Any) -> SimpleNamespace:

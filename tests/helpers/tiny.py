@@ -19,6 +19,7 @@ from runnel.models.base import Model
 from runnel.models.heads import (
     EndScore,
     EndVector,
+    Judge,
     MatchScore,
     MeanVector,
     PlainMeanVector,
@@ -88,6 +89,17 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_l
     nn.init.zeros_(features.log_weight)
     templates = {"document": Template.parse(TEMPLATES["document"])}
     return Model(model.backbone, model.tokenizer, heads, templates, source="tiny encoder")
+
+
+def judging_encoder(folder: Path) -> Model:
+    """A tiny encoder with a second look, whose documents differ in whether they answer."""
+    model = tiny_encoder(folder, judge_layers=1)
+    judge = Judge(32).requires_grad_(False)
+    nn.init.normal_(judge.document.weight)
+    judge.calibration[0] = 0.9
+    model.heads["judge"] = judge
+    model.refresh()
+    return model
 
 
 def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:

@@ -14,13 +14,15 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.passages import read_documents
+from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors, sentence_tokens
+from runnel.records import normalize
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
-from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
+from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds
 from runnel.text.reading import Decoded
-from runnel.text.sentences import UNITS, read_sentences
+from runnel.text.sentences import UNITS, read_sentences, split_sentences
 
 TEXT_ALONE = "The river\n\nA river runs to the sea. The cat sat.\n\nWhere is the dog?\n\nA dog ran. The dog sat."
 PAGE = (
@@ -53,9 +55,8 @@ def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
     (read,) = read_documents(Embedder(model), [document], remember=True)
     assert read.memory is not None
     assert kinds(ranked) == kinds(named) == kinds(SentenceVectors.from_bytes(read.memory, document.text, 32)) == expected
-    seen: list[SentenceVectors | None] = []
-    find(retriever, "dog", [FileDocument("a", document)], on_document=lambda one, scored, _: seen.append(scored.vectors))
-    assert seen[0] is not None and kinds(seen[0]) == expected
+    ((_, scored),) = find(retriever, "dog", [FileDocument("a", document)]).documents
+    assert scored.vectors is not None and kinds(scored.vectors) == expected
     tokens = list(sentence_tokens(model, model.templates["document"], [document, document.text, "", document]))
     assert [one.kinds.tolist() == expected for one in tokens] == [True, False, False, True]
 
@@ -92,3 +93,28 @@ def test_kinds_are_stored_and_checked(model: Model) -> None:
     for damaged in (former, changed):
         with pytest.raises(StateError, match="read the document again"):
             SentenceVectors.from_bytes(save(damaged), found.text, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "shown"),
+    [
+        ("10.4.11 410 Gone\n\n   The resource is\n   gone. It will not be back.", "410", "The resource is gone."),
+        ("Calls\n*****\n\nA call runs it. More.", "Calls", "A call runs it."),
+        ("# Calls\nA call runs it. More.", "Calls", "A call runs it."),
+        ("1. Scope\n\n1.1 Purpose\n\nThis says why. More.", "Scope", "1.1 Purpose This says why."),
+        ("Before it.\n\nIs it loud?\n\nThe flag -v is loud. More.", "Is it", "The flag -v is loud."),
+        # no titles
+        ("A short sentence.\n\nMore text.", "short", ""),
+        ("- an item\n- another item", "an item", ""),
+        ("word " * 30 + "\n\nMore text.", "word", ""),
+        ("two lines\nwithout an end\n\nMore text.", "two", ""),
+        # no text below
+        ("The end", "end", ""),
+    ],
+)
+def test_a_question_or_heading_is_followed_by_the_first_text_below(text: str, title: str, shown: str) -> None:
+    spans = split_sentences(text)
+    index = next(i for i, (a, b) in enumerate(spans.tolist()) if title in text[a:b])
+    scored = Scored(text, spans, np.zeros(len(spans)), sentence_kinds(text, spans))
+    assert normalize(text[spans[index, 1] : spans[scored.below(index), 1]]) == shown
+    assert replace(scored, kinds=None).below(index) == index

@@ -47,7 +47,7 @@ def test_places_of_equal_sentences_are_merged_and_counted():
         RETRIEVER, "dog", [document("a", "One dog.\n\nTwo cats.\n\nOne  dog."), document("b", "x\n\nOne\ndog.")], top_k=1
     )
     [answer] = findings.answers
-    assert [str(place) for place in answer.places] == ["a:1", "a:5", "b:3"] and answer.place is answer.places[0]
+    assert [str(place) for place in answer.places] == ["a:1", "a:5", "b:3"] and answer.place == answer.places[0]
     assert findings.files == [
         FileRead("a", "txt", None, "utf-8", (), characters=30, sentences=3),
         FileRead("b", "txt", None, "utf-8", (), characters=11, sentences=2),
@@ -93,8 +93,8 @@ def test_documents_are_read_when_they_are_needed():
     scored: list[int] = []
 
     class Counting(FakeRetriever):
-        def scan(self, *arguments, **options) -> Iterator[object]:
-            for one in super().scan(*arguments, **options):
+        def first_look(self, *arguments, **options) -> Iterator[object]:
+            for one in super().first_look(*arguments, **options):
                 scored.append(len(read))
                 yield one
 

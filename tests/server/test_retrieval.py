@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.serving import serving
+from helpers.tiny import judging_encoder
 
 from runnel import Document, Embedder, Hit, Index, Sentence, SentenceRetriever
 from runnel.records import Places
@@ -43,7 +44,7 @@ def test_find(server, embedder):
     )
     assert done.headers["content-type"] == "application/json"
     found = done.json()["sentences"]
-    scored = SentenceRetriever(embedder.model).scan(QUERY, TEXTS)
+    scored = SentenceRetriever(embedder.model).rank(QUERY, TEXTS)
     expected = sorted(
         ((place, one) for place, document in enumerate(scored) for one in document.sentences()), key=lambda pair: -pair[1].score
     )[:4]
@@ -102,9 +103,26 @@ def test_search_sees_documents_added_later(server, embedder, place):
 def test_the_page_of_a_sentence_is_that_of_its_first_word():
     blocks = json.dumps({"rows": [[0, 4, "paragraph", 1, 0], [6, 10, "paragraph", 2, 1]], "paths": [[], ["Two"]]})
     one = Sentence("\n\nTwo.", 4, 10, 1.0, 1)
-    hit = Hit("a", 1.0, 1, "One.\n\nTwo.", sentences=(one,), places=Places(blocks))
+    hit = Hit("a", 1.0, 1, "One.\n\nTwo.", sentences=(one,), places=Places(blocks), below=("",))
     (found,) = retrieval._as_json(hit).sentences
     assert (found.page, found.headings, found.start) == (2, ["Two"], 4)
+
+
+def test_the_probability_that_something_answers(tmp_path):
+    """A tiny model with a second look: its numbers are those of the library."""
+    model = judging_encoder(tmp_path / "model")
+    with Index.create(tmp_path / "index", Embedder(model)) as index:
+        index.add([Document("a", TEXTS[0]), Document("b", "Names\n\nDel removes a name.")])
+        hits = index.search(QUERY, sentences=9)
+    ranked = SentenceRetriever(model).rank(QUERY, TEXTS)
+    with serving(model, index=str(tmp_path / "index")) as client:
+        found = client.post("/v1/find", json={"query": QUERY, "documents": TEXTS}).json()
+        searched = client.post("/v1/search", json={"query": QUERY, "sentences": 9}).json()
+    assert found["answers"] == pytest.approx(max(one.answers for one in ranked), rel=1e-4)
+    assert [one["answers"] for one in searched["documents"]] == pytest.approx([hit.answers for hit in hits], rel=1e-4)
+    assert searched["answers"] == max(one["answers"] for one in searched["documents"]) and 0 < searched["answers"] < 1
+    below = {one["text"]: one["after"] for hit in searched["documents"] for one in hit["sentences"]}
+    assert below["Names\n\n"] == "Del removes a name." and below["Del removes a name."] == ""
 
 
 def test_search_without_an_index(embedder):

@@ -70,7 +70,7 @@ def test_sentences_without_a_token_are_not_marked_and_have_no_heat():
     view = answers_view(scored(["\u200b", "The answer.", "\ufeff"], [-np.inf, 2.0, -np.inf]), Places())
     assert [one["text"] for one in view["sentences"]] == ["The answer."] and view["heat"][0] == view["heat"][-1] == 0
     alone = answers_view(scored(["\u200b"], [-np.inf]), Places())
-    assert alone == {"sentences": [], "heat": [], "count": 1}
+    assert alone == {"sentences": [], "heat": [], "count": 1, "answers": None}
 
 
 @pytest.mark.parametrize(("sentences", "scores"), [([], []), (["a"], [0.0]), (["a ", "b"], [1.0, 1.0]), (["", "a"], [1.0, 2.0])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -48,9 +48,16 @@ class AnsweringSentence(Passage):
     other_places: int = Field(0, description="How many more places have the same sentence.")
 
 
+Answers = Annotated[
+    float | None,
+    Field(description="Probability that there is an answer at all: below 0.15, say that there is none. Null: not known."),
+]
+
+
 class Found(Answer):
     """Sentences of a file, best first. `total` counts all that were asked for."""
 
+    answers: Answers = None
     sentences: list[AnsweringSentence]
     total: int
 
@@ -68,6 +75,7 @@ class FoundDocument(BaseModel):
 class Searched(Answer):
     """Documents of the index, best first."""
 
+    answers: Answers = None
     documents: list[FoundDocument]
     total: int
 

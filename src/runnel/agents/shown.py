@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from runnel.agents import results
 from runnel.errors import counted
-from runnel.records import percent
+from runnel.records import percent, unanswered
 
 _MARK_BYTES = 4
 _DIGITS = 16  # of a SHA-256: enough for `read`, which takes its beginning
@@ -22,7 +22,8 @@ def shown(answer: results.Answer | results.ServerStatus) -> str:
     mark = secrets.token_hex(_MARK_BYTES)
     if isinstance(answer, results.ServerStatus):
         return answer.model_dump_json(indent=2)
-    lines = [*_lines(answer, mark)]
+    said = unanswered(answer.answers) if isinstance(answer, results.Found | results.Searched) else ""
+    lines = [*([said] if said else []), *_lines(answer, mark)]
     lines += [f"note: {_name(note)}" for note in answer.notes]
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")

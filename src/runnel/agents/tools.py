@@ -13,7 +13,7 @@ from runnel.agents import results
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, digest
 from runnel.agents.models import Models
 from runnel.errors import InputError
-from runnel.records import Hit, probability
+from runnel.records import Hit, highest, probability
 from runnel.search.finding import Answer, Place, find, locate, locate_sentences
 from runnel.search.verifying import Quoted, verify
 from runnel.text.documents.document import DocumentText
@@ -60,8 +60,9 @@ class Tools:
         if len(shown) < len(found):
             notes.append("documents of files outside of the allowed folders are not shown")
         hits = [_hit(replace(hit, rank=rank), self._most(sentences)) for rank, hit in enumerate(shown[:top_k], start=1)]
+        answers = highest(hit.answers for hit in shown[:top_k])
         page, next_cursor = self._page(hits, cursor)
-        return results.Searched(documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
+        return results.Searched(answers=answers, documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
 
     def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
         """Return sentences of a file that answer the query."""
@@ -78,7 +79,8 @@ class Tools:
             for rank, answer in enumerate(findings.answers, start=1)
         ]
         page, next_cursor = self._page(sentences, cursor)
-        return results.Found(sentences=page, total=len(sentences), notes=notes, next_cursor=next_cursor)
+        answers = findings.answerable
+        return results.Found(answers=answers, sentences=page, total=len(sentences), notes=notes, next_cursor=next_cursor)
 
     def read(
         self, file: str, row: str | None, by: By, start: int | None, end: int | None, sha256: str | None, cursor: str | None

@@ -16,6 +16,7 @@ from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import EndpointError, counted
+from runnel.records import highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
@@ -45,6 +46,9 @@ def ask(
     min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Ask the language model even if nothing found seems to answer.")
+    ] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
     model: Finder = None,
     files: FileOptions = FileOptions(),
@@ -77,14 +81,14 @@ def ask(
         retriever = SentenceRetriever(index.embedder.model)
         search = partial(_find_in_index, question, index)
     check_retriever(retriever, model or "pocket" if paths else retriever.model.source, remember, min_score)
-    found = search(top_k)
+    found, answers = search(top_k)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
-    if not excerpts:
+    if not excerpts or (unanswered(answers) and not anyway):
         what = f"no sentence has a score of {min_score} or more" if found else "nothing found"
-        say(f"{what}; the language model was not asked")
+        say(f"{unanswered(answers) or what}; the language model was not asked{' (--anyway asks it)' if excerpts else ''}")
         if as_json:
-            print_json({"question": question, "answer": None, "skipped": [asdict(one) for one in skipped]})
+            print_json({"question": question, "answer": None, "answers": answers, "skipped": [asdict(one) for one in skipped]})
         return 2 if failed else 1
     context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
     if show_context and not as_json:
@@ -92,7 +96,7 @@ def ask(
     with _ended_line() as show:
         result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else show)
     if as_json:
-        print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
+        print_json(_as_json(endpoint.model, context, result) | {"answers": answers, "skipped": [asdict(one) for one in skipped]})
     else:
         _end_answer(context, result, show=not show_context)
     _report(context, result, answer_tokens)
@@ -107,19 +111,21 @@ def _find_in_files(
     retriever: SentenceRetriever,
     remember: bool | None,
     top_k: int,
-) -> list[Excerpt]:
+) -> tuple[list[Excerpt], float | None]:
     from runnel.generation.asking import excerpts_of_findings
 
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, Meter("reading") as meter:
         documents = read_documents(paths, reader, skipped, selection=files.selection(), cache=cache, report=say)
-        return excerpts_of_findings(find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter))
+        findings = find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter)
+    return excerpts_of_findings(findings), findings.answerable
 
 
-def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:
+def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Excerpt], float | None]:
     from runnel.generation.asking import excerpts_of_hits
 
-    return excerpts_of_hits(index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS)))
+    hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
+    return excerpts_of_hits(hits), highest(hit.answers for hit in hits)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import typer
 
 from runnel.commands.options import Json
 from runnel.errors import InputError
+from runnel.records import unanswered
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderHook
@@ -65,6 +66,12 @@ def one_line(name: str) -> str:
 def say(message: str) -> None:
     """Write one line to stderr, where notes, progress and errors go."""
     sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
+
+
+def note_unanswered(answers: float | None) -> None:
+    """Say so if probably nothing answers, from the probability that something does; None: it is not known."""
+    if said := unanswered(answers):
+        say(f"{said}; what comes nearest:")
 
 
 def report_bug(error: BaseException) -> None:

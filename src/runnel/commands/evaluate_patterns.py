@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.commands.display import one_line, print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System
-from runnel.commands.evaluate_sentences import scorer_of
+from runnel.commands.evaluate_sentences import retriever_of, scorer_of
 from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
 
 if TYPE_CHECKING:
-    from runnel.evaluation.patterns import PatternQuestion
+    from runnel.evaluation.patterns import PatternQuestion, Ranking
 
 _TITLES = {"document": "in its document", "folder": "all documents"}
 
@@ -29,12 +29,12 @@ def measure(path: Path, place: str, system: System, folder: Path) -> tuple[dict[
     documents = read_folder(Path(place), questions, say)
     settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
     settings |= {"documents": text_digest("\0".join(part for file, one in documents for part in (file, one.text)))}
-    settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 1}
+    settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
     name = path.name.split(".")[0]
 
     def load() -> Rows[PatternQuestion]:
-        score, fingerprint = (None, None) if system.how == "bm25" else scorer_of(system, keep=len(documents))
-        sentences = Sentences(Path(place), documents, score, system.bm25)
+        rank, fingerprint = _ranking(system, len(documents))
+        sentences = Sentences(Path(place), documents, rank, system.bm25)
         return questions, lambda one: {"id": one.id, "sentences": len(sentences.texts)} | sentences.ask(one), fingerprint
 
     rows = resumed_rows(folder / f"{name}.ranks.jsonl", settings, load, label="ranking")
@@ -63,6 +63,19 @@ def measure(path: Path, place: str, system: System, folder: Path) -> tuple[dict[
     result |= {"unanswerable": len(measured) - len(values), "left_out": left_out}
     result |= {"documents": len(documents), "sentences": rows[0]["sentences"], "rankings": rankings}
     return result | {"answers": [{"kind": one.kind, **row} for one, row in measured]}, values
+
+
+def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
+    """Return what ranks the sentences of documents, `keep` of them as it has read them, and the fingerprint of its model."""
+    from runnel.evaluation.patterns import rank_each, rank_together
+
+    if system.how == "bm25":
+        return None, None
+    if system.how == "sentences":
+        retriever = retriever_of(system.model, system.dtype)
+        return rank_together(retriever, keep), retriever.model.fingerprint()
+    score, fingerprint = scorer_of(system, keep=keep)
+    return rank_each(score), fingerprint
 
 
 def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -43,7 +43,7 @@ def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: in
         parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
         return by_bm25(**parameters, chunk_words=system.chunk_words), None
     if system.how == "sentences":
-        retriever = _retriever(system.model, system.dtype)
+        retriever = retriever_of(system.model, system.dtype)
         return by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
     embedder, reading = load_model(system), system.reading
     scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep)
@@ -111,7 +111,8 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
 
 
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
-def _retriever(model: str, dtype: str) -> SentenceRetriever:
+def retriever_of(model: str, dtype: str) -> SentenceRetriever:
+    """Return a sentence retriever."""
     note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 

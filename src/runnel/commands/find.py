@@ -24,6 +24,7 @@ from runnel.commands.display import (
     Meter,
     file_link,
     note_compiling,
+    note_unanswered,
     one_line,
     print_json,
     print_names,
@@ -175,19 +176,17 @@ def find(
         documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)
-        findings, report = Findings(unit or "sentence"), None
-        if html is not None:
-            from runnel.server.report import Report  # imports torch
-
-            report = Report()
+        findings = Findings(unit or "sentence")
         if first is not None:
             search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
             search = partial(search, cache=stored, progress=meter, explain=explain)
             documents = chain([first], documents)
             with _timed(seconds, "score"):
-                findings = search(load(), query, documents, on_document=report.add if report else None)
-        if html is not None and report is not None:
-            write(html, report.html(query, findings, reader))
+                findings = search(load(), query, documents)
+        if html is not None:
+            from runnel.server.report import report_of  # imports torch
+
+            write(html, report_of(query, findings, reader))
     with _timed(seconds, "print"):
         calibrated = bool(findings.answers) and load().calibrated
         _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
@@ -242,6 +241,8 @@ def parse_min_score(given: str) -> float:
 
 
 def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Sequence[Skipped], *, calibrated: bool) -> None:
+    if form != "json" and findings.answers:
+        note_unanswered(findings.answerable)
     if form == "json":
         print_json({**facts, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
     elif form == "jsonl":

@@ -16,6 +16,7 @@ from runnel.commands import loading
 from runnel.commands.display import (
     FormOptions,
     note_compiling,
+    note_unanswered,
     one_line,
     print_json,
     print_names,
@@ -27,7 +28,7 @@ from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
-from runnel.records import Sentence, normalize
+from runnel.records import Sentence, highest, normalize
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -93,8 +94,12 @@ def search(
     if not hits and not len(index):
         say("note: the index has no documents; `runnel index` adds them")
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
+    answers = highest(hit.answers for hit in hits)
+    if form != "json":
+        note_unanswered(answers)
     if form == "json":
-        print_json({"query": query, "index": index.store.uri, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
+        facts = {"query": query, "index": index.store.uri, "answers": answers}
+        print_json({**facts, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
     elif form == "jsonl":
         for hit in hits:
             print_json(_as_json(hit), indent=None)
@@ -157,10 +162,11 @@ def _value(text: str, kind: str, condition: str) -> Any:
 
 def _as_json(hit: Hit) -> dict[str, object]:
     sentences = [
-        asdict(sentence) | {"after": _below(hit, sentence), "line": place.line, "page": place.page, "headings": place.headings}
-        for sentence, place in zip(hit.sentences, _places(hit), strict=False)
+        asdict(sentence) | {"after": below, "line": place.line, "page": place.page, "headings": place.headings}
+        for sentence, below, place in zip(hit.sentences, hit.below, _places(hit), strict=False)
     ]
-    facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": hit.title, "source": hit.source}
+    facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "answers": hit.answers, "title": hit.title}
+    facts |= {"source": hit.source}
     explained = None if hit.explanation is None else asdict(hit.explanation)
     return facts | {"metadata": dict(hit.metadata), "sentences": sentences, "explanation": explained}
 
@@ -190,14 +196,6 @@ def _lines(hit: Hit) -> list[str]:
     return [f"{place.file}:{place.where}:{text}" for place, text in zip(_places(hit), texts, strict=True)]
 
 
-def _below(hit: Hit, sentence: Sentence) -> str:
-    """Return the first sentence below a heading; "" if the sentence is not one."""
-    from runnel.search.finding import end_of_text_below
-
-    text = hit.text or ""
-    return text[sentence.end : end_of_text_below(text, sentence.start, sentence.end, hit.places.kind_at)]
-
-
 def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
     from rich.padding import Padding
     from rich.style import Style
@@ -215,13 +213,13 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             console.print(Text("    " + one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
             console.print(Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True)
-        for sentence, place in zip(hit.sentences, places, strict=False):
+        for sentence, below, place in zip(hit.sentences, hit.below, places, strict=False):
             where = [*([f"page {place.page:,}"] if place.page else []), *([" › ".join(place.headings)] if place.headings else [])]
             shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             body = Text(normalize(sentence.text))
             body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, place)))
             console.print(Padding(body, (0, 0, 0, 4)))
-            if below := _below(hit, sentence):
+            if below:
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
         console.print()
 

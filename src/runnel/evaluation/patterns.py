@@ -1,7 +1,7 @@
-"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether the best score shows that
-there is an answer.
+"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether the model knows that there is
+an answer: by its probability that a document answers, or by the best score.
 
-    N  sentences of all documents of a folder
+    S  sentences of a document   N  sentences of all documents of a folder
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runnel.errors import InputError
 from runnel.evaluation.sentences import Scorer
-from runnel.records import Document, normalize
+from runnel.records import Document, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -27,6 +28,9 @@ from runnel.text.sentences import split_sentences
 from runnel.training.candidates import bm25_ranker
 from runnel.training.corpora import Texts
 from runnel.training.formats import read_named
+
+if TYPE_CHECKING:
+    from runnel.models.sentence_retriever import SentenceRetriever
 
 UNANSWERABLE = "unanswerable"
 PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents
@@ -108,21 +112,43 @@ def read_folder(
 # ---- ranks -------------------------------------------------------------------------------------------------------------
 
 
+Ranking = Callable[[str, Sequence[str | DocumentText]], list[tuple[np.ndarray, np.ndarray, float | None]]]
+"""Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
+probability that it answers the query (None: not known)."""
+
+
+def rank_each(score: Scorer) -> Ranking:
+    """Rank by scores that do not depend on the other documents."""
+    return lambda query, documents: [(*score(query, one), None) for one in documents]
+
+
+def rank_together(retriever: SentenceRetriever, keep: int) -> Ranking:
+    """Rank as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can."""
+
+    @lru_cache(maxsize=keep)
+    def read(document: str | DocumentText) -> Any:
+        return next(retriever.remember([document])) if retriever.remembers else document
+
+    return lambda query, documents: [
+        (one.spans, one.scores, one.answers) for one in retriever.rank(query, [read(document) for document in documents])
+    ]
+
+
 class Sentences:
     """The sentences of a folder's documents, ranked for questions. Those that differ only in white space are one, as in `find`.
 
     Args:
         documents: (file, document or text); the rows of a file are several with one name.
-        score: what ranks them, with its units as sentences; None: BM25 alone.
+        rank: with its units as sentences; None: BM25 alone.
         bm25: k1 and b, where they are given.
     """
 
     def __init__(
-        self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], score: Scorer | None, bm25: Mapping[str, Any]
+        self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], rank: Ranking | None, bm25: Mapping[str, Any]
     ) -> None:
-        self._folder, self._documents, self._score, self._bm25 = folder, [one for _, one in documents], score, bm25
-        texts = [text_of(one) for one in self._documents]
-        spans = [split_sentences(text_of(one)) if score is None else score("?", one)[0] for one in self._documents]
+        self._folder, self._documents, self._rank, self._bm25 = folder, documents, rank, bm25
+        texts = [text_of(one) for _, one in documents]
+        spans = [split_sentences(one) for one in texts] if rank is None else [one[0] for one in self._ranked("?")]
         cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
         self.texts = [one for some in cut for one in some]
         self._files = np.repeat([file for file, _ in documents], [len(some) for some in cut])
@@ -131,22 +157,30 @@ class Sentences:
         self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
-        """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best answer, "best": score}}}."""
-        rows = np.flatnonzero(self._files == str(self._folder / question.file))
+        """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best answer, "best": probability that
+        there is an answer, or best score}}}.
+        """
+        file = str(self._folder / question.file)
+        rows = np.flatnonzero(self._files == file)
         matches = [[row for row in rows if one.search(self.texts[row])] for one in question.patterns]
         answers = np.unique(self._keys[[row for some in matches for row in some]])
-        scores = {"BM25": (self._ranker(question.file, rows)(question.query), self._ranker("", None)(question.query))}
-        if self._score is not None:
-            whole = np.concatenate([self._score(question.query, one)[1] for one in self._documents])
-            scores = {"model": (whole[rows], whole)} | scores
+        words = [rank(question.query) for rank in (self._ranker(question.file, rows), self._ranker("", None))]
+        ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
+        if self._rank is not None:
+            ranked = {"model": [_joined(self._ranked(question.query, one)) for one in (file, None)]} | ranked
         unmatched = [one.pattern for one, some in zip(question.patterns, matches, strict=True) if not some]
         return {"unmatched": unmatched} | {
             system: {
-                place: {"rank": _rank(one, some, answers), "best": float(np.nan_to_num(one.max()))}
-                for place, one, some in zip(PLACES, pair, (self._keys[rows], self._keys), strict=True)
+                place: {"rank": _rank(scores, some, answers), "best": best}
+                for place, (scores, best), some in zip(PLACES, pair, (self._keys[rows], self._keys), strict=True)
             }
-            for system, pair in scores.items()
+            for system, pair in ranked.items()
         }
+
+    def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+        """Rank the documents of a file, or all."""
+        assert self._rank is not None
+        return self._rank(query, [one for name, one in self._documents if file in (None, name)])
 
     def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
         """Return BM25 with the sentences of a file, or all, as the collection."""
@@ -162,6 +196,12 @@ class Sentences:
 
             self._rankers[name] = score
         return self._rankers[name]
+
+
+def _joined(ranked: Sequence[tuple[np.ndarray, np.ndarray, float | None]]) -> tuple[np.ndarray, float]:
+    """Return the scores of all documents, and the highest probability that one answers, or else the best score."""
+    scores, answers = np.concatenate([scores for _, scores, _ in ranked]), highest(answers for _, _, answers in ranked)
+    return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
 def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int | None:

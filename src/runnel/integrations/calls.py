@@ -49,7 +49,7 @@ def best_sentences(
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}
-    for position, scored in enumerate(retriever.scan(query, texts)):
+    for position, scored in enumerate(retriever.rank(query, texts)):
         for sentence, *_ in group_repeats(scored.ranked(), top_k):
             key = normalize(sentence.text)
             if key and (key not in best or sentence.score > best[key][1].score):

@@ -161,12 +161,16 @@ class Judging:
             found.append(self._conclude(look, again))
         return found
 
+    def nearness(self, look: FirstLook) -> float:
+        """Return what is added to a document's scores to choose among sentences of several documents."""
+        return self._head.nearness(look.facts)
+
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
         """Return (document, sentence) of those to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
             best = np.argsort(-look.scores, kind="stable")[:MOST]
-            near = float(self._head.nearness(look.facts)) if len(looks) > 1 else 0.0
+            near = self.nearness(look)
             pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
         return [(d, s) for _, d, s in sorted(pairs)[: MOST if len(looks) == 1 else TOGETHER]]
 

@@ -19,12 +19,14 @@ import torch
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
-from runnel.models.second_look import FirstLook, SecondLook
+from runnel.models.second_look import FirstLook, Judging, SecondLook
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series, probability
 from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import text_of
+from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
+
+_AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,7 @@ class Scored:
     text: str
     spans: np.ndarray  # (S, 2) int64 characters
     scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
+    kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
     vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
     first: FirstLook | None = None  # of a model that reads the best sentences again
     second: SecondLook | None = None
@@ -45,6 +48,13 @@ class Scored:
 
     def __len__(self) -> int:
         return len(self.spans)
+
+    def below(self, index: int) -> int:
+        """Return the position of the first text below a question or heading; `index` if it is neither, or no text follows."""
+        if self.kinds is None or self.kinds[index] not in TITLES:
+            return index
+        ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
+        return index + int(ahead[0]) if len(ahead) else index
 
     def sentence(self, index: int) -> Sentence:
         """Return one sentence by its position in the document."""
@@ -213,10 +223,18 @@ class SentenceRetriever:
 
         Without a second look (a recurrent model, or one without a "judge" head) they are returned as they are.
         """
-        return self._look_again(self.scorer.read_query(query), scored)
+        return self._look_again(self.scorer.read_query(query), scored) if scored and self._judging else list(scored)
+
+    @property
+    def _judging(self) -> Judging | None:
+        return self.scorer.judging if isinstance(self.scorer, VectorScorer) else None
+
+    def nearness(self, scored: Scored) -> float:
+        """Return what the first look's scores of a document lack to be compared with those of other documents."""
+        return 0.0 if self._judging is None or scored.first is None else self._judging.nearness(scored.first)
 
     def _look_again(self, read: Any, scored: Sequence[Scored]) -> list[Scored]:
-        if not isinstance(self.scorer, VectorScorer) or self.scorer.judging is None:
+        if not isinstance(self.scorer, VectorScorer) or self._judging is None:
             return list(scored)
         looks = self.scorer.look_again(read, [one.first for one in scored if one.first is not None])
         return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, looks, strict=True)]
@@ -245,7 +263,7 @@ class SentenceRetriever:
                     yield from (self._score_remembered(read, one, None) for one in self.scorer.read(tokens, progress))
                 else:
                     for one, scores in self.scorer.scores(read, tokens, progress):
-                        yield Scored(one.text, one.spans, scores)
+                        yield Scored(one.text, one.spans, scores, one.kinds)
 
     def remember(
         self,
@@ -274,14 +292,15 @@ class SentenceRetriever:
         tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
         yield from self.scorer.read(tokens, progress)
 
-    def explain(self, query: str, document: SentenceVectors, index: int) -> dict[str, float]:
-        """Return the parts of a sentence's score by name; their sum is the score. A sentence without a token has none.
+    def explain(self, query: str, document: SentenceVectors | Scored, index: int) -> dict[str, float]:
+        """Return the parts of a sentence's score by name; their sum is the score. A sentence with the score -inf has none.
 
         The first is the score of an average sentence; the others are what meaning, words, words shared with the best sentences,
-        neighbors and length add to it (Shapley values).
+        neighbors and length add to it (Shapley values). A model with a second look adds what that says, what a question or
+        heading above the sentence passes on, and what the whole document changes: whether it answers at all.
 
         Args:
-            document: from `remember`.
+            document: from `remember`, or as it was scored by this model for this query.
             index: of the sentence, from 0.
 
         Raises:
@@ -292,7 +311,16 @@ class SentenceRetriever:
                 f"{self.model.source} reads the query and the document together, so its scores have no parts; use a model that "
                 "scores sentence vectors, as pocket does"
             )
-        return self.scorer.parts(self.scorer.read_query(query), document, index)
+        scored = document if isinstance(document, Scored) else next(self.scan(query, [document]))
+        assert scored.vectors is not None and scored.first is not None
+        parts, first, second = {}, scored.first, scored.second
+        if scored.scores[index] > -np.inf:
+            parts = self.scorer.parts(self.scorer.read_query(query), scored.vectors, index)
+        if parts and second is not None:
+            parts["second look"] = float(second.judged[index])
+            parts["question or heading above"] = float(first.scores[index] - first.plain[index] + second.led[index])
+            parts["document"] = float(scored.scores[index] - first.plain[index]) - sum(list(parts.values())[-2:])
+        return parts
 
     # ---- one document ------------------------------------------------------------------------------------------------
 
@@ -318,7 +346,7 @@ class SentenceRetriever:
         if unit is not None:
             raise InputError("a remembered document already has a unit; give the unit to remember()")
         look = self.scorer.look(query, document)
-        return Scored(document.text, document.spans, look.scores, document, look)
+        return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
 
 
 def _check_several(documents: object) -> None:

@@ -15,8 +15,8 @@ from itertools import groupby, takewhile, tee
 from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
-from runnel.records import Hit, Sentence, expect_count, group_repeats, normalize
-from runnel.text.documents.document import LINES, DocumentText, is_heading
+from runnel.records import Hit, Sentence, expect_count, group_repeats, highest, normalize
+from runnel.text.documents.document import LINES, DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 _PageAndHeadings = tuple[int | None, tuple[str, ...]]
 _LINE_END = re.compile("\n")
-_AHEAD = 4000  # enough characters to split the first sentence as in the whole document: four of the longest
-_NESTED = 3  # headings that may follow a heading before there is text
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -87,7 +85,7 @@ class Answer:
     @property
     def also(self) -> tuple[Place, ...]:
         """Return all places but the best."""
-        return tuple(place for place in self.places if place is not self.place)
+        return tuple(place for place in self.places if place != self.place)
 
     def merge(self, later: Answer) -> Answer:
         """Merge the same sentence of a later document: the better one is shown."""
@@ -132,10 +130,13 @@ class Findings:
     unit: Unit  # of the answers and of the counts in `files`
     answers: list[Answer] = field(default_factory=list)  # best first
     files: list[FileRead] = field(default_factory=list)  # that were read, in order
+    answerable: float | None = None  # the probability that one of the documents answers at all; None if the model cannot say
+    documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)  # of the answers
 
     def as_json(self) -> dict[str, object]:
-        """Return {"sentences": the answers, "files": the files}, ready for JSON."""
-        return {"sentences": [answer.as_json() for answer in self.answers], "files": [asdict(file) for file in self.files]}
+        """Return {"answers": the probability, "sentences": the answers, "files": the files}, ready for JSON."""
+        sentences, files = [answer.as_json() for answer in self.answers], [asdict(file) for file in self.files]
+        return {"answers": self.answerable, "sentences": sentences, "files": files}
 
     def count(self, file: str, document: DocumentText, sentences: int) -> None:
         """Count a document that was read."""
@@ -189,6 +190,38 @@ def read_documents(
         report(f"note: {other_kinds(others)}")
 
 
+class _Pool:
+    """The best sentences of the documents so far, after the first look, each text once, and the documents that hold them.
+
+    All other documents are let go, so memory does not grow with their number.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._best: dict[str, tuple[float, int]] = {}  # text -> its best score, and minus the number of its first document
+        self.places: dict[str, list[Place]] = {}  # of these texts, in all documents
+        self.documents: dict[int, tuple[FileDocument, Scored]] = {}
+
+    def add(self, number: int, one: FileDocument, scored: Scored, nearness: float) -> None:
+        """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
+        groups = group_repeats(scored.ranked(), self._count, self._best)
+        texts = [normalize(group[0].text) for group in groups]
+        for text, group in zip(texts, groups, strict=True):
+            found = group[0].score + nearness, -number
+            self._best[text] = max(found, self._best.get(text, found))
+        self._best = dict(sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count])
+        still = [(text, s) for text, group in zip(texts, groups, strict=True) if text in self._best for s in _in_order(group)]
+        self.places = {text: self.places.get(text, []) for text in self._best}
+        for (text, _), place in zip(still, locate(one.file, one.document, [(s.start, s.end) for _, s in still]), strict=True):
+            self.places[text].append(place)
+        self.documents[number] = one, scored
+        self.documents = {n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})}
+
+
+def _in_order(sentences: Iterable[Sentence]) -> list[Sentence]:
+    return sorted(sentences, key=lambda sentence: sentence.index)
+
+
 def find(
     retriever: SentenceRetriever,
     query: str,
@@ -200,66 +233,67 @@ def find(
     min_score: float | None = None,
     cache: DocumentCache | None = None,
     progress: Callable[[int, int], None] | None = None,
-    on_document: Callable[[FileDocument, Scored, Findings], None] | None = None,
     explain: bool = False,
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
 
-    Sentences that differ only in whitespace count once. All their places in a file are kept if the sentence is among the best of
-    that file, or of the files before it.
+    Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in memory; a model with a second look
+    then reads these sentences again. Sentences that differ only in whitespace count once. All their places in a file are kept if
+    the sentence is among the best of that file, or of the files before it.
 
     Args:
         documents: read one after another, so an iterator need not hold them all.
         top_k: the most sentences to return.
-        context: sentences to add before and after each; a heading also gets the first sentence below it.
+        context: sentences to add before and after each; a question or heading also gets the first sentence below it.
         unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
         min_score: the lowest score to return, as the model scores; None: any.
         cache: where to store the vectors of documents that have an `entry` and took long to read.
         progress: called after each step with (tokens done, total tokens).
-        on_document: called after each document that is not empty, with the scores of all its sentences and the findings so far.
-        explain: also compute the `parts` of each answer's score; the vectors of the answers' documents are then kept in memory.
+        explain: also compute the `parts` of each answer's score.
 
     Raises:
         InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
             parts.
     """
+    from runnel.models.second_look import TOGETHER  # imports torch
+
     expect_count(top_k, "top_k")
     if explain and not retriever.remembers:
         raise InputError(
             f"{retriever.model.source} reads the query and the document together, so its scores have no parts to explain; "
             "use a model such as pocket"
         )
-    findings = Findings(unit or retriever.model.unit)
-    vectors: dict[int, SentenceVectors | None] = {}
+    findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
     documents, unread = tee(documents)
     filled = (one for one in unread if one.document.text.strip())
     if retriever.remembers:
-        scores = retriever.scan(query, _vectors(retriever, filled, findings.unit, cache, progress))
+        scores = retriever.first_look(query, _vectors(retriever, filled, findings.unit, cache, progress))
     else:
-        scores = retriever.scan(query, (one.document for one in filled), unit=findings.unit, progress=progress)
-    for one in documents:
+        scores = retriever.first_look(query, (one.document for one in filled), unit=findings.unit, progress=progress)
+    for number, one in enumerate(documents):
         if not one.document.text.strip():
             findings.count(one.file, one.document, 0)
             continue
         scored = next(scores)
         findings.count(one.file, one.document, len(scored))
-        best = {normalize(answer.sentence.text): answer for answer in findings.answers}
-        for answer in _best(one, scored, top_k, context, min_score, best):
-            key = normalize(answer.sentence.text)
+        pool.add(number, one, scored, retriever.nearness(scored))
+    kept = [one for one, _ in pool.documents.values()]
+    looked = retriever.second_look(query, [scored for _, scored in pool.documents.values()])
+    findings.answerable = highest(one.answers for one in looked)
+    best: dict[str, Answer] = {}
+    sources: dict[Place, tuple[FileDocument, Scored]] = {}
+    for source in zip(kept, looked, strict=True):
+        for answer in _best(*source, top_k, context, min_score, best):
+            key, sources[answer.place] = normalize(answer.sentence.text), source
             best[key] = best[key].merge(answer) if key in best else answer
-        findings.answers = sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]  # stable: ties in file order
-        if on_document is not None:
-            on_document(one, scored, findings)
-        if explain:  # by the answer's place, an object that `merge` keeps
-            vectors = {id(answer.place): vectors.get(id(answer.place), scored.vectors) for answer in findings.answers}
-    if explain:
-        findings.answers = [_explained(retriever, query, answer, vectors[id(answer.place)]) for answer in findings.answers]
+    for answer in sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]:  # stable: ties in file order
+        source = sources[answer.place]
+        places = dict.fromkeys([*pool.places.get(normalize(answer.sentence.text), ()), *answer.places])
+        parts = retriever.explain(query, source[1], answer.sentence.index) if explain else None
+        findings.answers.append(replace(answer, places=tuple(places), parts=parts))
+        if not any(known is source for known in findings.documents):
+            findings.documents.append(source)
     return findings
-
-
-def _explained(retriever: SentenceRetriever, query: str, answer: Answer, vectors: SentenceVectors | None) -> Answer:
-    assert vectors is not None
-    return replace(answer, parts=retriever.explain(query, vectors, answer.sentence.index))
 
 
 def _vectors(
@@ -307,38 +341,17 @@ def _best(
     results = []
     for group in groups:
         best = group[0]
-        context_end = int(spans[min(len(spans) - 1, best.index + context), 1])
+        last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))
         results.append(
             Answer(
                 best,
                 before=text[spans[max(0, best.index - context), 0] : best.start],
-                after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, document.kind_at))],
+                after=text[best.end : spans[last, 1]],
                 place=places[best.index],
-                places=tuple(places[index] for index in sorted(s.index for s in group)),
+                places=tuple(places[s.index] for s in _in_order(group)),
             )
         )
     return results
-
-
-def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    """Return where the first sentence below a heading ends; `end` if it is no heading, or no text follows.
-
-    Up to three more headings may follow before the text. `kind_at`: as `DocumentText.kind_at`.
-    """
-    from runnel.text.sentences import split_sentences  # numpy takes a while to import
-
-    if not is_heading(text, start, end, kind_at):
-        return end
-    at = end
-    for _ in range(_NESTED + 1):
-        ahead = text[at : at + _AHEAD]
-        if not ahead.strip():
-            return end
-        first = at + int(split_sentences(ahead)[0, 1])
-        if not is_heading(text, at, first, kind_at):
-            return first
-        at = first
-    return end
 
 
 def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import NamedTuple
 
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
@@ -98,13 +99,14 @@ class Pipeline:
         with _timed(timings, "sentences"):
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
             shown = self._sentences(query, found[:read], stages.sentences, progress)
-        shown += [[]] * (len(found) - len(shown))
+        shown += [_Shown()] * (len(found) - len(shown))
         ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
         hits = []
         for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1):
             explanation = _explanation([of_list.get(name) for of_list in ranks], weights, relevance.get(name))
             places = Places(row.blocks)
-            hits.append(Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, places, explanation))
+            stored = row.title, row.source, row.metadata, places
+            hits.append(Hit(name, score, rank, row.text, best.sentences, *stored, explanation, best.answers, best.below))
         return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
@@ -188,11 +190,12 @@ class Pipeline:
 
     def _sentences(
         self, query: str, documents: Sequence[DocumentRow], count: int, progress: Callable[[int], None] | None
-    ) -> list[list[Sentence]]:
+    ) -> list[_Shown]:
+        """Return what is shown of documents, whose sentences are ranked together."""
         if count < 1 or self._retriever is None:
-            return [[] for _ in documents]
-        scored = self._retriever.scan(query, self._contents(documents), progress=total_progress(progress))
-        return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
+            return []
+        scored = self._retriever.rank(query, self._contents(documents), progress=total_progress(progress))
+        return [_shown(one, count) for one in scored]
 
     def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[DocumentText | SentenceVectors]:
         """Yield the sentence vectors of each document, or its text."""
@@ -213,6 +216,20 @@ class Pipeline:
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
                 return self._vectors(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
+
+
+class _Shown(NamedTuple):
+    """Fields of a `Hit`."""
+
+    sentences: tuple[Sentence, ...] = ()
+    below: tuple[str, ...] = ()
+    answers: float | None = None
+
+
+def _shown(scored: Scored, count: int) -> _Shown:
+    best = sorted((group[0] for group in group_repeats(scored.ranked(), count)), key=lambda s: s.index)
+    below = tuple(scored.text[one.end : scored.spans[scored.below(one.index), 1]] for one in best)
+    return _Shown(tuple(best), below, scored.answers)
 
 
 def _explanation(ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None) -> Explanation:

@@ -31,29 +31,19 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
 
-class Report:
-    """The documents that have answers so far. `add` is the `on_document` of `runnel.search.finding.find`."""
-
-    def __init__(self) -> None:
-        self._documents: dict[str, tuple[FileDocument, Scored]] = {}
-
-    def add(self, document: FileDocument, scored: Scored, findings: Findings) -> None:
-        """Add a document, and drop all that have no answer any more."""
-        self._documents[_id(document.file, document.document.id)] = document, scored
-        self._documents = {name: self._documents[name] for name in map(_id_of, findings.answers)}
-
-    def html(self, query: str, findings: Findings, reader: DocumentReader) -> str:
-        """Return the report of a query and what it found in these documents, with the pages of PDF files that have results."""
-        hits: dict[str, dict[str, Any]] = {}
-        for answer in findings.answers:
-            name = _id_of(answer)
-            one, _ = self._documents[name]
-            hit = hits.setdefault(name, {"id": name, "name": name, "title": one.document.title or "", "sentences": []})
-            hit["sentences"].append(answer.as_json() | _facts(answer, name))
-        views = {name: hit | _view(*self._documents[name], hit["sentences"], reader) for name, hit in hits.items()}
-        read = [file for file in findings.files if file.sentences]
-        scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
-        return write_report(query, scope, list(hits.values()), views)
+def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
+    """Return the report of a query and what was found, as HTML, with the pages of PDF files that have results."""
+    documents = {_id(one.file, one.document.id): (one, scored) for one, scored in findings.documents}
+    hits: dict[str, dict[str, Any]] = {}
+    for answer in findings.answers:
+        name = _id(answer.place.file, answer.place.id)
+        title = documents[name][0].document.title or ""
+        hit = hits.setdefault(name, {"id": name, "name": name, "title": title, "sentences": []})
+        hit["sentences"].append(answer.as_json() | _facts(answer, name))
+    views = {name: hit | _view(*documents[name], hit["sentences"], reader) for name, hit in hits.items()}
+    read = [file for file in findings.files if file.sentences]
+    scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
+    return write_report(query, scope, findings.answerable, list(hits.values()), views)
 
 
 def _facts(answer: Answer, name: str) -> dict[str, Any]:
@@ -65,10 +55,6 @@ def _facts(answer: Answer, name: str) -> dict[str, Any]:
 
 def _id(file: str, row: str | None) -> str:
     return file if row is None else f"{file}#{row}"
-
-
-def _id_of(answer: Answer) -> str:
-    return _id(answer.place.file, answer.place.id)
 
 
 def _view(one: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
@@ -97,12 +83,18 @@ def _pictures(
     return {"pictures": True, "pngs": pngs, "boxes": boxes}
 
 
-def write_report(query: str, scope: str, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a report as HTML: `hits` as the page's search returns them, `documents` by id, in JSON that browsers do not run."""
+def write_report(
+    query: str,
+    scope: str,
+    answers: float | None,
+    hits: Sequence[Mapping[str, Any]],
+    documents: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return a report as HTML: `answers` and `hits` as the page's search has them, `documents` by id, in JSON that is not run."""
     static = files("runnel.server") / "static"
     script = "".join(_inlined((static / f"{name}.js").read_text(encoding="utf-8")) for name in _MODULES)
     style = (static / "page.css").read_text(encoding="utf-8")
-    held = {"query": query, "scope": scope, "hits": hits, "documents": documents}
+    held = {"query": query, "scope": scope, "answers": answers, "hits": hits, "documents": documents}
     policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'

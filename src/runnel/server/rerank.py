@@ -132,8 +132,8 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
         best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
         results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
         if retriever is not None and wanted is not None:
-            scan = retriever.scan(body.query, [documents[place] for place in best], progress=total_progress(progress))
-            for result, scored in zip(results, scan, strict=True):
+            ranked = retriever.rank(body.query, [documents[place] for place in best], progress=total_progress(progress))
+            for result, scored in zip(results, ranked, strict=True):
                 result.relevant_spans = _spans(scored, wanted) or None
         if body.return_documents:
             for result in results:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from runnel.records import Hit
+from runnel.records import Hit, highest
 from runnel.request import total_progress
 from runnel.search.finding import locate_sentences
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query
@@ -51,10 +51,16 @@ class FoundSentence(BaseModel):
     index: int
 
 
+Answers = Annotated[
+    float | None, Field(description="Probability that there is an answer at all; null if the model cannot say. Below 0.15: none.")
+]
+
+
 class FindResponse(BaseModel):
     """Sentences, best first."""
 
     model: str
+    answers: Answers
     sentences: list[FoundSentence]
     tokens: int
 
@@ -81,6 +87,7 @@ class HitSentence(BaseModel):
     index: int
     page: int | None
     headings: list[str]
+    after: str = Field(description="The first text below a question or heading.")
 
 
 class SearchHit(BaseModel):
@@ -89,6 +96,7 @@ class SearchHit(BaseModel):
     id: str
     rank: int
     score: float
+    answers: Answers
     title: str
     source: str
     metadata: dict[str, Any]
@@ -99,6 +107,7 @@ class SearchResponse(BaseModel):
     """Documents, best first."""
 
     model: str
+    answers: Answers
     documents: list[SearchHit]
 
 
@@ -138,16 +147,16 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
     texts = [one.text for one in documents]
 
-    def call(progress: Progress) -> list[FoundSentence]:
-        found: list[FoundSentence] = []
-        for place, scored in enumerate(retriever.scan(body.query, texts, unit=body.unit, progress=total_progress(progress))):
-            best = islice(scored.ranked(), body.top_k)
-            found += [FoundSentence(document=place, id=documents[place].id, **asdict(one)) for one in best]
-            found = sorted(found, key=lambda one: -one.score)[: body.top_k]  # stable: ties in reading order
-        return found
+    def call(progress: Progress) -> tuple[float | None, list[FoundSentence]]:
+        ranked = retriever.rank(body.query, texts, unit=body.unit, progress=total_progress(progress))
+        best = [(place, one) for place, scored in enumerate(ranked) for one in islice(scored.ranked(), body.top_k)]
+        best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]  # stable: ties in reading order
+        found = [FoundSentence(document=place, id=documents[place].id, **asdict(one)) for place, one in best]
+        return highest(one.answers for one in ranked), found
 
     done = await context.run(request, [body.query, *texts], call)
-    return FindResponse(model=loaded.name, sentences=done.value, tokens=done.tokens)
+    answers, sentences = done.value
+    return FindResponse(model=loaded.name, answers=answers, sentences=sentences, tokens=done.tokens)
 
 
 @router.post("/search", responses=error_responses("/v1/search"))
@@ -162,7 +171,7 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
         return [_as_json(hit) for hit in hits]
 
     done = await context.run(request, [body.query], call)
-    return SearchResponse(model=loaded.name, documents=done.value)
+    return SearchResponse(model=loaded.name, answers=highest(one.answers for one in done.value), documents=done.value)
 
 
 @router.post("/verify", responses=error_responses("/v1/verify"))
@@ -186,10 +195,10 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
 
 def _as_json(hit: Hit) -> SearchHit:
     sentences = [
-        HitSentence(**asdict(one), page=place.page, headings=list(place.headings))
-        for one, place in zip(hit.sentences, locate_sentences(hit.id, hit), strict=True)
+        HitSentence(**asdict(one), page=place.page, headings=list(place.headings), after=below)
+        for one, below, place in zip(hit.sentences, hit.below, locate_sentences(hit.id, hit), strict=True)
     ]
     return SearchHit(
-        id=hit.id, rank=hit.rank, score=hit.score, title=hit.title, source=hit.source, metadata=dict(hit.metadata),
-        sentences=sentences,
+        id=hit.id, rank=hit.rank, score=hit.score, answers=hit.answers, title=hit.title, source=hit.source,
+        metadata=dict(hit.metadata), sentences=sentences,
     )  # fmt: skip

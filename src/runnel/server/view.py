@@ -45,8 +45,9 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
 
 
 def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
-    """Return the best sentences of a document, best first, with the places of their repetitions (`also`), and the relevance of
-    all parts of its text (`heat`). Levels and heat are relative to this document and query.
+    """Return the best sentences of a document, best first, with the places of their repetitions (`also`), the relevance of all
+    parts of its text (`heat`), and the probability that it answers at all (`answers`). Levels and heat are relative to this
+    document and query.
     """
     groups = group_repeats(scored.ranked(), max(1, min(_MARKED, len(scored) // _SHARE)))
     lowest = groups[-1][0].score if groups else 0.0
@@ -58,7 +59,7 @@ def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
         level = min(LEVELS, 1 + int(LEVELS * strength))
         also = [(one.start, one.end) for one in others]
         sentences.append(facts | {"level": level, "page": page, "headings": headings, "also": also, "places": len(also) + 1})
-    return {"sentences": sentences, "heat": _heat(scored), "count": len(scored)}
+    return {"sentences": sentences, "heat": _heat(scored), "count": len(scored), "answers": scored.answers}
 
 
 def _heat(scored: Scored) -> Sequence[float]:

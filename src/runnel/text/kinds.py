@@ -22,6 +22,7 @@ from runnel.records import expect_text
 from runnel.text.documents.document import CONTENTS, DocumentText, is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)
+TITLES = QUESTION, HEADING
 
 _PIECE = 1 << 16  # characters that are looked at together
 _BLOCK_CHARS = 400  # a longer block is text ...

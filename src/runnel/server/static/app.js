@@ -6,6 +6,8 @@ import { listenToKeys } from "./keys.js";
 import { DocumentPane } from "./pane.js";
 import { countOf, element, selectResult, showResults, stepResult } from "./results.js";
 
+const UNLIKELY = 0.15; // the probability below which nothing seems to answer
+
 // Start the page on a source of documents: the server (server.js), or what a report holds (report.js).
 export function start(source) {
   const page = Object.fromEntries([...window.document.querySelectorAll("[id]")].map((one) => [one.id, one]));
@@ -13,10 +15,10 @@ export function start(source) {
   let shown = { doc: null, query: null, at: null };
   let answers = null; // the sentences of the open document that answer, best first
   const opened = new Map(); // names of the files that were opened here, by id
-  let hits = []; // of the whole collection
+  let collection = { hits: [] }; // what was found in all of it, and the probability that it answers at all
   let ownHits = []; // of the open document, if it is a file that was opened here
   let listed = null; // the hits in the list
-  let searched = ""; // the query of `hits`
+  let searched = ""; // the query of `collection`
   let work = new AbortController(); // for what is being loaded
 
   function go(change, replace = false) {
@@ -54,9 +56,9 @@ export function start(source) {
   async function search(signal) {
     page.welcome.hidden = Boolean(shown.query || shown.doc);
     if (source.owns(shown.doc) || shown.query === searched) return;
-    const found = shown.query ? await source.search(shown.query, signal) : [];
+    const found = shown.query ? await source.search(shown.query, signal) : { hits: [] };
     if (signal.aborted) return;
-    [hits, searched] = [found, shown.query];
+    [collection, searched] = [found, shown.query];
     listResults();
   }
 
@@ -86,7 +88,7 @@ export function start(source) {
 
   // Show the results, and return them: of the file that was opened here, or of the collection.
   function listResults() {
-    const list = source.owns(shown.doc) ? ownHits : hits;
+    const list = source.owns(shown.doc) ? ownHits : collection.hits;
     if (list !== listed) showResults(page.results, list, shown.query);
     listed = list;
     return list;
@@ -97,8 +99,11 @@ export function start(source) {
     const count = list.reduce((sum, hit) => sum + hit.sentences.length, 0);
     if (!count && !list.length) return "Nothing found.";
     const sentences = countOf(count, "sentence");
-    if (source.owns(shown.doc)) return `${sentences} of ${answers.count.toLocaleString("en")}`;
-    return `${sentences} in ${countOf(list.length, "document")}`;
+    const own = source.owns(shown.doc);
+    const likely = (own ? answers : collection).answers ?? 1;
+    const said = likely < UNLIKELY ? "Nothing here seems to answer this. " : "";
+    if (own) return `${said}${sentences} of ${answers.count.toLocaleString("en")}`;
+    return `${said}${sentences} in ${countOf(list.length, "document")}`;
   }
 
   // Open the sentence of the address, or the best one of the document.

@@ -9,7 +9,7 @@ start({
   scope: held.scope,
   welcome: [],
   owns: () => false,
-  search: async () => held.hits,
+  search: async () => held,
   document: async (id) => heldDocument(id),
   answers: async (id) => heldDocument(id).answers,
   picture: async (id, [start, end]) => {

@@ -21,8 +21,8 @@ export async function connect() {
     search: async (query, signal) => {
       if (!index) throw new Error("This server has no index: open a file to ask it.");
       const options = { method: "POST", body: JSON.stringify({ query }), headers: { "Content-Type": "application/json" }, signal };
-      const { documents } = await (await request("v1/search", options)).json();
-      return withLevels(documents).map((hit) => ({ ...hit, name: hit.id }));
+      const { documents, answers } = await (await request("v1/search", options)).json();
+      return { hits: withLevels(documents).map((hit) => ({ ...hit, name: hit.id })), answers };
     },
     document: async (id, signal) => (await request(place(id), { signal })).json(),
     answers: async (id, query, signal, progress) =>
