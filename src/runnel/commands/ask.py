@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -70,8 +70,7 @@ def ask(
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    endpoint = open_llm(llm, llm_model)
-    skipped: list[Skipped] = []
+    endpoint, skipped = open_llm(llm, llm_model), list[Skipped]()
     note_compiling()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
@@ -84,23 +83,27 @@ def ask(
     found, answers = search(top_k)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
-    if not excerpts or (unanswered(answers) and not anyway):
-        what = f"no sentence has a score of {min_score} or more" if found else "nothing found"
-        say(f"{unanswered(answers) or what}; the language model was not asked{' (--anyway asks it)' if excerpts else ''}")
-        if as_json:
-            print_json({"question": question, "answer": None, "answers": answers, "skipped": [asdict(one) for one in skipped]})
+    missing = "" if excerpts else f"no sentence has a score of {min_score} or more" if found else "nothing found"
+    if missing or (unanswered(answers) and not anyway):
+        say(f"{missing or unanswered(answers)}; the language model was not asked{'' if missing else ' (--anyway asks it)'}")
+        _print_if(as_json, {"question": question, "answer": None}, answers, skipped)
         return 2 if failed else 1
     context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
     with _ended_line() as show:
         result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else show)
-    if as_json:
-        print_json(_as_json(endpoint.model, context, result) | {"answers": answers, "skipped": [asdict(one) for one in skipped]})
-    else:
+    _print_if(as_json, _as_json(endpoint.model, context, result), answers, skipped)
+    if not as_json:
         _end_answer(context, result, show=not show_context)
     _report(context, result, answer_tokens)
     return 2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
+
+
+def _print_if(as_json: bool, facts: dict[str, object], answers: float | None, skipped: Sequence[Skipped]) -> None:
+    """Print what --json prints, if it is wanted."""
+    if as_json:
+        print_json(facts | {"answers": answers, "skipped": [asdict(one) for one in skipped]})
 
 
 def _find_in_files(
