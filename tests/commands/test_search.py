@@ -1,6 +1,7 @@
 """`runnel search`: forms of output, exit codes, which lists rank, and explanations."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -111,3 +112,20 @@ def test_an_explanation_has_the_ranks_and_adds_up(run, library):
     assert heads[0] == shown[0] == " 1. files/heart.txt" and len(heads) == 3  # a rank, and no score
     shown = run("search", "tuple", "--in", "library", "--explain", "--no-rerank").out
     assert "words not found, meaning 2" in shown and "relevance" not in shown
+
+
+def test_nothing_here_seems_to_answer(run, library, monkeypatch):
+    found = library.search("blood", 2)
+    for answers, said in (((0.02, 0.1), "(10 %)"), ((0.02, 0.2), ""), ((None, None), "")):
+        hits = [replace(hit, answers=one) for hit, one in zip(found, answers, strict=True)]
+        monkeypatch.setattr(Index, "search", lambda *_, hits=hits, **__: hits)
+        done = run("search", "blood", "--in", "library")
+        assert done.code == 0 and done.out and (f"nothing here seems to answer this {said}" in done.err if said else not done.err)
+        whole = json.loads(run("search", "blood", "--in", "library", "--json").out)
+        assert (whole["answers"], [one["answers"] for one in whole["documents"]]) == (answers[1], list(answers))
+
+
+def test_a_heading_is_shown_with_the_text_below(run, library):
+    (hit,) = json.loads(run("search", "water", "--in", "library", "-k", 1, "--json").out)["documents"]
+    after = {one["text"].strip(): one["after"].strip() for one in hit["sentences"]}
+    assert after == {"# Water": "Rivers carry water to the sea.", "Rivers carry water to the sea.": ""}
