@@ -12,6 +12,7 @@ from helpers.tiny_transformers import LONGEST, write_transformer
 from tokenizers import Tokenizer, processors
 
 from runnel import Document, Embedder, Index
+from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
 from runnel.models.passages import read_documents
 
@@ -70,4 +71,6 @@ def test_an_index_of_such_a_model(embedder: Embedder, tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", embedder) as index:
         index.add([Document("long", TEXT), Document("river", "A river runs to the sea."), Document("no", "dog " * 50)])
         found = index.search("A river runs to the sea.", dense_weight=1.0)
-    assert found[0].id == "river" and {hit.id for hit in found} == {"river", "long"}  # "no" is left out, with a warning
+    # runnel's encoder reads a long sentence in parts, a library's model does not: it is left out, with a warning
+    read = {"river", "long", "no"} if isinstance(embedder.model.backbone, Encoder) else {"river", "long"}
+    assert found[0].id == "river" and {hit.id for hit in found} == read

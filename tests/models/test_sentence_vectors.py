@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Encoder, lay_out, passages_of
+from runnel.backbones.encoder.layout import lay_out, passages_of
+from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.passages import read_documents

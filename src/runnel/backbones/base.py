@@ -259,7 +259,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def reads_passages(self) -> bool:
-        """Whether long texts are read in passages, each of them whole; see `encoder/model.py`."""
+        """Whether long texts are read in passages, each of them whole; see `encoder/layout.py`."""
         return self.block not in (1, None)
 
     @property

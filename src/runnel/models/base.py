@@ -13,11 +13,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ from runnel.models.heads import (
     TokenFeatures,
     VectorRelevance,
     VectorScore,
+    sentence_heads,
     vector_head,
 )
 from runnel.models.kept import Kept, file_states
@@ -94,7 +96,8 @@ class Model:
     def refresh(self) -> None:
         """Rebuild what is derived from the heads (token weights, engine) after they change or move to another device."""
         self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
-        vars(self).pop("words", None)
+        for derived in ("words", "for_sentences"):
+            vars(self).pop(derived, None)
         self._start_engines()
 
     @cached_property
@@ -102,6 +105,30 @@ class Model:
         """The words of the vocabulary; the model needs token features."""
         assert self.features is not None
         return word_table(self.tokenizer.vocabulary, self.features.idf.numpy())
+
+    @property
+    def finds_sentences(self) -> bool:
+        """Whether the model scores sentences: with its head, or as any encoder does (`for_sentences`)."""
+        marked = None not in (self.tokenizer.begin_id, self.tokenizer.end_id)
+        return "sentences" in self.heads or (isinstance(self.backbone, Encoder) and marked and "document" in self.templates)
+
+    @cached_property
+    def for_sentences(self) -> Model:
+        """The model itself, or an encoder without a head for sentences as one that reads passages, with fresh heads.
+
+        Weights are shared. Raise CheckpointError if the model is no encoder, or the tokenizer has no markers.
+        """
+        if "sentences" in self.heads:
+            return self
+        if not isinstance(self.backbone, Encoder) or "document" not in self.templates:
+            self.head("sentences")  # raises
+        encoder = cast(Encoder, self.backbone).in_passages(self.tokenizer.markers()[0])
+        heads = sentence_heads(encoder.vocab_size, encoder.hidden_size) | dict(self.heads.items())
+        return replace(self, backbone=encoder, heads=nn.ModuleDict(heads))
+
+    def prompt_ids(self, name: str) -> np.ndarray:
+        """Return the ids (p,) int32 of a prompt, without the space at its end, which belongs to the text; none without prompt."""
+        return self.tokenizer.encode(self.prompts.get(name, "").rstrip()).ids
 
     def _start_engines(self) -> None:
         """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of its own."""
@@ -126,7 +153,7 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and other processes, without the engines: they belong to one model and have locks."""
-        return {name: value for name, value in self.__dict__.items() if "engine" not in name}
+        return {name: value for name, value in self.__dict__.items() if "engine" not in name and name != "for_sentences"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.model import lay_out
+from runnel.backbones.encoder.layout import lay_out
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling

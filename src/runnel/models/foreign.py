@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,11 @@ JOBS: dict[Job, tuple[str, str]] = {
 # Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
 _ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
+# Of models whose folders do not have them: their authors give them on the model's page. "document": before passages.
+_PUBLISHED_PROMPTS = {
+    r"(multilingual-)?e5-(small|base|large)(-v2)?": {"query": "query: ", "document": "passage: "},
+    r"bge-(small|base|large)-en(-v1\.5)?": {"query": "Represent this sentence for searching relevant passages: "},
+}
 _UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
 
 _POOLINGS: dict[str, Pooling] = {
@@ -123,6 +129,14 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
         prompts["document"] = document
     default = settings.get("default_prompt_name")
     return prompts, default if default in prompts else None
+
+
+def published_prompts(folder: Path) -> dict[str, str]:
+    """Return the prompts of a published model that is known by the name of its folder, of its hub id, or in its config.json."""
+    stored = re.search(r"models--[^/]*?--([^/]+)", folder.absolute().as_posix())  # in the hub's cache
+    named = str(read_model_json(folder / "config.json", default={}).get("_name_or_path", "")).rstrip("/")
+    names = {folder.absolute().name, stored[1] if stored else "", named.rpartition("/")[2]}
+    return next((dict(p) for name, p in _PUBLISHED_PROMPTS.items() if any(re.fullmatch(name, one) for one in names)), {})
 
 
 def _longest(folder: Path) -> int | None:

@@ -194,7 +194,7 @@ class VectorScore(Head):
         self.out = nn.Linear(size, 1)
         self.direct = nn.Parameter(torch.zeros(_COSINES + FEATURES))
         self.calibration: Tensor  # factor and summand
-        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
+        self.register_buffer("calibration", torch.tensor(_UNFIT))
         with torch.no_grad():  # the initial score is the sum of the z-scores of cosine and BM25
             self.out.weight.zero_()
             self.out.bias.zero_()
@@ -203,6 +203,11 @@ class VectorScore(Head):
     def forward(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
         return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the calibration; if not, scores only rank the sentences of a document."""
+        return self.calibration.tolist() != _UNFIT
 
     def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """Return the scores of `forward` before calibration."""
@@ -272,13 +277,18 @@ class Judge(Head):
         self.document = nn.Linear(self.FACTS, 1)
         self.near = nn.Parameter(torch.tensor([0.0, 16.0, 2.0, 0.0]))  # of the first four facts, to choose among documents
         self.calibration: Tensor  # factor and summand of a sentence's score
-        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
+        self.register_buffer("calibration", torch.tensor(_UNFIT))
         self.floor: Tensor  # the judge's score of a sentence that is not read again
         self.register_buffer("floor", torch.tensor(4.0))
         with torch.no_grad():
             for layer in (self.weight, self.document):
                 layer.weight.zero_()
                 layer.bias.zero_()
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the calibration; if not, the judge's scores count by how far they are from their mean."""
+        return self.calibration.tolist() != _UNFIT
 
     def weigh(self, hidden: Tensor, idf: Tensor) -> Tensor:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
@@ -305,6 +315,7 @@ class Judge(Head):
         return float(torch.from_numpy(facts).to(self.near.dtype) @ self.near)
 
 
+_UNFIT = [1.0, 0.0]  # factor and summand before a fit
 _LEAST_IDF = 0.05  # what the commonest token counts
 _COSINES = 7  # columns of `known` before the features
 _AROUND = 3  # sentences on each side in the mean of its last column
@@ -359,6 +370,20 @@ def wide(x: Tensor) -> Tensor:
 def score(logits: Tensor) -> Tensor:
     """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+
+def sentence_heads(vocab_size: int, hidden_size: int) -> dict[str, nn.Module]:
+    """Return fresh heads, by name, with which any encoder finds sentences (`Model.for_sentences`).
+
+    They add up what a sentence's vector and its words say, and the second look; nothing is calibrated. A passage begins with the
+    prompt for documents, a query with that for queries. A sentence's vector is the mean of its own tokens in the passage, and a
+    query's the mean of its tokens, also if the model pools the first token, which stands for the whole passage. The model's own
+    pooling makes the vectors of texts and passages.
+    """
+    with torch.random.fork_rng(devices=[]):  # the same weights each time
+        torch.manual_seed(0)
+        features = TokenFeatures(vocab_size, hidden_size)
+        return {"features": features, "sentences": VectorScore(hidden_size), "judge": Judge(hidden_size)}
 
 
 def vector_head(pooling: Pooling) -> EndVector:

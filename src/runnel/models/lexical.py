@@ -1,13 +1,16 @@
 """Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular. In
-scripts without spaces (`runnel.text.words`) each piece is a word.
+A word is a WordPiece and the pieces that continue it ("##..."). In vocabularies that mark the pieces that begin a word (of
+SentencePiece "▁", of byte-level BPE "Ġ"), it is such a piece, or one after punctuation, and the letters and digits that
+follow; capital and small letters are equal there. A plural s is dropped if the vocabulary has the singular. In scripts without
+spaces (`runnel.text.words`) each piece is a word.
 
 V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,17 +30,29 @@ STOP_WORDS = frozenset(
 )
 _WORDS = ("keys", "first", "starts", "idf", "content")  # fields of `Words`
 _PLACE = np.uint64(1 << 32)  # separates equal pieces at different places of a word
+# Byte-level BPE writes each byte as a character: printable ones as themselves, the others from U+0100 on (GPT-2).
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_BYTES = {chr(byte): byte for byte in _PRINTABLE}
+_BYTES |= {chr(256 + n): byte for n, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)}
 
 
 @dataclass(frozen=True, eq=False)
 class WordTable:
-    """Properties of each id of a WordPiece vocabulary; `word_table` makes it once per model."""
+    """Properties of each id of a vocabulary; `word_table` makes it once per model."""
 
-    continues: np.ndarray  # (V,) bool: the piece continues the word before it
+    continues: np.ndarray  # (V,) bool: the piece continues the word before it, ...
+    joins: np.ndarray  # (V,) bool: ... if this is true of the piece before
     stop: np.ndarray  # (V,) bool: a stop word
     word: np.ndarray  # (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words
     code: np.ndarray  # (V,) uint64: equal for a singular and its plural; 0 for "##s"
     idf: np.ndarray  # (V,) float32 in [0, 1], static
+
+    def begins(self, ids: np.ndarray) -> np.ndarray:
+        """Return (T,) bool: the token does not continue the word before it; the first token does not."""
+        out = ~self.continues[ids]
+        out[1:] |= ~self.joins[ids[:-1]]
+        out[:1] = True
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +85,11 @@ class Hits:
 
 
 def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
-    """Make the table of a vocabulary (piece to id; continuations start with "##") with the static idf (V,) of each id."""
+    """Make the table of a vocabulary (piece to id) with the static idf (V,) of each id."""
     size = len(idf)
+    vocabulary = {piece: number for piece, number in vocabulary.items() if number < size}
+    if (mark := _mark(vocabulary)) != "##":
+        return _marked_table(vocabulary, mark, np.asarray(idf, dtype=np.float32))
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
     continued = [(piece[2:], number) for piece, number in vocabulary.items() if piece.startswith("##")]
@@ -83,15 +101,59 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
             code[number] = vocabulary.get(piece[:-1], number) + 1
     if "##s" in vocabulary:
         code[vocabulary["##s"]] = 0
-    return WordTable(continues, stop, word, code, np.asarray(idf, dtype=np.float32))
+    return WordTable(continues, np.ones(size, bool), stop, word, code, np.asarray(idf, dtype=np.float32))
+
+
+def _mark(vocabulary: Mapping[str, int]) -> str:
+    """Return what marks most pieces of a vocabulary: of continuations "##", of beginnings "▁" or "Ġ"."""
+    counts = {mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")}
+    return max(counts, key=lambda mark: counts[mark])
+
+
+def _core(piece: str, mark: str) -> tuple[str, bool]:
+    """Return the text of a piece without the mark, and whether the piece begins a word."""
+    if mark == "Ġ" and not piece.isascii():
+        if not all(character in _BYTES for character in piece):
+            return piece, True  # an added token
+        piece = bytes(_BYTES[character] for character in piece).decode(errors="replace").replace(" ", mark, 1)
+    core = piece.removeprefix(mark)
+    return core, (core == piece) == (mark == "##")
+
+
+def _is_word(core: str) -> bool:
+    """Return whether a piece has only letters, digits and the marks on letters, or bytes of them."""
+    return core.isalnum() or (core != "" and all(c.isalnum() or c == "\ufffd" or unicodedata.category(c)[0] == "M" for c in core))
+
+
+def _marked_table(vocabulary: Mapping[str, int], mark: str, idf: np.ndarray) -> WordTable:
+    """Make the table of a vocabulary in which a mark begins the pieces that begin a word."""
+    size = len(idf)
+    continues, joins, stop, word = (np.zeros(size, bool) for _ in range(4))
+    code = np.arange(1, size + 1, dtype=np.uint64)
+    cores = {number: _core(piece, mark) for piece, number in vocabulary.items()}
+    known: dict[str, int] = {}
+    for number, (core, begins) in sorted(cores.items(), key=lambda item: not item[1][1]):
+        known.setdefault(core, number)
+        if not _is_word(core):
+            continue
+        word[number] = True
+        joins[number] = UNSPACED_RUN.fullmatch(core) is None
+        continues[number] = joins[number] and not begins
+        stop[number] = core.lower() in STOP_WORDS
+    for number in np.flatnonzero(word).tolist():
+        core, begins = cores[number]
+        core = core.lower() if core.lower() in known else core
+        if core.endswith("s") and not core.endswith("ss") and len(core) > 3 and core[:-1] in known:
+            core = core[:-1]
+        code[number] = 0 if core == "s" and not begins else known[core] + 1
+    return WordTable(continues, joins, stop, word, code, idf)
 
 
 def words(ids: np.ndarray, table: WordTable, start: int = 0, stop: int | None = None) -> Words:
     """Return the whole words of (T,) ids whose first token is in [start, stop), in order, including stop words."""
     ids = np.asarray(ids, dtype=np.int64)
-    begins = ~table.continues[ids[start:stop]]
-    if start == 0:
-        begins[:1] = True
+    before = min(start, 1)
+    begins = table.begins(ids[start - before : stop])[before:]
     return _words_at(ids, np.flatnonzero(begins & table.word[ids[start:stop]]) + start, table)
 
 
@@ -161,7 +223,7 @@ def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
     while len(at := np.flatnonzero(more)):  # once per piece of the longest word
         more[at] = ends[at] < len(ids)
         at = at[more[at]]
-        more[at] = table.continues[ids[ends[at]]]
+        more[at] = table.continues[ids[ends[at]]] & table.joins[ids[ends[at] - 1]]
         at = at[more[at]]
         place += 1
         keys[at] += _mixed(table.code[ids[ends[at]]], np.uint64(place))
@@ -195,8 +257,7 @@ def _terms(keys: np.ndarray, idf: np.ndarray) -> Terms:
 
 def _content_words(ids: np.ndarray, table: WordTable) -> np.ndarray:
     """Return (T+1,) the number of words, without stop words, that start before each token."""
-    begins = ~table.continues[ids]
-    begins[:1] = True
+    begins = table.begins(ids)
     several = np.append(table.continues[ids[1:]], False)[: len(ids)]
     begins &= table.word[ids] & (several | ~table.stop[ids])
     return np.append(0, np.cumsum(begins, dtype=np.int32))
@@ -210,8 +271,7 @@ def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tupl
     if not len(terms.keys) or not len(ids):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     like = np.isin(table.code, query.first[query.content]) & table.word
-    begins = like[ids]
-    begins[1:] &= ~table.continues[ids[1:]]
+    begins = like[ids] & table.begins(ids)
     found = _words_at(ids, np.flatnonzero(begins), table)
     place = np.searchsorted(terms.keys, found.keys)
     place[place == len(terms.keys)] = 0

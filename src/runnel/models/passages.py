@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from runnel.backbones.encoder.model import passage_bounds
+from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import EMPTY, Embedder
@@ -114,27 +114,38 @@ def _read_in_blocks(
 ) -> list[ReadDocument]:
     """Read documents with a backbone that reads passages: each passage gets the vector of its text alone."""
     model = embedder.model
-    template, prompt = model.templates["document"], model.prompts.get("document", "")
     texts = [text_of(document) for document in documents]
-    encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+    encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
     width = model.backbone.hidden_size
     requests = []
     for document, text, one in zip(documents, texts, encoded, strict=True):
-        tokens = read_sentences(document, [one.shifted(-len(prompt))])
+        tokens = read_sentences(document, [one])
         sums = SentenceSums(model, tokens, passages=True)
         row = sums.layout
         assert row is not None  # a text has a token
-        ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
+        mean = embedder.pooling == "mean"  # markers and prompt included, as of a text
+        blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
+        ranges = np.concatenate([blocks, [[0, len(row.ids)]]]) if mean else None
+        positions = None if mean else blocks[:, 0] if embedder.pooling == "cls" else blocks[:, 1] - 1
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
-        requests.append(Request(row.ids, ranges=ranges, take=sums.take if remember else None, tag=(edges, sums)))
+        requests.append(Request(row.ids, positions, ranges, take=sums.take if remember else None, tag=(edges, sums)))
     results = (model.sentence_engine(texts=True) if remember else model.engine).run(requests, progress)
     read = []
-    for result, vectors in zip(results, _vectors(embedder, [result.means[:, :width] for result in results]), strict=True):
+    pooled = [result.means[:, :width] if embedder.pooling == "mean" else _with_whole(result, width) for result in results]
+    for result, vectors in zip(results, _vectors(embedder, pooled), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
         memory = sums.result().to_bytes() if remember else None
         read.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
     return read
+
+
+def _with_whole(result: Result, width: int) -> Tensor:
+    """Return the pooled token of each passage and, for the document, their mean weighted by the passages' tokens, (P+1, D)."""
+    first, (_, sums) = result.get().hidden[:, :width], result.tag
+    counts = torch.from_numpy(np.diff(sums.layout.edges)).to(first.dtype)
+    unit = torch.nn.functional.normalize(first, dim=-1)
+    return torch.cat([first, counts[None] @ unit])
 
 
 def _read_apart(

@@ -243,7 +243,8 @@ class Reranker:
         if not names:
             return np.zeros(0, dtype=np.float32)
         read, words, backbone = scorer.read_query(query), self.model.words, self.model.backbone
-        features = {name: relevance_features(read, one, words, backbone) for name, one in memory.documents.items()}
+        prompt = len(scorer.prompts["document"])
+        features = {name: relevance_features(read, one, words, backbone, prompt) for name, one in memory.documents.items()}
         scores: np.ndarray = self._head(torch.from_numpy(np.stack([features[name] for name in names]))).numpy()
         return np.where([not len(memory.documents[name].ids) for name in names], np.float32(WITHOUT_TOKENS), scores)
 

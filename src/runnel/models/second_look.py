@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.model import whole_tokens
+from runnel.backbones.encoder.layout import whole_tokens
 from runnel.models.base import Model
 from runnel.models.heads import Judge
 from runnel.ops.backend import inference
@@ -36,6 +36,7 @@ _LEAD_AGAIN = 0.6  # and of the second's
 _TITLE = 1.0  # what a title loses: its answer is below it
 _BEST = 3  # of the judge's scores, whose mean is a fact of the document
 FACTS = 4  # F
+_STEPS = 4.0  # weight of a judge that is not fitted: of its scores' distances from their mean, in standard deviations
 _NEAREST = 4  # best cosines whose mean says how near a document is
 
 
@@ -60,14 +61,14 @@ class FirstLook:
 
 @dataclass(frozen=True, eq=False)
 class SecondLook:
-    """Scores (S,) float32 of a document's sentences, and the logit that the document answers.
+    """Scores (S,) float32 of a document's sentences, and the logit that the document answers; None if the judge is not fitted.
 
     `judged`: (S,) what the second look says of each sentence, a constant for those that were not read again; `led`: (S,) what
     titles passed on in it.
     """
 
     scores: np.ndarray
-    answers: float
+    answers: float | None
     judged: np.ndarray
     led: np.ndarray = field(repr=False)
 
@@ -139,6 +140,12 @@ class Judging:
         head = model.head("judge")
         assert isinstance(head, Judge)
         self._model, self._head = model, head
+        self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the scores are logits."""
+        return self._head.calibrated
 
     def look(self, query: np.ndarray, looks: Sequence[FirstLook]) -> list[SecondLook]:
         """Return the second look at each document: the best sentences of all are read again, a document's `MOST` at most.
@@ -147,18 +154,19 @@ class Judging:
             query: (Q,) ids without markers. Of a query that is longer than what the encoder reads at once, the beginning is
                 compared: the first look has seen all of it.
         """
-        markers = self._model.tokenizer.markers()
-        query = np.array([markers[0], *query[: whole_tokens(self._model.backbone)], markers[1]], np.int32)
-        chosen = self._choose(looks)
+        chosen, floor = self._choose(looks), float(self._head.floor)
         with inference():
             judged = self._judge(query, [(looks[d], s) for d, s in chosen])
+        if not self._head.calibrated:
+            judged = _STEPS * (judged - judged.mean()) / (judged.std() + 1e-6) if len(judged) else judged
+            floor = float(judged.min(initial=0.0))
         found = []
         for d, look in enumerate(looks):
             again = np.full(len(look.scores), -np.inf)
             for (document, sentence), value in zip(chosen, judged.tolist(), strict=True):
                 if document == d:
                     again[sentence] = value
-            found.append(self._conclude(look, again))
+            found.append(self._conclude(look, again, floor))
         return found
 
     def nearness(self, look: FirstLook) -> float:
@@ -178,16 +186,20 @@ class Judging:
         """Return what the judge says of each sentence, (n,)."""
         if not chosen:
             return np.zeros(0)
-        begin, end = self._model.tokenizer.markers()
+        (begin, end), before = self._model.tokenizer.markers(), len(self._prompts["document"]) + 1
         rows = [self._row(look, sentence, begin, end) for look, sentence in chosen]
+        prompt = self._prompts["query"]
+        asked_ids = query[: whole_tokens(self._model.backbone, len(prompt))]
+        query = np.array([begin, *prompt, *asked_ids, end], np.int32)
         hidden = self._read([query, *(row for row, _, _ in rows)])
-        own = torch.from_numpy((query != begin) & (query != end))
+        own = torch.zeros(len(query))
+        own[1 + len(prompt) : -1] = 1
         weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * own
         asked = torch.nn.functional.normalize(hidden[0], dim=-1), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
             around = (row != begin) & (row != end)
-            around[first:last] = False
+            around[:before] = around[first:last] = False
             found.append(self._head(*asked, vectors[first:last], vectors[torch.from_numpy(around)]))
         return torch.stack(found).double().numpy()
 
@@ -195,7 +207,8 @@ class Judging:
         """Return what is read again: a sentence with its titles and what is before and after it, all with markers, and its tokens
         [first, last). Of a sentence that is longer than what the encoder reads at once, only the beginning is judged.
         """
-        longest, ids = whole_tokens(self._model.backbone), look.ids
+        prompt, ids = self._prompts["document"], look.ids
+        longest = whole_tokens(self._model.backbone, len(prompt))
         start, stop = int(look.bounds[sentence]), int(look.bounds[sentence + 1])
         text = ids[start:stop][:longest]
         left = longest - len(text) - _PARTS
@@ -203,7 +216,7 @@ class Judging:
         titles = titles[max(0, len(titles) - max(0, min(_TITLE_TOKENS, left))) :]
         near = max(0, min(_NEAR_TOKENS, (left - len(titles)) // 2))
         before, after = ids[max(int(look.bounds[0]), start - near) : start], ids[stop : stop + near]
-        row, first = [np.array([begin])], 0
+        row, first = [np.array([begin]), prompt], 0
         for part in (titles, before, text, after):
             first = sum(map(len, row)) if part is text else first
             row += [part, np.array([end])] if len(part) else []
@@ -230,12 +243,14 @@ class Judging:
             result.get()
         return [torch.from_numpy(one) for one in vectors]
 
-    def _conclude(self, look: FirstLook, again: np.ndarray) -> SecondLook:
-        """Return the final scores of a document from what the judge said, (S,), -inf where it was not asked."""
+    def _conclude(self, look: FirstLook, again: np.ndarray, floor: float) -> SecondLook:
+        """Return the final scores of a document from what the judge said, (S,), -inf where it was not asked, which is `floor`."""
         known = again > -np.inf
-        judged = np.where(known, again, float(self._head.floor))
+        judged = np.where(known, again, floor)
         led = np.where(known, _LEAD_AGAIN * leads(again, look.kinds), 0.0)
-        best = np.sort(np.append(judged, float(self._head.floor)))[-_BEST:]
+        if not self._head.calibrated:
+            return SecondLook((look.scores + self.nearness(look) + judged + led).astype(np.float32), None, judged, led)
+        best = np.sort(np.append(judged, floor))[-_BEST:]
         answers = self._head.answers(np.append(look.facts, [best[-1], best.mean()]))
         scores = _both(self._head.inside(look.scores + judged + led), answers)
         return SecondLook(scores.astype(np.float32), answers, judged, led)

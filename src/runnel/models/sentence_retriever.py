@@ -44,7 +44,8 @@ class Scored:
     @property
     def answers(self) -> float | None:
         """The probability that the document answers the query at all; None if the model cannot say."""
-        return None if self.second is None else probability(self.second.answers)
+        answers = None if self.second is None else self.second.answers
+        return None if answers is None else probability(answers)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -82,14 +83,18 @@ class SentenceRetriever:
     def __init__(self, model: Model) -> None:
         expect_loaded(model, "SentenceRetriever")
         self.model = model
-        self.scorer: Scanner | VectorScorer = VectorScorer(model) if model.head("sentences").stored else Scanner(model)
+        able = model.for_sentences
+        self.scorer: Scanner | VectorScorer = VectorScorer(able) if able.head("sentences").stored else Scanner(able)
 
     @property
     def remembers(self) -> bool:
         """Whether documents can be remembered; see `remember`."""
         return isinstance(self.scorer, VectorScorer)
 
-    calibrated = remembers  # whether a score's sigmoid is the probability that the sentence answers, as in the calibration data
+    @property
+    def calibrated(self) -> bool:
+        """Whether a score's sigmoid is the probability that the sentence answers, as in the calibration data."""
+        return isinstance(self.scorer, VectorScorer) and self.scorer.calibrated
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> SentenceRetriever:
@@ -102,7 +107,7 @@ class SentenceRetriever:
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
-        self.model.save(folder, weights=weights)
+        self.scorer.model.save(folder, weights=weights)
 
     def score(
         self,

@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import lay_out, passages_of
+from runnel.backbones.encoder.layout import lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
@@ -83,13 +83,13 @@ class SentenceVectors:
         """Return the sums of hidden vectors, (S, D) fp32."""
         return _wide(self.vectors, self.scales)
 
-    def passage_sums(self, backbone: Backbone) -> Tensor:
-        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32."""
+    def passage_sums(self, backbone: Backbone, prompt: int = 0) -> Tensor:
+        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32. `prompt`: tokens of the prompt."""
         if self.passages is not None:
             return _wide(*self.passages)
         if backbone.own_sentences:
             raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
-        return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone)[:-1]))
+        return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]))
 
     def to_bytes(self) -> bytes:
         """Return everything except the text. The bytes do not name the model; store that separately."""
@@ -158,14 +158,16 @@ class SentenceSums:
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
         backbone, markers, full = model.backbone, model.tokenizer.markers(), np.flatnonzero(tokens.full)
-        row = lay_out(tokens.ids, tokens.bounds, backbone, markers) if len(tokens.ids) else None
+        prompt = model.prompt_ids("document")
+        row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt) if len(tokens.ids) else None
         self._tokens, self.layout = tokens, row  # None: no token
         self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size)
         self._passages: _Rounded | None = None
         if passages and backbone.own_sentences:
             self._passages = _Rounded(0 if row is None else len(row.edges) - 1, backbone.hidden_size)
         if row is not None:
-            weights = torch.from_numpy(~np.isin(row.ids, markers)).float()
+            weights = torch.zeros(len(row.ids))
+            weights[torch.from_numpy(row.places)] = 1  # not the markers and prompts
             self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
             if self._passages is not None:
                 self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
@@ -234,12 +236,18 @@ class VectorScorer:
     """A reader of documents into `SentenceVectors`, which it scores; with `passages`, they have vectors of passages too."""
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
-        head = model.head("sentences")
+        head = model.head("sentences")  # an encoder has it `for_sentences`
         assert isinstance(head, VectorScore)
         self.model, self._head = model, head
         self._passages = passages
         self.template = model.templates["document"]
+        self.prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
         self.judging = Judging(model) if "judge" in model.heads else None
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a score's sigmoid is a probability."""
+        return self._head.calibrated if self.judging is None else self.judging.calibrated
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query, a long one in passages, like a document."""
@@ -255,9 +263,12 @@ class VectorScorer:
     def _query_request(self, query: str) -> Request:
         expect_text(query, "the query")
         query = query.strip()
+        if len(self.prompts["query"]) and not self.model.tokenizer.adds_space:
+            query = " " + query
         ids = self.template.encode_query(self.model.tokenizer, query)
         tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
-        row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer.markers()).ids
+        markers, prompt = self.model.tokenizer.markers(), self.prompts["query"]
+        row = lay_out(ids, tokens.bounds, self.model.backbone, markers, prompt=prompt).ids
         return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
 
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
@@ -304,11 +315,13 @@ class VectorScorer:
         return full, torch.nn.functional.normalize(sums, dim=-1, out=sums), torch.from_numpy(features)
 
 
-def relevance_features(query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone) -> np.ndarray:
-    """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token."""
+def relevance_features(
+    query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone, prompt: int = 0
+) -> np.ndarray:
+    """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token. `prompt`: its tokens."""
     if not len(document.ids):
         return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
-    passages = document.passage_sums(backbone)
+    passages = document.passage_sums(backbone, prompt)
     vectors = torch.nn.functional.normalize(torch.cat([passages, passages.sum(0, keepdim=True)]), dim=-1)
     *cosines, whole = (vectors @ query.text).tolist()
     return np.array([max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import has_no_state
-from runnel.backbones.encoder.model import Layout, lay_out, whole_tokens
+from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.records import expect_text

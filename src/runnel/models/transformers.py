@@ -12,6 +12,7 @@ These are the choices of papers A (texts), B and C (pairs); every marker is the 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,15 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
-from runnel.models.foreign import Job, SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
+from runnel.models.foreign import (
+    Job,
+    SentenceTransformer,
+    pair_template,
+    published_prompts,
+    read_sentence_transformer,
+    text_template,
+    warn,
+)
 from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
 from runnel.records import read_model_json
 from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
@@ -118,7 +127,10 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
         backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
         warn(folder, theirs, pooled, text)
     heads = nn.ModuleDict({"embed": vector_head(pooled)})
-    return Parts(tokenizer, heads, {"document": Template.parse(text)}, theirs.prompts if theirs else {})
+    if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):  # what files name may differ
+        tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
+    prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
+    return Parts(tokenizer, heads, {"document": Template.parse(text)}, prompts)
 
 
 def _library_parts(

@@ -59,8 +59,8 @@ class DocumentEncoder:
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
         self.settings = settings
-        self._embedder = embedder
         sentences = settings.remember and remembers_sentences(embedder)
+        self._embedder = _for_sentences(embedder) if sentences else embedder
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
 
@@ -175,7 +175,8 @@ def new_settings(
     for name, kind in (fields or {}).items():
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
-    backbone, sentences = embedder.model.backbone, remembers_sentences(embedder)
+    sentences = remembers_sentences(embedder)
+    backbone = (_for_sentences(embedder) if sentences else embedder).model.backbone
     if passage_tokens is not None:
         expect_count(passage_tokens, "passage_tokens")
     block = backbone.block if backbone.reads_passages else None
@@ -189,14 +190,22 @@ def new_settings(
         reranker = reranker_of(embedder)
         if reranker is None or not reranker.remembers:
             raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
-    probe = _probe(embedder).astype(float).round(6).tolist()
+    probe = _probe(embedder, sentences=sentences).astype(float).round(6).tolist()
     return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
 
 
 def remembers_sentences(embedder: Embedder) -> bool:
     """Return whether indexes of this model store a vector of every sentence, to answer questions without reading again."""
     model = embedder.model
-    return model.backbone.reads_passages and "sentences" in model.heads and model.head("sentences").stored
+    if not model.finds_sentences:
+        return False
+    able = model.for_sentences
+    return able.backbone.reads_passages and able.head("sentences").stored
+
+
+def _for_sentences(embedder: Embedder) -> Embedder:
+    """Return an embedder of the same vectors whose model reads passages and their sentences."""
+    return Embedder(embedder.model.for_sentences, truncate_dim=embedder.dimension)
 
 
 def reranker_of(embedder: Embedder) -> Reranker | None:
@@ -204,10 +213,10 @@ def reranker_of(embedder: Embedder) -> Reranker | None:
     return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
 
 
-def _probe(embedder: Embedder) -> np.ndarray:
-    """Return unit vectors (n, d) of fixed texts and, if an index stores sentences, of their sentences."""
+def _probe(embedder: Embedder, *, sentences: bool) -> np.ndarray:
+    """Return unit vectors (n, d) of fixed texts and, if an index stores `sentences`, of their sentences."""
     vectors = embedder.encode(_PROBES)
-    if not remembers_sentences(embedder):
+    if not sentences:
         return vectors
     sums = np.stack([one.sums().sum(0).numpy() for one in SentenceRetriever(embedder.model).remember(_PROBES)])
     return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
@@ -215,7 +224,8 @@ def _probe(embedder: Embedder) -> np.ndarray:
 
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
-    probe, stored = _probe(embedder), np.array(settings.probe)
+    sentences = remembers_sentences(embedder) and len(settings.probe) > len(_PROBES)  # older indexes of encoders store none
+    probe, stored = _probe(embedder, sentences=sentences), np.array(settings.probe)
     same = probe.shape == stored.shape and bool((probe * stored).sum(1).min() >= _SAME_MODEL)
     if same and embedder.dimension == settings.dimension:
         return

@@ -62,7 +62,7 @@ class Loaded:
         heads = model.heads
         embedder = Embedder(model) if "embed" in heads else None
         reranker = Reranker(model) if "rerank" in heads else None
-        retriever = SentenceRetriever(model) if "sentences" in heads else None
+        retriever = SentenceRetriever(model) if model.finds_sentences else None
         if index is not None and embedder is None:
             raise CheckpointError(f"{name} has no 'embed' head, so it cannot search an index; use the index's model")
         opened = OpenIndex(index, embedder) if index and embedder else None

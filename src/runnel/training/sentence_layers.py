@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from runnel.backbones.encoder.model import Encoder, lay_out
+from runnel.backbones.encoder.layout import lay_out
+from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model
 from runnel.models.heads import VectorScore
 from runnel.training.document_trainer import AveragedTrainer, Documents

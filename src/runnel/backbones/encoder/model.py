@@ -17,7 +17,7 @@ continues from the lower layers that it does not have itself, and only `step_for
 
 from __future__ import annotations
 
-import itertools
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, cast, get_args
@@ -228,6 +228,13 @@ class Encoder(Backbone):
         table = self.positions.weight
         self.positions.weight = nn.Parameter(table.detach()[: self.max_tokens], requires_grad=table.requires_grad)
 
+    def in_passages(self, begin_id: int, most: int = 160) -> Encoder:
+        """Return this encoder, with the same weights in memory, reading long texts in passages of up to `most` tokens."""
+        other = copy.copy(self)
+        other.config = replace(self.config, begin_id=begin_id, passage_tokens=min(most, self.config.max_positions - MARKERS))
+        other.block = other.config.passage_tokens
+        return other
+
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}
 
@@ -309,90 +316,3 @@ def _run(layers: Iterable[nn.Module], hidden: Tensor, packing: Packing) -> Tenso
     for layer in layers:
         hidden = layer(hidden, packing)
     return hidden
-
-
-# ---- passages of a document ------------------------------------------------------------------------------------------
-
-# T  tokens of a document   S  sentences   P  passages   R  tokens of the row, including markers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """A document as an encoder reads it.
-
-    Attributes:
-        ids: (R,) int32.
-        places: (T,) int64, the index of each token of the text in `ids`.
-        starts, ends: (S,) int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than
-            the longest block.
-        passages: (P+1,) int64, the first sentence of each passage, and S.
-        edges: (P+1,) int64, the start of each passage in `ids`, including its marker, and R.
-    """
-
-    ids: np.ndarray
-    places: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    passages: np.ndarray
-    edges: np.ndarray
-
-
-def whole_tokens(backbone: Backbone) -> int:
-    """Return the tokens, without markers, of the longest text that a backbone reads as a single block."""
-    assert backbone.max_tokens is not None
-    return backbone.max_tokens - MARKERS
-
-
-def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, markers: tuple[int, int], *, begun: bool = False) -> Layout:
-    """Lay out a document in blocks.
-
-    A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
-    tokens. A sentence longer than the longest block is a passage of several blocks.
-
-    Args:
-        ids: (T,) token ids of the text, T >= 1.
-        bounds: (S+1,) token bounds of its sentences, as in `SentenceTokens`.
-        markers: ids that begin and end a block (`Tokenizer.markers`).
-        begun: the text continues a document whose first passages are already laid out.
-    """
-    longest = whole_tokens(backbone)
-    passages = passages_of(bounds, backbone, begun=begun)
-    cuts = bounds[passages]
-    if (np.diff(cuts) > longest).any():
-        cuts = np.unique(np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))]))
-    block = np.arange(len(cuts) - 1)
-    row = np.empty(len(ids) + MARKERS * len(block), dtype=np.int32)
-    row[cuts[:-1] + MARKERS * block] = markers[0]
-    row[cuts[1:] + MARKERS * block + 1] = markers[1]
-    places = np.arange(len(ids)) + MARKERS * np.repeat(block, np.diff(cuts)) + 1
-    row[places] = ids
-    starts = np.append(places, places[-1] + 1)[bounds[:-1]]
-    ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
-    return Layout(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - 1, len(row)))
-
-
-def passages_of(bounds: np.ndarray, backbone: Backbone, *, begun: bool = False) -> np.ndarray:
-    """Return the first sentence of each passage of `lay_out`, and S: (P+1,)."""
-    longest = whole_tokens(backbone)
-    if bounds[-1] <= longest and not begun:
-        return np.array([0, len(bounds) - 1])
-    assert backbone.block is not None
-    return passage_bounds(bounds, min(backbone.block, longest))
-
-
-def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
-    """Group sentences into passages, from the start, so that appended text changes only the last one.
-
-    Args:
-        bounds: (S+1,) token bounds of the sentences.
-        most: the most tokens of a passage of several sentences.
-
-    Returns:
-        (P+1,) the first sentence of each passage, and S. Every passage holds a token.
-    """
-    chosen = [0]
-    for sentence in range(1, len(bounds) - 1):
-        begun = bounds[sentence] > bounds[chosen[-1]]
-        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
-            chosen.append(sentence)
-    return np.array([*chosen, len(bounds) - 1], dtype=np.int64)

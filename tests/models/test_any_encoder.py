@@ -1,0 +1,266 @@
+"""Any encoder finds sentences: passages with its own markers and prompts, the words of its vocabulary, nothing trained."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny import write_tokenizer
+from helpers.tokenizers_for_tests import CORPUS
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from runnel import Document, Embedder, Index, SentenceRetriever
+from runnel.errors import CheckpointError
+from runnel.models.base import Model, load_model
+from runnel.models.foreign import published_prompts
+from runnel.models.lexical import sentence_features, word_table, words
+from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
+
+SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", "The finally clause is executed. ", "A dog ran. "]
+TEXT = "".join(SENTENCES * 9)  # several passages
+QUERY = "the river"
+PROMPTS = {"query": "query: ", "passage": "passage: "}
+LONGEST = 40
+
+
+def sentencepiece(*, byte_level: bool = False) -> Tokenizer:
+    """With the markers <s> and </s>, of XLM-R and RoBERTa; every word of the corpus is one piece."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    texts = [*CORPUS, *SENTENCES, QUERY, "query: passage: rivers River cats River (river) “river” mat-sat. ", "cat dog sea"] * 20
+    if byte_level:
+        tokenizer, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer(
+            vocab_size=900, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        )  # fmt: skip
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        tokenizer, trainer = Tokenizer(models.BPE(unk_token="<unk>")), trainers.BpeTrainer(
+            vocab_size=900, special_tokens=special, show_progress=False
+        )  # fmt: skip
+        tokenizer.normalizer = normalizers.NFKC()
+        punctuation = pre_tokenizers.Punctuation()  # pieces of SentencePiece have no letters and punctuation together
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), punctuation])
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+def write_encoder(folder: Path, kind: str, pooling: str = "mean", prompts: dict[str, str] | None = None) -> Path:
+    """A tiny sentence-transformers folder: "bert", or "xlm-roberta" or "roberta" with their vocabularies."""
+    folder.mkdir(parents=True)
+    if kind == "bert":
+        write_tokenizer(folder)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        frame = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+        tokenizer.post_processor = processors.TemplateProcessing(**frame, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    else:
+        tokenizer = sentencepiece(byte_level=kind == "roberta")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bert": {"cls_token": "[CLS]", "sep_token": "[SEP]"}}.get(kind, {"bos_token": "<s>", "eos_token": "</s>"})
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    padding = 0 if kind == "bert" else 2
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    rows = max(tokenizer.get_vocab_size(), 128)
+    config = {"model_type": kind, "vocab_size": rows, "max_position_embeddings": LONGEST + padding, "pad_token_id": 1, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(_weights(rows, LONGEST + padding), folder / "model.safetensors")
+    types = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
+    modules = [{"idx": i, "name": n, "path": p, "type": f"sentence_transformers.models.{t}"} for i, (n, p, t) in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    mode = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
+    (folder / "1_Pooling/config.json").write_text(json.dumps({mode: True}))
+    if prompts:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    return folder
+
+
+def _weights(rows: int, positions: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    shapes = {f"embeddings.{name}_embeddings.weight": (n, 32) for name, n in (("word", rows), ("position", positions))}
+    shapes["embeddings.token_type_embeddings.weight"] = (2, 32)
+    linear = {"attention.self.query": (32, 32), "attention.self.key": (32, 32), "attention.self.value": (32, 32)}
+    linear |= {"attention.output.dense": (32, 32), "intermediate.dense": (48, 32), "output.dense": (32, 48)}
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(2):
+        prefix = f"encoder.layer.{layer}."
+        shapes |= {f"{prefix}{name}.weight": shape for name, shape in linear.items()}
+        shapes |= {f"{prefix}{name}.bias": shape[:1] for name, shape in linear.items()}
+        norms += [prefix + "attention.output.LayerNorm", prefix + "output.LayerNorm"]
+    tensors = {name: 0.3 * torch.randn(shape) for name, shape in shapes.items()}
+    for norm in norms:
+        tensors |= {f"{norm}.weight": 1 + 0.1 * torch.randn(32), f"{norm}.bias": 0.1 * torch.randn(32)}
+    return tensors
+
+
+CASES = [("bert", "mean", None), ("bert", "cls", None), ("xlm-roberta", "mean", PROMPTS), ("roberta", "cls", {"query": "find: "})]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["bert", "bert-cls", "e5", "roberta"])
+def retriever(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentenceRetriever:
+    return SentenceRetriever.load(write_encoder(tmp_path_factory.mktemp("tiny") / "model", *request.param), "float32", "cpu")
+
+
+def test_remembered_documents_score_as_read_ones(retriever: SentenceRetriever, tmp_path: Path) -> None:
+    (remembered,) = retriever.remember([TEXT])
+    read, again = retriever.score(QUERY, TEXT), retriever.score(QUERY, remembered)
+    assert [s.score for s in again] == [s.score for s in read] and "".join(s.text for s in read) == TEXT
+    stored = SentenceVectors.from_bytes(remembered.to_bytes(), TEXT, 32)
+    assert [s.score for s in retriever.score(QUERY, stored)] == [s.score for s in read]
+    assert isinstance(retriever.scorer, VectorScorer)
+    features = retriever.scorer.inputs(retriever.scorer.read_query(QUERY), remembered)[2]
+    assert [bool(bm25) for bm25 in features[:, 0] > 0] == ["river" in s.text for s in read]  # "the" is a stop word
+    assert retriever.score(QUERY, "") == [] and len(retriever.score(QUERY, "Dog")) == 1
+    long = "The " + "cat dog river sea mat " * 30 + "sat. "  # one sentence, longer than the model reads at once
+    assert len(retriever.score(QUERY, long + TEXT)) == 1 + len(SENTENCES) * 9
+    retriever.save(tmp_path / "saved")
+    saved = SentenceRetriever.load(tmp_path / "saved", "float32", "cpu")
+    assert [s.score for s in saved.score(QUERY, TEXT)] == [s.score for s in read] and not saved.calibrated
+
+
+def test_nothing_is_calibrated(retriever: SentenceRetriever) -> None:
+    (scored,) = retriever.scan(QUERY, [TEXT])
+    assert not retriever.calibrated and scored.answers is None and scored.second is not None
+    assert SentenceRetriever.load("pocket").calibrated
+
+
+def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRetriever) -> None:
+    """Each passage is between the model's markers, after the prompt, whose tokens are in no sentence."""
+    model: Model = retriever.scorer.model
+    (document,) = retriever.remember([TEXT])
+    begin, end = model.tokenizer.markers()
+    prompt = model.tokenizer.encode("passage:").ids if "document" in model.prompts else []
+    passages = np.searchsorted(document.bounds, [0])
+    room = min(160, LONGEST - 2) - len(prompt)
+    edges = [0]
+    for sentence in range(1, len(document)):
+        if document.bounds[sentence + 1] - document.bounds[edges[-1]] > room:
+            edges.append(sentence)
+    assert len(edges) > 2 and len(passages)
+    for a, b in pairwise([*edges, len(document)]):
+        tokens = document.ids[document.bounds[a] : document.bounds[b]]
+        row = np.array([begin, *prompt, *tokens, end])
+        hidden = model.backbone(torch.from_numpy(row))[0][1 + len(prompt) : -1]
+        for sentence in range(a, b):
+            own = hidden[document.bounds[sentence] - document.bounds[a] : document.bounds[sentence + 1] - document.bounds[a]]
+            sums = document.sums()[sentence]
+            assert torch.nn.functional.cosine_similarity(sums, own.sum(0), dim=0) > 0.999  # 8 bits
+    query = next(retriever.scorer.read_queries([QUERY]))  # type: ignore[union-attr]
+    asked = model.tokenizer.encode(model.prompts.get("query", "") + QUERY).ids
+    mean = model.backbone(torch.from_numpy(np.array([begin, *asked, end])))[0].mean(0)
+    assert torch.nn.functional.cosine_similarity(query.vector, mean, dim=0) > 0.9999
+
+
+def test_the_embedder_is_as_before(retriever: SentenceRetriever, tmp_path: Path) -> None:
+    """One model in memory: texts have the vectors of the published model, and an index those of its passages."""
+    embedder = Embedder(retriever.model)
+    assert retriever.model.backbone.block is None and "sentences" not in retriever.model.heads
+    tensors = zip(retriever.model.backbone.parameters(), retriever.scorer.model.backbone.parameters(), strict=True)
+    assert all(a is b for a, b in tensors)
+    with Index.create(tmp_path / "index", embedder) as index:
+        index.add([Document("long", TEXT), Document("short", "The cat sat on the mat."), Document("word", "Dog")])
+        hits = index.search(QUERY, top_k=3)
+        assert {hit.id for hit in hits} == {"long", "short", "word"} and all(hit.sentences for hit in hits)
+        best = next(hit for hit in hits if hit.id == "long")
+        assert any("river" in sentence.text for sentence in best.sentences)
+        memories = index.store.memories(["long", "short"])
+        assert set(memories) == {"long", "short"}
+        vector = embedder.encode_document("The cat sat on the mat.")
+        (near, *_) = index.store.nearest(vector, 1, [])
+        assert near.document == "short" and near.score > 0.9999
+    Index.open(tmp_path / "index", embedder).close()
+
+
+def test_prompts_of_published_models(tmp_path: Path) -> None:
+    for name, prompts in (("multilingual-e5-small", {"query": "query: ", "document": "passage: "}), ("mine", {})):
+        folder = write_encoder(tmp_path / name, "xlm-roberta")
+        assert load_model(folder, "float32", "cpu").prompts == prompts
+    cached = tmp_path / "models--BAAI--bge-small-en-v1.5/snapshots/0"
+    assert list(published_prompts(write_encoder(cached, "bert", "cls"))) == ["query"]
+    own = write_encoder(tmp_path / "own/e5-base", "bert", prompts={"query": "mine: "})
+    assert load_model(own, "float32", "cpu").prompts == {"query": "mine: "}
+
+
+def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "model", "bert")
+    (folder / "tokenizer_config.json").unlink()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="marker"):
+        SentenceRetriever.load(folder, "float32", "cpu")
+
+
+# ---- words of other vocabularies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("byte_level", [False, True], ids=["sentencepiece", "byte-level"])
+def test_words_are_those_of_a_wordpiece_vocabulary(tmp_path: Path, byte_level: bool) -> None:
+    """The same BM25 as over plain words, one piece each."""
+    library = sentencepiece(byte_level=byte_level)
+    table = word_table(library.get_vocab(), np.ones(library.get_vocab_size(), np.float32))
+    plain = {word: n for n, word in enumerate(sorted({w for s in SENTENCES for w in s.lower().replace(".", " .").split()}))}
+    expected_table = word_table(plain, np.ones(len(plain), np.float32))
+    texts = [*SENTENCES, "River (river) “river” mat-sat. "]
+    rows = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    marks = str.maketrans(dict.fromkeys(".()“”-", " "))
+    spoken = [[plain[word] for word in text.lower().translate(marks).split()] for text in texts]
+
+    def features(rows: list[list[int]], query: list[int], table: object) -> np.ndarray:
+        bounds = np.append(0, np.cumsum([len(row) for row in rows]))
+        return sentence_features(np.concatenate(rows).astype(np.int32), bounds, np.array(query), table)  # type: ignore[arg-type]
+
+    for query in ("The river runs", "cat dog sea"):
+        found = features(rows, library.encode(query, add_special_tokens=False).ids, table)
+        expected = features(spoken, [plain[word] for word in query.lower().split()], expected_table)
+        np.testing.assert_allclose(found[:, [0, 1, 4, 8, 12]], expected[:, [0, 1, 4, 8, 12]], atol=1e-6)
+
+
+def test_words_of_other_scripts() -> None:
+    """A vowel sign continues a word, punctuation ends one, and each piece of a script without spaces is one."""
+    pieces = [
+        "<s>",
+        "▁",
+        ",",
+        "▁नम",
+        "स्ते",
+        "▁दुनिया",
+        "▁U",
+        ".",
+        "S",
+        "▁今天",
+        "天气",
+        "▁The",
+        "▁the",
+        "▁rivers",
+        "▁river",
+        "river",
+    ]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    table = word_table(ids, np.ones(len(pieces), np.float32))
+
+    def starts(*read: str) -> list[str]:
+        found = words(np.array([ids[piece] for piece in read]), table)
+        return [read[at] for at in found.starts]
+
+    assert starts("<s>", "▁नम", "स्ते", ",", "▁दुनिया") == ["▁नम", "▁दुनिया"]
+    assert starts("▁U", ".", "S", ".") == ["▁U", "S"]
+    assert starts("▁今天", "天气", "river", "▁", "天气") == ["▁今天", "天气", "river", "天气"]
+    assert len({int(table.code[ids[piece]]) for piece in ("▁rivers", "▁river", "river")}) == 1
+    assert table.code[ids["▁The"]] == table.code[ids["▁the"]] and table.stop[[ids["▁The"], ids["▁the"]]].all()
+    assert byte_level_word("Ġпри", "вет") == 1
+    assert byte_level_word("Ġпри", ",", "вет") == 2
+
+
+def byte_level_word(*read: str) -> int:
+    """The number of words of pieces of byte-level BPE, given as text."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytes_of = {piece: split.pre_tokenize_str(piece.removeprefix("Ġ"))[0][0] for piece in read}
+    ids = {("Ġ" if piece.startswith("Ġ") else "") + text: number for number, (piece, text) in enumerate(bytes_of.items())}
+    return len(words(np.arange(len(ids)), word_table(ids | {"Ġa": 90}, np.ones(91, np.float32))).keys)
