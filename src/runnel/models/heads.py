@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.models.lexical import FEATURES
+from runnel.ops.backend import plain_numbers
 from runnel.request import Request, Result
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
@@ -372,6 +373,7 @@ def score(logits: Tensor) -> Tensor:
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
+@plain_numbers()
 def sentence_heads(vocab_size: int, hidden_size: int) -> dict[str, nn.Module]:
     """Return fresh heads, by name, with which any encoder finds sentences (`Model.for_sentences`).
 

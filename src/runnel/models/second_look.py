@@ -192,9 +192,9 @@ class Judging:
         asked_ids = query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
         hidden = self._read([query, *(row for row, _, _ in rows)])
-        own = torch.zeros(len(query))
+        own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
-        weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * own
+        weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * torch.from_numpy(own)
         asked = torch.nn.functional.normalize(hidden[0], dim=-1), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):

@@ -166,8 +166,9 @@ class SentenceSums:
         if passages and backbone.own_sentences:
             self._passages = _Rounded(0 if row is None else len(row.edges) - 1, backbone.hidden_size)
         if row is not None:
-            weights = torch.zeros(len(row.ids))
-            weights[torch.from_numpy(row.places)] = 1  # not the markers and prompts
+            inside = np.zeros(len(row.ids), np.float32)
+            inside[row.places] = 1  # not the markers and prompts
+            weights = torch.from_numpy(inside)
             self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
             if self._passages is not None:
                 self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
