@@ -108,7 +108,10 @@ class FakeRetriever:
     def second_look(self, query: str, scored: list[Scored]) -> list[Scored]:
         if self.answers is None:
             return scored
-        return [replace(one, second=SecondLook(one.scores, self.answers, one.scores, one.scores)) for one in scored]
+        return [
+            replace(one, second=SecondLook(one.scores, self.answers, one.scores > -np.inf, one.scores, one.scores))
+            for one in scored
+        ]
 
     def nearness(self, scored: Scored) -> float:
         return 0.0

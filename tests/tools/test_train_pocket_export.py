@@ -18,6 +18,7 @@ from runnel import Embedder
 from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
 from runnel.errors import CheckpointError
 from runnel.models.base import BUILT_IN, load_model
+from tools.train_pocket import export
 from tools.train_pocket.export import JUDGE, add_judge, with_judge
 
 POCKET = BUILT_IN["pocket"]
@@ -42,13 +43,16 @@ def bits(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, 
     return {name: (one.dtype, tuple(one.shape), one.numpy().tobytes()) for name, one in tensors.items()}
 
 
-def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp_path: Path) -> None:
+def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "fit_judge", lambda model, data: None)
     target = tmp_path / "pocket"
     shutil.copytree(POCKET, target)
     for count in (6, 3):  # the second in place of the first
         layers = new_layers(count)
         save_file(layers, tmp_path / JUDGE)
-        add_judge(tmp_path, target)
+        add_judge(tmp_path, tmp_path, target)
         assert bits(others(target)) == bits(others(POCKET))
         stored = load_file(target / "model.safetensors")
         for name, tensor in layers.items():

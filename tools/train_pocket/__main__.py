@@ -12,8 +12,8 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "measure"))
-    parser.add_argument("--data", type=Path, required=True, help="folder with evidence/ and retrieval/")
+    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "add-judge", "measure"))
+    parser.add_argument("--data", type=Path, required=True, help="folder with evidence/, faq/ and retrieval/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
     parser.add_argument(
@@ -24,7 +24,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="heads that are trained and merged")
-    parser.add_argument("--minutes", type=float, default=30, help="of the step tune (default 30)")
+    parser.add_argument("--minutes", type=float, default=30, help="of the steps tune and judge (default 30)")
     parser.add_argument("--without", nargs="*", default=[], help="sets left out of this training, which then keeps nothing")
     options = parser.parse_args()
     if not (options.data / "evidence").is_dir():
@@ -33,6 +33,7 @@ def main() -> None:
     torch.set_num_threads(1 if options.step == "fit" else options.threads)  # the head is too small for more
     from tools.train_pocket import steps
     from tools.train_pocket.export import add_judge, default_folder, export
+    from tools.train_pocket.judge import train as train_judge
 
     folder = options.teacher or default_folder()
     if options.step == "encode":
@@ -44,7 +45,9 @@ def main() -> None:
     elif options.step == "export":
         export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
     elif options.step == "judge":
-        add_judge(options.out, options.model)
+        train_judge(options.data, options.out, options.model, options.minutes)
+    elif options.step == "add-judge":
+        add_judge(options.data, options.out, options.model)
     else:
         steps.measure(options.data, options.out, folder, options.model)
 

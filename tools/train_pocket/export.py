@@ -18,18 +18,19 @@ from torch import nn
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model, load_model
-from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
+from runnel.models.heads import Judge, PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket import relevance
 from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
+from tools.train_pocket.judge import JUDGE
+from tools.train_pocket.judge_fit import fit_judge
 from tools.train_pocket.tune import FIRST_TUNED
 
 log = logging.getLogger(__name__)
 _POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
 MOST_BYTES = 44_000_000
-JUDGE = "judge.safetensors"  # in the work folder: `judge_layers.{i}.*` in fp32, as `Encoder` names them
 
 
 def default_folder() -> Path:
@@ -84,24 +85,33 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
 
     Args:
         model: an encoder in fp32. If it was loaded from 8 bits, saving it in 8 bits gives the same bytes again.
-        tensors: `judge_layers.{i}.*` in fp32.
+        tensors: `judge_layers.{i}.*` and the judge's head as `head.*`, in fp32; of the head, those that training changes.
 
     Raises:
         CheckpointError: a tensor is missing, mis-shaped or none of a judge layer.
     """
     encoder = model.backbone
     assert isinstance(encoder, Encoder)
-    # The judge's head has no class yet: take its tensors out of `tensors` here, and put the head into a copy of `model.heads`.
+    layers = {name: tensor for name, tensor in tensors.items() if not name.startswith("head.")}
+    heads = dict(model.heads.items())
+    if own := {name.removeprefix("head."): tensor for name, tensor in tensors.items() if name not in layers}:
+        head = Judge(encoder.hidden_size)
+        head.load_state_dict(head.state_dict() | own)
+        heads["judge"] = head
     kept = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("judge_layers.")}
-    numbers = {name.split(".")[1] for name in tensors if name.startswith("judge_layers.")}
+    numbers = {name.split(".")[1] for name in layers if name.startswith("judge_layers.")}
     config = replace(encoder.config, judge_layers=len(numbers))
-    backbone = build_backbone(encoder.architecture, config.to_dict(), kept | dict(tensors), "float32", "cpu")
-    return replace(model, backbone=backbone)
+    backbone = build_backbone(encoder.architecture, config.to_dict(), kept | layers, "float32", "cpu")
+    return replace(model, backbone=backbone, heads=nn.ModuleDict(heads))
 
 
-def add_judge(out: Path, target: Path) -> None:
-    """Put the judge of `out` into the model folder `target`, written by `export`, whose other tensors stay as they are."""
-    with_judge(load_model(target, "float32", "cpu"), load_file(out / JUDGE)).save(target, weights="int8", job="embed")
+def add_judge(data: Path, out: Path, target: Path) -> None:
+    """Put the judge of `out` into the model folder `target`, written by `export`, whose other tensors stay as they are, and fit
+    what its scores mean.
+    """
+    model = with_judge(load_model(target, "float32", "cpu"), load_file(out / JUDGE))
+    fit_judge(model, data)
+    model.save(target, weights="int8", job="embed")
     _check_size(target)
 
 

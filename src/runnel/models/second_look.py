@@ -61,14 +61,15 @@ class FirstLook:
 
 @dataclass(frozen=True, eq=False)
 class SecondLook:
-    """Scores (S,) float32 of a document's sentences, and the logit that the document answers; None if the judge is not fitted.
+    """Scores (S,) float32 of a document's sentences, and the logit that the document answers, if the judge is fitted.
 
-    `judged`: (S,) what the second look says of each sentence, a constant for those that were not read again; `led`: (S,) what
-    titles passed on in it.
+    `read`: (S,) bool, what was read again; `judged`: (S,) what the judge says of it, and a constant for the rest; `led`: (S,)
+    what titles passed on of that.
     """
 
     scores: np.ndarray
     answers: float | None
+    read: np.ndarray
     judged: np.ndarray
     led: np.ndarray = field(repr=False)
 
@@ -131,6 +132,42 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     run = np.searchsorted(places[runs], last[below], side="right") - 1
     out[below] = np.maximum(0, best[run] - _DECAY * (at[below] - last[below] - 1))
     return out
+
+
+def lay_around(
+    ids: np.ndarray,
+    bounds: np.ndarray,
+    sentence: int,
+    titles: np.ndarray,
+    longest: int,
+    markers: tuple[int, int],
+    prompt: Sequence[int] | np.ndarray = (),
+) -> tuple[np.ndarray, int, int]:
+    """Return what is read again, with markers and prompt: the titles above a sentence, what is before it, the sentence, what is
+    after it; and the sentence's tokens [first, last) there. Of a sentence of more than `longest` tokens, the beginning.
+
+    Args:
+        ids, bounds: (T,) and (S+1,) of the document.
+        titles: (any,) ids, of which the last are taken.
+        longest: the most tokens without the markers around all and the prompt.
+    """
+    start, stop = int(bounds[sentence]), int(bounds[sentence + 1])
+    text = ids[start:stop][:longest]
+    left = max(0, longest - len(text) - _PARTS)
+    titles = titles[max(0, len(titles) - min(_TITLE_TOKENS, left)) :]
+    near = min(_NEAR_TOKENS, (left - len(titles)) // 2)
+    before, after = ids[max(int(bounds[0]), start - near) : start], ids[stop : stop + near]
+    row, first = [np.array([markers[0]]), np.asarray(prompt, np.int32)], 0
+    for part in (titles, before, text, after):
+        first = sum(map(len, row)) if part is text else first
+        row += [part, np.array([markers[1]])] if len(part) else []
+    return np.concatenate(row).astype(np.int32), first, first + len(text)
+
+
+def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
+    """Return the facts of a document after both looks, (6,): with the best of the judge's scores and the mean of the best."""
+    best = np.sort(np.append(judged, floor))[-_BEST:]
+    return np.append(facts, [best[-1], best.mean()])
 
 
 class Judging:
@@ -204,23 +241,10 @@ class Judging:
         return torch.stack(found).double().numpy()
 
     def _row(self, look: FirstLook, sentence: int, begin: int, end: int) -> tuple[np.ndarray, int, int]:
-        """Return what is read again: a sentence with its titles and what is before and after it, all with markers, and its tokens
-        [first, last). Of a sentence that is longer than what the encoder reads at once, only the beginning is judged.
-        """
-        prompt, ids = self._prompts["document"], look.ids
-        longest = whole_tokens(self._model.backbone, len(prompt))
-        start, stop = int(look.bounds[sentence]), int(look.bounds[sentence + 1])
-        text = ids[start:stop][:longest]
-        left = longest - len(text) - _PARTS
-        titles = self._titles_above(look, sentence)
-        titles = titles[max(0, len(titles) - max(0, min(_TITLE_TOKENS, left))) :]
-        near = max(0, min(_NEAR_TOKENS, (left - len(titles)) // 2))
-        before, after = ids[max(int(look.bounds[0]), start - near) : start], ids[stop : stop + near]
-        row, first = [np.array([begin]), prompt], 0
-        for part in (titles, before, text, after):
-            first = sum(map(len, row)) if part is text else first
-            row += [part, np.array([end])] if len(part) else []
-        return np.concatenate(row).astype(np.int32), first, first + len(text)
+        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
+        prompt = self._prompts["document"]
+        longest, titles = whole_tokens(self._model.backbone, len(prompt)), self._titles_above(look, sentence)
+        return lay_around(look.ids, look.bounds, sentence, titles, longest, (begin, end), prompt)
 
     def _titles_above(self, look: FirstLook, sentence: int) -> np.ndarray:
         """Return the ids of the last titles above a sentence that follow each other."""
@@ -249,11 +273,10 @@ class Judging:
         judged = np.where(known, again, floor)
         led = np.where(known, _LEAD_AGAIN * leads(again, look.kinds), 0.0)
         if not self._head.calibrated:
-            return SecondLook((look.scores + self.nearness(look) + judged + led).astype(np.float32), None, judged, led)
-        best = np.sort(np.append(judged, floor))[-_BEST:]
-        answers = self._head.answers(np.append(look.facts, [best[-1], best.mean()]))
+            return SecondLook((look.scores + self.nearness(look) + judged + led).astype(np.float32), None, known, judged, led)
+        answers = self._head.answers(facts_with_judged(look.facts, judged, floor))
         scores = _both(self._head.inside(look.scores + judged + led), answers)
-        return SecondLook(scores.astype(np.float32), answers, judged, led)
+        return SecondLook(scores.astype(np.float32), answers, known, judged, led)
 
 
 def _both(inside: np.ndarray, answers: float) -> np.ndarray:

@@ -1,0 +1,75 @@
+"""The judge's training learns what answers, and its fit finds what scores mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny import judging_encoder
+
+pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
+
+from runnel import SentenceRetriever
+from runnel.backbones.encoder.model import Encoder
+from runnel.models.heads import Judge
+from tools.train_pocket import judge
+from tools.train_pocket.judge_fit import Look, fit, looks
+
+TEXT = (
+    "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs. The sea is far. The cat runs on. "
+) * 2
+
+
+def page(name: str) -> judge.Page:
+    second = TEXT.index("The river")
+    return name, TEXT, [("the river", [(second, second + 5)]), ("the dog", [(TEXT.index("A dog"), TEXT.index("A dog") + 5)])]
+
+
+def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = judging_encoder(tmp_path)
+    retriever = SentenceRetriever(model)
+    asked = list(judge.read_asked(retriever, [page("a"), page("b")], parts=True))
+    assert len(asked) == 4
+    for one in asked:
+        assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), "an answer is no wrong one"
+        assert (one.sections[one.answers] == one.sections[one.answers[0]]).all()
+    begin, end = model.tokenizer.markers()
+    monkeypatch.setattr(judge, "LAYERS", 1)
+    monkeypatch.setattr(judge, "_CLS", begin)
+    monkeypatch.setattr(judge, "_SEP", end)
+    assert isinstance(model.backbone, Encoder)
+    training = judge._Training(model.backbone, {"faq": asked}, model.words.idf)
+    weights = [*training.layers.parameters(), training.head.mix]
+    optimizer = torch.optim.AdamW(weights, lr=3e-3)
+    losses = []
+    for _ in range(120):
+        loss = training.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(p.grad is None for p in model.backbone.parameters())
+    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
+
+
+def test_looks_are_at_the_document_asked_and_at_others(tmp_path: Path) -> None:
+    found = looks(SentenceRetriever(judging_encoder(tmp_path)), [[page("a"), page("b")], [page("c")]])
+    assert sum(one.own for one in found) == 6 and all(one.answers.any() == one.own for one in found if not one.own)
+    assert any(one.answers.any() for one in found if one.own) and len(found) == 4 * 3 + 2 * 2
+
+
+def test_the_fit_finds_what_scores_mean() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(400):
+        own, scores = i % 2 == 0, rng.normal(0, 3, 40)
+        answers = own & (rng.random(40) < 1 / (1 + np.exp(2 - scores)))
+        found.append(Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4)))
+    head = Judge(8).requires_grad_(False)
+    fit(head, found)
+    factor, summand = head.calibration.tolist()
+    assert head.calibrated and factor == pytest.approx(1, abs=0.1) and summand == pytest.approx(-2, abs=0.2)
+    answers = [head.answers(np.append(one.facts, [np.sort(one.judged)[-1], np.sort(one.judged)[-3:].mean()])) for one in found]
+    assert np.mean([(logit > 0) == one.own for logit, one in zip(answers, found, strict=True)]) > 0.95

@@ -1,0 +1,257 @@
+"""Train the judge: layers and weights that compare a question with a sentence token by token (`runnel.models.second_look`).
+
+A step reads a few questions, each with sentences of its document: some that answer, and most of those that pocket ranks best
+among the others. Scored against all sentences of the step, one that answers must win, and its question must win it from the
+others. On a page of questions and answers any sentence of an answer may be the one. The titles of such a page are the questions
+themselves; half of the time they are given as the titles above the sentences, with half of their tokens.
+
+    N  sentences of a step   Q  tokens of a question   D  width of the vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from runnel.backbones.encoder.layout import whole_tokens
+from runnel.backbones.encoder.model import Encoder, EncoderLayer
+from runnel.models.base import load_model
+from runnel.models.heads import Judge
+from runnel.models.second_look import lay_around
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import SentenceVectors
+from tools.train_pocket.data import EVIDENCE, read_lines
+from tools.train_pocket.documents import load_evidence
+
+log = logging.getLogger(__name__)
+JUDGE = "judge.safetensors"  # in the work folder
+LAYERS = 3
+_SHARES = {"faq": 0.35, "howto": 0.25}  # of the questions; the evidence sets have the rest
+_FIXED_FORMS = ("cuad", "evidence_inference")  # half as many questions of these sets
+_QUESTIONS, _SENTENCES, _ANSWERS = 8, 10, 3  # of a step, of a question, and of these that answer
+_LEADING = 20  # best other sentences, from which are drawn
+_PAGE_WORDS = 2_500  # of sections of a project that are read as one document
+_RATE, _HEAD_RATE, _WARMUP, _DECAY, _BACK = 6e-5, 1.2e-3, 60, 0.01, 0.3  # _BACK: weight of the loss over questions
+_KEEP = (
+    0.7  # share of the tuned weights; the rest is those of the encoder, because the questions of users are like no training set
+)
+_CLS, _SEP, _MOST_QUERY = 101, 102, 64
+_WRITE_MINUTES = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A question, its document, the sentences that answer, the best others, and the title of each sentence's section."""
+
+    query: np.ndarray
+    document: SentenceVectors
+    answers: np.ndarray
+    others: np.ndarray
+    sections: np.ndarray  # (S,) the number of the question in whose answer a sentence is; -1: none
+    titles: list[np.ndarray]  # ids of the document's questions
+
+
+def for_fit(document: str) -> bool:
+    """Return True for two documents in ten, which fit what the judge's scores mean and are not trained on."""
+    return hashlib.blake2b(document.encode(), digest_size=4).digest()[0] % 10 < 2
+
+
+Page = tuple[str, str, list[tuple[str, list[tuple[int, int]]]]]  # name, text, questions with the characters of their evidence
+
+
+def pages(data: Path, split: str = "train") -> Iterator[Page]:
+    """Yield the FAQ pages of a split."""
+    found: dict[str, tuple[str, list[tuple[str, list[tuple[int, int]]]]]] = {}
+    for row in read_lines(data / "faq" / "pages.jsonl.zst"):
+        if row["split"] == split:
+            found.setdefault(row["doc_id"], (row["document"], []))[1].append(
+                (row["question"], [tuple(x) for x in row["evidence"]])
+            )
+    for name, (text, asked) in found.items():
+        yield name, text, asked
+
+
+def sections(data: Path) -> Iterator[Page]:
+    """Yield documents of titled sections of a project; the question is a title, the evidence the section's beginning."""
+    text, project, name = "", None, ""
+    asked: list[tuple[str, list[tuple[int, int]]]] = []
+    for row in read_lines(data / "faq" / "howto.jsonl.zst"):
+        if row["split"] != "train":
+            continue
+        if row["project"] != project or len(text.split()) > _PAGE_WORDS:
+            if len(asked) > 3:
+                yield name, text, asked
+            text, asked, project, name = "", [], row["project"], row["id"]
+        text += "\n\n" if text else ""
+        first = row["answer"].strip().split("\n")[0][:200]
+        asked.append((row["question"], [(len(text), len(text) + max(1, len(first)))]))
+        text += row["answer"].strip()
+
+
+def evidence_pages(data: Path, name: str) -> list[Page]:
+    """Return the training documents of an evidence set."""
+    found = load_evidence(data, name, measure=False)
+    asked: dict[str, list[tuple[str, list[tuple[int, int]]]]] = {}
+    for one in found.questions:
+        asked.setdefault(one.document, []).append((one.text, list(one.spans)))
+    return [(document, found.texts[document], some) for document, some in asked.items()]
+
+
+def read_asked(retriever: SentenceRetriever, documents: Sequence[Page], *, parts: bool) -> Iterator[Asked]:
+    """Read documents and yield their questions; `parts`: all of a section answers its title."""
+    for (_, _, asked), document in zip(documents, retriever.remember(text for _, text, _ in documents), strict=True):
+        spans, full = document.spans, np.diff(document.bounds) > 0
+        evidence = [
+            np.unique(np.concatenate([np.flatnonzero((spans[:, 1] > a) & (spans[:, 0] < b)) for a, b in found]))
+            for _, found in asked
+        ]
+        owner = np.full(len(spans), -1)
+        if parts:
+            order = sorted(range(len(asked)), key=lambda i: evidence[i][0] if len(evidence[i]) else len(spans))
+            for i in order:
+                owner[evidence[i][0] if len(evidence[i]) else len(spans) :] = i
+        titles = [retriever.model.tokenizer.encode(question).ids for question, _ in asked]
+        for i, (question, _) in enumerate(asked):
+            answers = np.flatnonzero(owner == i)[:12] if parts else evidence[i]
+            answers = answers[full[answers]]
+            if len(titles[i]) < 2 or not len(answers):
+                continue
+            (scored,) = retriever.first_look(question, [document])
+            scores = np.where(full & (owner != i if parts else True), scored.scores, -np.inf)
+            scores[evidence[i]] = -np.inf
+            others = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores > -np.inf)]
+            if len(others) >= 3:
+                yield Asked(titles[i], document, answers, others, owner, titles)
+
+
+class _Training:
+    """Steps over questions, drawn by `_SHARES`."""
+
+    def __init__(self, encoder: Encoder, asked: dict[str, list[Asked]], idf: np.ndarray) -> None:
+        self.encoder, self.asked, self.idf = encoder, asked, torch.from_numpy(idf)
+        self.layers = nn.ModuleList(EncoderLayer(encoder.config) for _ in range(LAYERS))
+        self.layers.load_state_dict(nn.ModuleList(encoder.blocks[-LAYERS:]).state_dict())
+        self.head, self.rng = Judge(encoder.hidden_size), np.random.default_rng(0)
+        sets = [name for name in asked if name not in _SHARES]
+        rest = {name: len(asked[name]) ** 0.5 * (0.5 if name in _FIXED_FORMS else 1) for name in sets}
+        weights = _SHARES | {name: (1 - sum(_SHARES.values())) * one / sum(rest.values()) for name, one in rest.items()}
+        self.names, self.weights = list(asked), np.array([weights[name] for name in asked])
+
+    def _draw(self) -> tuple[Asked, list[tuple[np.ndarray, int, int]], int]:
+        """Return a question, what is read of its document, and how many of these answer."""
+        name = self.names[int(self.rng.choice(len(self.names), p=self.weights / self.weights.sum()))]
+        one = self.asked[name][int(self.rng.integers(len(self.asked[name])))]
+        answers = self.rng.permutation(one.answers)[:_ANSWERS]
+        best, others = one.others[:_LEADING], one.others[_LEADING:]
+        many = _SENTENCES - len(answers)
+        wrong = self.rng.permutation(best)[: many - min(2, len(others))]
+        wrong = np.append(wrong, self.rng.permutation(others)[: many - len(wrong)])
+        titled = (one.sections >= 0).any() and self.rng.random() < 0.5
+        rows = []
+        for sentence in [*answers, *wrong]:
+            section = int(one.sections[sentence]) if titled else -1
+            title = one.titles[section] if section >= 0 else one.query[:0]
+            title = title[self.rng.random(len(title)) > 0.5]
+            rows.append(
+                lay_around(one.document.ids, one.document.bounds, int(sentence), title, whole_tokens(self.encoder), (_CLS, _SEP))
+            )
+        return one, rows, len(answers)
+
+    def loss(self) -> Tensor:
+        """Return the loss of a step."""
+        drawn = [self._draw() for _ in range(_QUESTIONS)]
+        queries = [np.array([_CLS, *one.query[:_MOST_QUERY], _SEP]) for one, _, _ in drawn]
+        rows = [row for _, found, _ in drawn for row in found]
+        read = self._read([*queries, *(row for row, _, _ in rows)])
+        scores = torch.stack(
+            [self._scores(vectors, ids, read[_QUESTIONS:], rows) for vectors, ids in zip(read, queries, strict=False)]
+        )
+        owner = torch.tensor([q for q, (_, found, _) in enumerate(drawn) for _ in found])
+        right = torch.tensor([i < count for _, found, count in drawn for i in range(len(found))])
+        own = owner == torch.arange(_QUESTIONS)[:, None]
+        same = torch.tensor([[drawn[o][0].document is one.document for o in owner.tolist()] for one, _, _ in drawn]) & ~own
+        scores = scores.masked_fill(same, -1e4)
+        share = F.log_softmax(scores, 1).masked_fill(~(own & right), -torch.inf)
+        first = torch.tensor([int(torch.nonzero(line)[0]) for line in own])
+        return -torch.logsumexp(share, 1).mean() - _BACK * F.log_softmax(scores[:, first], 0).diagonal().mean()
+
+    def _read(self, rows: Sequence[np.ndarray]) -> list[Tensor]:
+        lengths = [len(row) for row in rows]
+        cu = torch.tensor([0, *np.cumsum(lengths)])
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = self.encoder.read_with(self.layers, torch.from_numpy(np.concatenate(rows)).long(), cu)
+        return list(hidden.float().split(lengths))
+
+    def _scores(
+        self, query: Tensor, ids: np.ndarray, read: Sequence[Tensor], rows: Sequence[tuple[np.ndarray, int, int]]
+    ) -> Tensor:
+        """Return the scores (N,) of all sentences for a question."""
+        own = torch.ones(len(ids))
+        own[[0, -1]] = 0
+        weights = self.head.weigh(query, self.idf[ids]) * own
+        asked = F.normalize(query, dim=-1), weights / weights.sum(), query.mean(0)
+        found = []
+        for hidden, (row, first, last) in zip(read, rows, strict=True):
+            around = (row != _CLS) & (row != _SEP)
+            around[first:last] = False
+            found.append(self.head(*asked, hidden[first:last], hidden[torch.from_numpy(around)]))
+        return torch.stack(found)
+
+
+def train(data: Path, out: Path, model: Path, minutes: float) -> None:
+    """Train for a number of minutes; write `out`/judge.safetensors, from an average over the last steps, every five minutes."""
+    retriever = SentenceRetriever.load(model)
+    encoder = load_model(model, "float32", "cpu").backbone
+    assert isinstance(encoder, Encoder)
+    asked = {
+        "faq": list(read_asked(retriever, [one for one in pages(data) if not for_fit(one[0])], parts=True)),
+        "howto": list(read_asked(retriever, [one for one in sections(data) if not for_fit(one[0])], parts=True)),
+    }
+    for name in EVIDENCE:
+        found = evidence_pages(data, name)
+        asked[name] = list(read_asked(retriever, [one for one in found if not for_fit(f"{name}/{one[0]}")], parts=False))
+    torch.manual_seed(0)
+    training = _Training(encoder, {name: some for name, some in asked.items() if some}, retriever.model.words.idf)
+    layers, head = list(training.layers.parameters()), [training.head.mix, *training.head.weight.parameters()]
+    optimizer = torch.optim.AdamW(
+        [{"params": layers, "rate": _RATE, "weight_decay": _DECAY}, {"params": head, "rate": _HEAD_RATE, "weight_decay": 0.0}],
+        lr=_RATE,
+    )
+    before, mean = [p.detach().clone() for p in layers], [p.detach().clone() for p in layers + head]
+    began, step, written = time.monotonic(), 0, 0
+    while (share := (time.monotonic() - began) / 60 / minutes) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = group["rate"] * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)
+        loss = training.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(layers, 1.0)
+        optimizer.step()
+        step += 1
+        keep = min(0.995, step / (step + 9))
+        for kept, new in zip(mean, layers + head, strict=True):
+            kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
+        if step % 25 == 0:
+            log.info("step %d: loss %.3f", step, loss.item())
+        if share * minutes > written + _WRITE_MINUTES:
+            written += _WRITE_MINUTES
+            _write(training, before, mean, out)
+    _write(training, before, mean, out)
+
+
+def _write(training: _Training, before: Sequence[Tensor], mean: Sequence[Tensor], out: Path) -> None:
+    """Write the layers between the encoder's and the mean ones, and the head."""
+    mixed = [torch.lerp(old, new, _KEEP) for old, new in zip(before, mean, strict=False)] + list(mean[len(before) :])
+    names = [f"judge_layers.{name}" for name, _ in training.layers.named_parameters()]
+    names += ["head.mix", *(f"head.weight.{name}" for name, _ in training.head.weight.named_parameters())]
+    save_file(dict(zip(names, mixed, strict=True)), out / JUDGE)
