@@ -18,7 +18,8 @@ from tools.train_pocket import judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 
 TEXT = (
-    "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs. The sea is far. The cat runs on. "
+    "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs. The sea is far. "
+    "The cat runs on. "
 ) * 2
 
 
@@ -42,16 +43,16 @@ def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(model.backbone, Encoder)
     training = judge._Training(model.backbone, {"faq": asked}, model.words.idf)
     weights = [*training.layers.parameters(), training.head.mix]
-    optimizer = torch.optim.AdamW(weights, lr=3e-3)
+    optimizer = torch.optim.AdamW(weights, lr=1e-2)
     losses = []
-    for _ in range(120):
+    for _ in range(60):
         loss = training.loss()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert all(p.grad is None for p in model.backbone.parameters())
-    assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
 
 
 def test_looks_are_at_the_document_asked_and_at_others(tmp_path: Path) -> None:
