@@ -17,7 +17,7 @@ from runnel import cli
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.rerank.rank = fake.find.scan = lambda *a, **k: 1 / 0
+    fake.rerank.rank = fake.find.first_look = lambda *a, **k: 1 / 0
     with pytest.raises(ZeroDivisionError):
         run("rerank", "dog", "a.txt")
     done = run("find", "dog", "a.txt")  # not 1, which would say that nothing was found
@@ -29,7 +29,7 @@ def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
         raise KeyboardInterrupt
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.scan = interrupted
+    fake.find.first_look = interrupted
     done = run("find", "dog", "a.txt")
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
@@ -42,7 +42,7 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
             raise RuntimeError("no compiled object yet") from None
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.scan = interrupted
+    fake.find.first_look = interrupted
     done = run("find", "dog", "a.txt")
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
@@ -77,14 +77,14 @@ def test_version(run):
     ("arguments", "told"), [("find dog a.txt", 0), ("find dog a.txt -v", 1), ("--verbose find dog a.txt", 1)]
 )
 def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments, told):
-    silent = fake.find.scan
+    silent = fake.find.first_look
 
     def logging_too(*arguments, **options):
         logging.getLogger("runnel").info("at work")
         return silent(*arguments, **options)
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.scan = logging_too
+    fake.find.first_look = logging_too
     assert run(*arguments.split()).code == 0
     assert caplog.messages.count("at work") == told
 
