@@ -103,9 +103,9 @@ class FakeRetriever:
     scan = first_look
 
     def rank(self, query: str, documents: Iterable[str | DocumentText]) -> list[Scored]:
-        return self.second_look(query, list(self.first_look(query, documents)))
+        return self.second_look(list(self.first_look(query, documents)))
 
-    def second_look(self, query: str, scored: list[Scored]) -> list[Scored]:
+    def second_look(self, scored: list[Scored]) -> list[Scored]:
         if self.answers is None:
             return scored
         return [

@@ -62,7 +62,7 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
 
     kept: list[int] = []
     second_look = retriever.second_look
-    retriever.second_look = lambda query, scored: kept.append(len(scored)) or second_look(query, scored)  # type: ignore
+    retriever.second_look = lambda scored: kept.append(len(scored)) or second_look(scored)  # type: ignore
     try:
         assert len(find(retriever, QUERY, documents(), top_k=3).answers) == 3
     finally:

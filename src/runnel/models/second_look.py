@@ -45,12 +45,14 @@ class FirstLook:
     """What the first look found in a document.
 
     Attributes:
+        query: (Q,) ids of the query, without markers.
         ids, bounds, kinds: as of `SentenceVectors`.
         plain: (S,) float32 scores of the head; -inf for a sentence without a token.
         scores: (S,) float32: with what titles passed on; -inf also for asides.
         facts: (F,) what is known of the whole document.
     """
 
+    query: np.ndarray
     ids: np.ndarray
     bounds: np.ndarray
     kinds: np.ndarray
@@ -87,13 +89,13 @@ class Document(Protocol):
     def kinds(self) -> np.ndarray: ...
 
 
-def first_look(document: Document, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+def first_look(query: np.ndarray, document: Document, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
     """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
         scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
-    return FirstLook(document.ids, document.bounds, kinds, plain, scores, facts)
+    return FirstLook(query, document.ids, document.bounds, kinds, plain, scores, facts)
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -184,16 +186,14 @@ class Judging:
         """Whether the scores are logits."""
         return self._head.calibrated
 
-    def look(self, query: np.ndarray, looks: Sequence[FirstLook]) -> list[SecondLook]:
+    def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
         """Return the second look at each document: the best sentences of all are read again, a document's `MOST` at most.
 
-        Args:
-            query: (Q,) ids without markers. Of a query that is longer than what the encoder reads at once, the beginning is
-                compared: the first look has seen all of it.
+        Of a query longer than what the encoder reads at once, the beginning is compared: the first look has seen all of it.
         """
         chosen, floor = self._choose(looks), float(self._head.floor)
         with inference():
-            judged = self._judge(query, [(looks[d], s) for d, s in chosen])
+            judged = self._judge([(looks[d], s) for d, s in chosen])
         if not self._head.calibrated:
             judged = _STEPS * (judged - judged.mean()) / (judged.std() + 1e-6) if len(judged) else judged
             floor = float(judged.min(initial=0.0))
@@ -219,14 +219,14 @@ class Judging:
             pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
         return [(d, s) for _, d, s in sorted(pairs)[: MOST if len(looks) == 1 else TOGETHER]]
 
-    def _judge(self, query: np.ndarray, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+    def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
         """Return what the judge says of each sentence, (n,)."""
         if not chosen:
             return np.zeros(0)
         (begin, end), before = self._model.tokenizer.markers(), len(self._prompts["document"]) + 1
         rows = [self._row(look, sentence, begin, end) for look, sentence in chosen]
         prompt = self._prompts["query"]
-        asked_ids = query[: whole_tokens(self._model.backbone, len(prompt))]
+        asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
         hidden = self._read([query, *(row for row, _, _ in rows)])
         own = np.zeros(len(query), np.float32)

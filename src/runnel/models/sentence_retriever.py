@@ -156,7 +156,7 @@ class SentenceRetriever:
         read: Any = self.scorer.read_query(query)
         if window is None and isinstance(self.scorer, VectorScorer):
             vectors = next(self.scorer.read([tokens], progress))
-            scores = self._look_again(read, [self._score_remembered(read, vectors, None)])[0].scores
+            scores = self.second_look([self._score_remembered(read, vectors, None)])[0].scores
         elif isinstance(self.scorer, Scanner) and window is None:
             _, scores = next(self.scorer.scores(read, [tokens], progress))
         elif isinstance(self.scorer, Scanner):
@@ -208,9 +208,8 @@ class SentenceRetriever:
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
-        read: Any = self.scorer.read_query(query)
         for scored in self.first_look(query, documents, unit=unit, language=language, progress=progress):
-            yield from self._look_again(read, [scored])
+            yield from self.second_look([scored])
 
     def rank(
         self,
@@ -221,14 +220,18 @@ class SentenceRetriever:
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Scored]:
         """Score documents whose sentences are ranked together: as `scan`, but the second look is at the best of all of them."""
-        return self.second_look(query, list(self.first_look(query, documents, unit=unit, progress=progress)))
+        return self.second_look(list(self.first_look(query, documents, unit=unit, progress=progress)))
 
-    def second_look(self, query: str, scored: Sequence[Scored]) -> list[Scored]:
+    def second_look(self, scored: Sequence[Scored]) -> list[Scored]:
         """Look again at the best sentences of documents from `first_look`, which are ranked together.
 
         Without a second look (a recurrent model, or one without a "judge" head) they are returned as they are.
         """
-        return self._look_again(self.scorer.read_query(query), scored) if scored and self._judging else list(scored)
+        looks = [one.first for one in scored if one.first is not None]
+        if self._judging is None or not looks:
+            return list(scored)
+        again = self._judging.look(looks)
+        return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, again, strict=True)]
 
     @property
     def _judging(self) -> Judging | None:
@@ -237,12 +240,6 @@ class SentenceRetriever:
     def nearness(self, scored: Scored) -> float:
         """Return what the first look's scores of a document lack to be compared with those of other documents."""
         return 0.0 if self._judging is None or scored.first is None else self._judging.nearness(scored.first)
-
-    def _look_again(self, read: Any, scored: Sequence[Scored]) -> list[Scored]:
-        if not isinstance(self.scorer, VectorScorer) or self._judging is None:
-            return list(scored)
-        looks = self.scorer.look_again(read, [one.first for one in scored if one.first is not None])
-        return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, looks, strict=True)]
 
     def first_look(
         self,

@@ -24,7 +24,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
+from runnel.models.second_look import FACTS, FirstLook, Judging, document_facts, first_look
 from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
@@ -291,12 +291,7 @@ class VectorScorer:
             with inference():
                 plain[full] = self._head(query.vector, vectors, features).numpy()
                 facts = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
-        return first_look(document, plain, facts, lead=self.judging is not None)
-
-    def look_again(self, query: VectorQuery, looks: Sequence[FirstLook]) -> list[SecondLook]:
-        """Return the second look at documents that are ranked together."""
-        assert self.judging is not None
-        return self.judging.look(query.ids, looks)
+        return first_look(query.ids, document, plain, facts, lead=self.judging is not None)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""

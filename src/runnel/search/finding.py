@@ -278,7 +278,7 @@ def find(
         findings.count(one.file, one.document, len(scored))
         pool.add(number, one, scored, retriever.nearness(scored))
     kept = [one for one, _ in pool.documents.values()]
-    looked = retriever.second_look(query, [scored for _, scored in pool.documents.values()])
+    looked = retriever.second_look([scored for _, scored in pool.documents.values()])
     findings.answerable = highest(one.answers for one in looked)
     best: dict[str, Answer] = {}
     sources: dict[Place, tuple[FileDocument, Scored]] = {}

@@ -39,7 +39,7 @@ class Layout:
 
 
 def whole_tokens(backbone: Backbone, prompt: int = 0) -> int:
-    """Return the tokens, without markers and a prompt of so many tokens, of the longest text that is read as a single block."""
+    """Return the tokens, without markers and a prompt of `prompt` tokens, of the longest text that is read as a single block."""
     assert backbone.max_tokens is not None
     longest = backbone.max_tokens - MARKERS - prompt
     if longest < 1:
