@@ -20,12 +20,11 @@ from runnel.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GUIDES = ("quickstart", "how-it-works", "streams", "remember", "memory", "migration", "search", "documents", "vectors")
+GUIDES = ("quickstart", "how-it-works", "embed", "migration", "search", "documents")
 NEEDED = {
     "quickstart": ["lancedb"],
     "search": ["lancedb"],
     "documents": ["pypdfium2"],
-    "streams": ["lancedb"],
     "migration": ["lancedb", "bm25s", "ir_measures"],
 }
 ROW = '{"id": "1", "text": "The board approved the budget."}\n'
@@ -33,9 +32,9 @@ ROW = '{"id": "1", "text": "The board approved the budget."}\n'
 FILES = {
     "search": {"notes.jsonl": ROW, "reports/2024.md": "# Budget\n\nThe board approved the budget in March.\n"},
     "documents": {"rows.jsonl": ROW, "report.pdf": pdf([["The tenant pays the rent."]])},
-    "vectors": {"corpus.jsonl": ROW + ROW.replace("1", "2").replace("budget", "plan"), "queries.jsonl": ROW},
+    "embed": {"corpus.jsonl": ROW + ROW.replace("1", "2").replace("budget", "plan"), "queries.jsonl": ROW},
 }
-NAMES = {"search": {"text": "The board met in March."}, "vectors": {"texts": ["The board met.", "The budget was approved."]}}
+NAMES = {"search": {"text": "The board met in March."}}
 
 
 def page(name):

@@ -1,11 +1,11 @@
-"""docs/notation.md has every letter that a legend at the top of a file explains, and every paper that is called by letter."""
+"""docs/contributing.md has every letter that a legend at the top of a file explains, and every paper that is called by letter."""
 
 import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/notation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
 EXPLAINED = {name for row in re.findall(r"^\| ([\w, ]+) \|", PAGE, re.MULTILINE) for name in row.split(", ")}
 LEGEND = re.compile(r"(?:^ {4}|  +|, )([A-Za-z][a-z]?)(?=  +\w|, [A-Z][a-z]?  +\w| += | \w+, a multiple)")
 

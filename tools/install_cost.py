@@ -1,4 +1,4 @@
-"""Install the package with its base dependencies alone, and print what each costs as the table of docs/install.md.
+"""Install the package with its base dependencies alone, and print what each costs as the table of docs/quickstart.md.
 
     python -m tools.install_cost FOLDER
 

@@ -5,7 +5,7 @@
 Texts are embedded once. Vectors of float32 are compared by inner product; int8 by the inner product of the 8-bit numbers, with
 the ranges of all documents; "restored" by that of the query in float32 with the documents restored from 8 bits; binary by the
 number of equal bits; "rescored" orders the 40 documents with the most equal bits by the inner product of the query in float32
-with the document's bits as -1 and 1. docs/vectors.md has the table.
+with the document's bits as -1 and 1. docs/embed.md has the table.
 """
 
 from __future__ import annotations

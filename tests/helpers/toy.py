@@ -1,6 +1,6 @@
 """A family of backbones small enough to check by hand: h_t = decay * h_{t-1} + gain * embedding_t, with gains of 1 at first.
 
-It is what docs/adding-a-backbone.md asks for of `model.py`, and no more.
+It is what docs/contributing.md asks for of `model.py`, and no more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All families of backbones, by architecture; docs/adding-a-backbone.md says how to add one."""
+"""All families of backbones, by architecture; docs/contributing.md says how to add one."""
 
 from __future__ import annotations
 

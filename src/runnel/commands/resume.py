@@ -1,4 +1,4 @@
-"""Output files that are made in steps, so that a stopped command resumes; docs/rows.md lists the files next to OUT."""
+"""Output files that are made in steps, so that a stopped command resumes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator
 from tests.helpers.qa_files import ATTIC, write_rows
 
-PAGE = Path(__file__).parents[3] / "docs" / "qa-sets.md"
+PAGE = Path(__file__).parents[3] / "docs" / "qa.md"
 
 
 def test_counts_of_table_7():

@@ -31,7 +31,7 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
 
     Args:
         path: a folder with files of any of the suites of `SUITES`, at any depth; one such file; the test file that paper E's
-            authors released, or its folder; or jsonl with "question", "document" and "answers" (docs/qa-sets.md).
+            authors released, or its folder; or jsonl with "question", "document" and "answers" (docs/qa.md).
         only: paper E's names of the sets to read; (): all that are found.
 
     Raises:
@@ -45,7 +45,7 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     facts = next((one for one in SETS.values() if _is_of(path, one)), None)
     sets: dict[str, Callable[[], QaSet]]
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}; docs/qa-sets.md says where the sets are, and how to download them")
+        raise InputError(f"there is no file or folder {path}; docs/qa.md says where the sets are, and how to download them")
     if path.is_dir() and not test:
         sets = {name: partial(_read_set, SETS[name], files, path) for name, files in _find_files(path).items()}
     elif facts:
@@ -66,7 +66,7 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     found = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
     if not found:
-        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa-sets.md lists the files of each set")
+        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa.md lists the files of each set")
     for name, files in found.items():
         if len({file.parent for file in files}) > 1 or (len(files) > 1 and {file.suffix for file in files} != {".parquet"}):
             raise InputError(f"{name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
