@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str])
 
 
 def main() -> None:
-    """Measure, and print the table of docs/background.md."""
+    """Measure, and print the table of docs/serving.md."""
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder))
     print_text("| command | alone | with the background process | ratio |\n|---|---|---|---|")

@@ -14,7 +14,7 @@ from typing import Any
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "scale.md"
 TOKENS = 1300  # of a document of 1,000 words; assumed
-REMEMBERED = 350e3  # bytes of a remembered document, docs/search.md
+REMEMBERED = 350e3  # bytes of a remembered document, docs/embed.md
 SIZES = (1e5, 1e6, 1e7, 1e8)
 PRICES = {"a machine with 2 cores, an hour": 0.10, "object storage, a GB and month": 0.023, "local NVMe, a GB and month": 0.10}
 MODELS = {"pocket-mamba2": "pocket-mamba2", "mamba2-130m": "Mamba-2 130M"}

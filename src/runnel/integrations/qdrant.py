@@ -1,4 +1,4 @@
-"""A store on a Qdrant server, as one collection (docs/stores.md), whose points are those of `qdrant_points` and the settings.
+"""A store on a Qdrant server, as one collection (docs/search.md), whose points are those of `qdrant_points` and the settings.
 
 Qdrant has no commits over several requests: a document's hashes are written last, so what a crash left incomplete counts as
 changed, and the next `add` writes it again.

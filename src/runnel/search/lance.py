@@ -4,7 +4,7 @@ documents  one row per document, including its text     passages  one row per pa
 commits    one row per commit: the matching versions of the other two tables
 
 A change first writes a new version of both tables and then adds a commit row that names them. Searches read the versions of the
-last commit row, so changes are atomic; the next writer removes the remains of a crash. docs/stores.md: writers on object storage.
+last commit row, so changes are atomic; the next writer removes the remains of a crash. docs/search.md: writers on object storage.
 """
 
 from __future__ import annotations

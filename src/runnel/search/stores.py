@@ -1,4 +1,4 @@
-"""Choose the store of an index by its place (docs/stores.md). For tests: qdrant+file:///folder/library, without a server."""
+"""Choose the store of an index by its place (docs/search.md). For tests: qdrant+file:///folder/library, without a server."""
 
 from __future__ import annotations
 
