@@ -30,7 +30,6 @@ from runnel.commands.doctor import machine
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.models.base import BUILT_IN
-from runnel.planning import fit
 from runnel.text.tokenizer import Tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))
@@ -69,7 +68,6 @@ GRIDS = (
     Grid("pocket-mamba2", ((1, 2048), (1, 32768), (32, 2048)), _V),
     Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
-BUDGETS_MIB = (96, 128, 256, 1024)
 CHUNKS, CHUNK_CELLS = (16, 32, 64, 128, 256), ((1, 1024), (1, 2048), (4, 512))
 PROFILED = (
     ("mamba2-130m", "bf16"),
@@ -177,7 +175,6 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         "skipped": skipped,
         "long": long,
         "segments": segments,
-        "plans": _plans(),
         "chunks": chunks,
         "parts": _parts(progress),
         "training": trained,
@@ -232,12 +229,6 @@ SECTIONS: dict[str, tuple[Callable[[Progress], Any], Callable[[Any], dict[str, f
     "search": (_search, search_values),
     "parts": (_parts, lambda found: {}),
 }
-
-
-def _plans() -> list[dict[str, Any]]:
-    """Return the segments that budgets choose for the shape of the sweep."""
-    backbone = describe_subject("mamba2-130m")
-    return [{"model": "mamba2-130m"} | fit(backbone, budget << 20).to_dict() for budget in BUDGETS_MIB]
 
 
 def _padding() -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ Values = dict[str, Any]
 def page_text(result: Values) -> str:
     """Return docs/performance.md from what `page.py` measured."""
     parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
-    parts += [_training(result), _remembered(result), _search(result), _padding(result), checks(result)]
+    parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -24,6 +24,32 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def pivot(
+    head: Sequence[str],
+    rows: Sequence[Values],
+    name: Callable[[Values], tuple[str, ...]],
+    column: Callable[[Values], str],
+    cell: Callable[[Values], str],
+) -> str:
+    """Return a table with a line for each name and a column for each value of `column`."""
+    columns = [*dict.fromkeys(map(column, rows))]
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        lines.setdefault(name(row), {})[column(row)] = cell(row)
+    return table([*head, *columns], [[*line, *(cells.get(key, "–") for key in columns)] for line, cells in lines.items()])
+
+
+def texts(row: Values) -> str:
+    """Return how many texts of how many tokens a row is about."""
+    return f"{row['batch']} x {row['tokens']:,}"
+
+
+def _rate(row: Values, middle: str = "median") -> str:
+    """Return tokens per second and, if measured, the share of the linear layers' and peak memory."""
+    share = f" ({row['of_roofline']['median']:.2f})" if row.get("of_roofline") and row["system"] == "runnel" else ""
+    return figure(row, "tokens_per_s", middle=middle) + share + (f", {mebibytes(row)} MiB" if row["peak_bytes"] else "")
 
 
 def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, middle: str = "median") -> str:
@@ -52,17 +78,16 @@ def _head(result: Values) -> str:
     where = f"Measured on {in_words(result['machine'])}. Absolute figures belong to that machine; ratios carry over better."
     return f"""# Performance
 
-Written by `make bench` (`python -m benchmarks page docs`), never by hand; every claim about speed elsewhere links here.
+Written by `make bench` (`python -m benchmarks page docs`), never by hand; performance.json has every figure with its extremes.
 `make bench-check` checks the bars in minutes; `python -m benchmarks compare MODEL-OR-SHAPE...` measures your models, next to
 other systems with `--with`.
 
 {textwrap.fill(where, 130)}
 
-Systems run in processes of their own, in interleaved rounds; a figure is the median, smallest and largest in brackets. Weights of
-named shapes are random. Before a system is timed its hidden vectors (in training: its gradient) must agree with a plain torch
-run in fp64 on the same weights; if they do not, or if anything fails, this page is not written. Memory is the peak of a new
-process, weights and libraries included. "Linear layers" are the matrix products of the same model alone, in the same dtype: the
-roofline. int8 is compared with bf16 linear layers; how it rounds: [backbones.md](backbones.md#precision)."""
+Systems run in processes of their own, in interleaved rounds; a figure is the median. Weights of named shapes are random. Before a
+system is timed its hidden vectors (in training: its gradient) must agree with a plain torch run in fp64 on the same weights; if
+they do not, or if anything fails, this page is not written. Memory is the peak of a new process, weights and libraries included.
+"Linear layers" are the matrix products of the same model alone, in the same dtype; int8 is compared with bf16 linear layers."""
 
 
 def _bars(result: Values) -> str:
@@ -73,8 +98,11 @@ def _bars(result: Values) -> str:
 
 
 def _speed(result: Values) -> str:
-    text = "## Speed\n\nReading texts, tokenization excluded, in segments of 1,024 tokens."
-    return f"{text}\n\n{speed_table(result)}\n\n![tokens per second and memory](performance.png)"
+    head = ["model", "system", "dtype"]
+    points = [point for point in result["points"] if point["system"] != "linear layers"]
+    rates = pivot(head, points, lambda p: (p["model"], p["title"], p["dtype"]), texts, _rate)
+    parts = ["## Speed", "Tokens/s of texts x tokens (share of the linear layers' rate), peak memory; without tokenization."]
+    return "\n\n".join(filter(None, [*parts, rates, skipped(result), "![tokens per second and memory](performance.png)"]))
 
 
 def speed_table(result: Values) -> str:
@@ -142,74 +170,40 @@ def _long(result: Values) -> str:
 
 
 def _segments(result: Values) -> str:
-    rows = [
-        [
-            p["model"],
-            f"{p['batch']} x {p['tokens']:,}",
-            "all (horizontal)" if p["segment"] is None else f"{p['segment']:,}",
-            "–" if not p["tokens_per_s"] else _seconds(p),
-            figure(p, "tokens_per_s", extremes=True, middle="mean"),
-            mebibytes(p),
-        ]
-        for p in result["segments"]
-    ]
-    head = ["model", "texts x tokens", "V", "seconds", "tokens/s", "peak MiB"]
+    size: Callable[[Values], str] = lambda p: "all (horizontal)" if p["segment"] is None else f"V = {p['segment']:,}"  # noqa: E731
+    rows = sorted(result["segments"], key=lambda p: p["segment"] or 1 << 40)
+    rates = pivot(["model", "texts x tokens"], rows, lambda p: (p["model"], texts(p)), size, lambda p: _rate(p, "mean"))
     return f"""## Horizontal and vertical inference
 
 Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
 takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` and `Engine(backbone, whole=True)`, or
-`python -m benchmarks compare --segment V` and `--segment whole`. Both give the same vectors. Three runs: mean, smallest and
-largest; bf16.
+`python -m benchmarks compare --segment V` and `--segment whole`. Both give the same vectors. Mean tokens/s of three runs in bf16,
+and peak memory:
 
-{table(head, rows)}
+{rates}
 
 ![segments](performance-segments.png)
 
-`Engine.plan(backbone, memory_bytes)` chooses the segment for what steps and states may take beyond
-the weights: as long as fits, up to where longer ones gain nothing. The plan says which memory and speed to expect, and
-`Engine(backbone, plan)` keeps to it. Without a plan a step on a CPU has 1,024 tokens: longer ones are a few percent faster,
-but a short text has to wait for the step that is running. On a GPU it has 4,096 of one text, or 16,384 of several, as far as half
-of its free memory allows: the sizes of paper D (one text by 4,096, 32 by 512), not measured here.
-
-{_plans(result)}"""
-
-
-def _plans(result: Values) -> str:
-    head = ["model", "budget, MiB", "segment", "a step, MiB", "state of a text, MiB"]
-    rows = [
-        [
-            p["model"],
-            f"{p['memory_bytes'] / _MIB:,.0f}",
-            f"{p['segment']:,}",
-            f"{p['step_bytes'] / _MIB:,.1f}",
-            f"{p['state_bytes'] / _MIB:,.1f}",
-        ]
-        for p in result["plans"]
-    ]
-    return table(head, rows)
-
-
-def _seconds(point: Values) -> str:
-    return f"{point['tokens'] * point['batch'] / point['tokens_per_s']['mean']:,.3f}"
+A step on a CPU has 1,024 tokens: longer ones are a few percent faster, but a short text has to wait for the step that is running.
+On a GPU it has 4,096 of one text, or 16,384 of several, as far as half of its free memory allows: the sizes of paper D, not
+measured here. `Engine.plan(backbone, memory_bytes)` chooses the step for a budget."""
 
 
 def _chunks(result: Values) -> str:
-    sizes = sorted({row["chunk"] for row in result["chunks"]})
-    by_place = {(row["operator"], row["batch"], row["tokens"], row["chunk"]): row for row in result["chunks"]}
-    rows = []
-    for operator, batch, tokens in dict.fromkeys(place[:3] for place in by_place):
-        cells = [by_place[operator, batch, tokens, size] for size in sizes]
-        name = [operator, f"{batch} x {tokens:,}"]
-        rows.append([*name, "tokens/s", *(figure(cell, "tokens_per_s", extremes=True, middle="mean") for cell in cells)])
-        rows.append([*name, "MiB", *map(mebibytes, cells)])
+    rates = pivot(
+        ["operator", "texts x tokens"],
+        result["chunks"],
+        lambda row: (row["operator"], texts(row)),
+        lambda row: f"Q = {row['chunk']}",
+        lambda row: figure(row, "tokens_per_s", middle="mean"),
+    )
     return f"""### Chunks inside an operator
 
 Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
 kernels have Q built in; Mamba-1's scan has none). One layer's recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and
-xlstm-scaled; three runs: mean, smallest and largest; memory beyond that of the process before a run. The operators take 64, 32
-and 64, and less for shorter texts; a plan says which.
+xlstm-scaled: mean tokens/s of three runs. The operators take 64, 32 and 64, and less for shorter texts.
 
-{table(["operator", "texts x tokens", "", *(f"Q = {size}" for size in sizes)], rows)}
+{rates}
 
 ![chunks](performance-chunks.png)"""
 
@@ -242,20 +236,16 @@ def _training(result: Values) -> str:
     limit = f"{first['memory_limit'] / 2**30:.0f} GiB" if first["memory_limit"] else "what is free"
     return f"""## Training
 
-Forward, backward and AdamW over all weights, fp32, texts of {first["tokens"]} tokens, one vector a text. Each process may
-take {limit} of memory; "bert" is a transformer of as many weights.
+Tokens/s and peak memory of forward, backward and AdamW over all weights, fp32, texts of {first["tokens"]} tokens, one vector a
+text. Each process may take {limit} of memory; "bert" is a transformer of as many weights.
 
 {training_table(result["training"])}"""
 
 
 def training_table(rows: Sequence[Values]) -> str:
     """Return the table of training steps; with adapters "system" has their rank."""
-    systems = [f"{r['system']}, LoRA of rank {r['lora']}" if r.get("lora") else r["system"] for r in rows]
-    cells = [
-        [r["model"], system, str(r["batch"]), figure(r, "tokens_per_s", extremes=True), mebibytes(r)]
-        for r, system in zip(rows, systems, strict=True)
-    ]
-    return table(["model", "system", "texts", "tokens/s", "peak MiB"], cells)
+    system: Callable[[Values], str] = lambda r: f"{r['system']}, LoRA of rank {r['lora']}" if r.get("lora") else r["system"]  # noqa: E731
+    return pivot(["model", "system"], rows, lambda r: (r["model"], system(r)), lambda r: f"batch {r['batch']}", _rate)
 
 
 def _remembered(result: Values) -> str:
@@ -302,8 +292,8 @@ def _search(result: Values) -> str:
         return f"{head}{found['outcome']}: {found['note']}"
     ms = lambda row: [f"{row[key]:,.1f}" for key in ("min", "median", "p95")]  # noqa: E731
     sentences = "of 10 remembered documents" if found["keeps_sentences"] else "5 documents read after the query"
-    texts = {name: text.format(sentences=sentences) for name, text in _STAGES.items()}
-    stages = [[text, *ms(found["stages"][name])] for name, text in texts.items() if name in found["stages"]]
+    titles = {name: title.format(sentences=sentences) for name, title in _STAGES.items()}
+    stages = [[title, *ms(found["stages"][name])] for name, title in titles.items() if name in found["stages"]]
     ways = [
         [text, *(f"{row[key]['median']:,.{digits}f}" for key, digits in _INDEXING)]
         for name, text in _WAYS.items()
@@ -314,13 +304,11 @@ def _search(result: Values) -> str:
         f"{found['documents']:,} documents of {found['words']:,} words ({found['passages']:,} passages) in LanceDB, "
         f"`{found['model']}`, remembered in 8 bits: {found['disk_bytes'] / 2**30:,.1f} GiB on disk with earlier commits. "
         f"A process that searches takes {peak}, including mapped files. The texts are sentences of the "
-        "Python reference in random order with made-up words; the model has read "
-        f"{found['read']:,} of them, the rest have vectors close to theirs. Before anything is timed, stored vectors are "
-        "compared with the embedder's, the nearest ones with all inner products, and scores of remembered documents with those "
-        "of whole pairs."
+        f"Python reference in random order with made-up words; the model has read {found['read']:,} of them, the rest have "
+        "vectors close to theirs."
     )
     context = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, _apart(result, "search")) if paragraph)
-    times = found["stages"]["whole search"]["runs"]
+    times = found["stages"]["first stage"]["runs"]
     return f"""{head}{context}
 
 Milliseconds of {times} searches for eight words in a row from a document:
@@ -342,11 +330,10 @@ def _padding(result: Values) -> str:
     first = result["padding"][0]
     return f"""## What padding would cost
 
-GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`, which takes
-{first["flops"]:,} FLOP a token in linear layers, convolution and recurrence, a multiply-add as 2, without embedding and LM head.
-By the formula of papers it is 2 for each parameter, including the embedding's. Transformers add attention to both. Table 2 of
-paper E is 2 x parameters: its 19.0 and 197.9 TFLOP are those of Mamba-2 130M and 1.3B for 73,640 tokens. runnel packs: it
-never pads.
+GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`.
+runnel packs: it never pads. Papers count 2 for each parameter, including the embedding's; our count of linear layers,
+convolution and recurrence, a multiply-add as 2, is {first["flops"]:,} FLOP a token, without embedding and LM head.
+Table 2 of paper E is 2 x parameters: 19.0 and 197.9 TFLOP are those of Mamba-2 130M and 1.3B for 73,640 tokens.
 
 {_padding_table(result["padding"])}"""
 
@@ -376,3 +363,15 @@ def checks(result: Values) -> str:
         rows.append([check["model"], check["system"], check["dtype"], cosine, difference, verdict])
     head = ["model", "system", "dtype", "least cosine", "largest difference over RMS", ""]
     return "## Checks\n\nHidden vectors against a plain run in fp64, two texts of 130 and 70 tokens.\n\n" + table(head, rows)
+
+
+def _checks(result: Values) -> str:
+    cosine: Callable[[Values], str] = lambda check: "–" if check["cosine"] is None else f"{check['cosine']:.6f}"  # noqa: E731
+    cells = pivot(
+        ["model", "system"],
+        result["checks"],
+        lambda check: (check["model"], check["system"]),
+        lambda check: check["dtype"],
+        lambda check: cosine(check) + ("" if check["passed"] else f" {check['note']}"),
+    )
+    return f"## Checks\n\nLeast cosine of hidden vectors with a plain run in fp64, two texts of 130 and 70 tokens.\n\n{cells}"

@@ -3,7 +3,7 @@
     python tools/gpu_operators.py                                # one text of 32,768 tokens, and 512 texts of 64
     python tools/gpu_operators.py --device cpu --tokens 128      # whether this script runs, nothing more
 
-Prints a table (docs/performance-gpu.md has the other checks). There is no figure for an operator whose results differ from
+Prints a table (docs/contributing.md has the other checks). There is no figure for an operator whose results differ from
 those of plain torch by more than `AGREEMENT`.
 """
 

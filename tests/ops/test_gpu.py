@@ -1,7 +1,7 @@
 """The GPU backend where there is no GPU: what is chosen and said, how flash-linear-attention is called, and, if Triton can be
 imported (it is no development dependency), the kernels in Triton's interpreter and through its compiler.
 
-On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/performance-gpu.md has the commands.
+On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the commands.
 """
 
 from __future__ import annotations
