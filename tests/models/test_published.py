@@ -32,7 +32,7 @@ def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, 
     torch.save(theirs, tmp_path / "pytorch_model.bin")
 
     monkeypatch.chdir(tmp_path)
-    docs = (ROOT / "docs/baselines.md").read_text(encoding="utf-8")
+    docs = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     code = next(block for block in re.findall(r"(?:^    .*\n|^\n)+", docs, re.M) if "regressor.classifier" in block)
     exec("\n".join(line[4:] for line in code.splitlines()), {})
 

@@ -65,7 +65,7 @@ class Embedder:
 
         Args:
             pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the
-                mean of all ("mean"); default: the pooling the model was trained with, or the papers' choice (docs/baselines.md).
+                mean of all ("mean"); default: the pooling the model was trained with, or the papers' choice (docs/models.md).
             truncate_dim: cut all vectors to this many numbers, of unit length again (docs/embed.md).
 
         Raises:

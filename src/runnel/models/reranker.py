@@ -69,7 +69,7 @@ class Reranker:
 
         Args:
             template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, "rankmamba-code", as in the
-                former's checkpoints, or "pair", as the tokenizer does by default (docs/baselines.md). Default: the model's.
+                former's checkpoints, or "pair", as the tokenizer does by default (docs/models.md). Default: the model's.
 
         Raises:
             CheckpointError: the model is missing or has no rerank head.

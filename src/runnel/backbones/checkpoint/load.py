@@ -72,7 +72,7 @@ def load_backbone(
 
     Reads Mamba-1, Mamba-2 and Mamba-3 as published by state-spaces (pytorch_model.bin), the first two by transformers
     (safetensors, also sharded or without the `backbone.` prefix) and Mistral (Codestral, both forms), single-pass scanners, the
-    formats of RWKV-7 and xLSTM in docs/backbones.md, and runnel's own folders.
+    formats of RWKV-7 and xLSTM in docs/models.md, and runnel's own folders.
 
     Args:
         folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and cached.
