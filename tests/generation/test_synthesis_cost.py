@@ -1,4 +1,4 @@
-"""How many tokens the prompts of each strategy have: the figures in docs/papers.md, table 4, and docs/synthesis.md."""
+"""How many tokens the prompts of each strategy have: the figures in docs/papers.md, table 4, and docs/data.md."""
 
 import subprocess
 import sys
@@ -48,6 +48,6 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
         read = synthesis.cost(replies.used)["input_tokens"] / 1e9
     assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), "the reference differs with Python's version"
     assert (
-        f"{BILLIONS[strategy]:.2f}" in (DOCS / "synthesis.md").read_text()
+        f"{BILLIONS[strategy]:.2f}" in (DOCS / "data.md").read_text()
         and f"{BILLIONS[strategy]:.2f}" in (DOCS / "papers.md").read_text()
     )

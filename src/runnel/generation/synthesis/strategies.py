@@ -1,4 +1,4 @@
-"""Three strategies for writing a question about a subsequence, with the units that answer it (docs/synthesis.md).
+"""Three strategies for writing a question about a subsequence, with the units that answer it (docs/data.md).
 
 A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 

@@ -1,4 +1,4 @@
-"""Questions about documents from their structure alone (docs/synthesis.md): what an author has put over, before or after a text
+"""Questions about documents from their structure alone (docs/data.md): what an author has put over, before or after a text
 says what the text answers.
 """
 
