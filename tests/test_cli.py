@@ -6,13 +6,18 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+import torch
 import typer
 from helpers.waiting import GIVE_UP_S
 
 import runnel
 from runnel import cli
+from runnel.commands import display
+from runnel.ops import backend
+from runnel.ops.backend import wanted_device
 
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
@@ -87,6 +92,53 @@ def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, argum
     fake.find.first_look = logging_too
     assert run(*arguments.split()).code == 0
     assert caplog.messages.count("at work") == told
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_shared_options_are_the_same_in_all_commands(command):
+    parameters = typer.main.get_command(cli.app).commands[command.__name__].params
+    shared = ["--json", *(["--device"] if command in cli.READERS else []), "--progress", "--quiet", "--verbose"]
+    options = [one for one in parameters if one.opts[0].startswith("--")]
+    assert [one.opts[0] for one in options[-len(shared) :]] == shared
+    reads = {"--model", "--dtype"} & {one.opts[0] for one in options}
+    assert command in cli.READERS or not reads or command.__name__ in ("train", "adapt")  # accelerate chooses their device
+
+
+@pytest.mark.parametrize("arguments", ["-q find dog a.txt", "find dog a.txt -q"])
+def test_quiet_leaves_only_errors(run, fake, tmp_path, arguments):
+    (tmp_path / "a.txt").write_text("One dog.")
+    (tmp_path / "empty.txt").write_text("")
+    assert "empty" in run(*arguments.replace("-q", "").split(), "empty.txt").err
+    assert run(*arguments.split(), "empty.txt").err == ""
+    done = run(*arguments.split(), "missing.txt")
+    assert (done.code, done.err.count("\n")) == (2, 1) and "missing.txt" in done.err
+    assert "empty" in run("find", "dog", "a.txt", "empty.txt").err  # the next command in this process
+    assert run("-q", "find", "dog", "a.txt", "-q", "-v").code == 2
+
+
+@pytest.mark.parametrize(("options", "shown"), [("", 1), ("--no-progress", 0), ("-q", 0), ("-q --progress", 1)])
+def test_progress_can_be_hidden(run, fake, tmp_path, monkeypatch, options, shown):
+    def slow(*arguments, **more):
+        while shown and not said:
+            time.sleep(0.001)
+        return looks(*arguments, **more)
+
+    (tmp_path / "a.txt").write_text("One dog.")
+    looks, fake.find.first_look, said = fake.find.first_look, slow, []
+    monkeypatch.setattr(display, "_FIRST_S", 0.001)
+    monkeypatch.setattr(display, "_write_line", said.append)
+    assert run("find", "dog", "a.txt", *options.split()).code == 0
+    assert bool(said) == shown
+
+
+def test_device_holds_for_one_command(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    used, looks = [], fake.find.first_look
+    fake.find.first_look = lambda *a, **more: used.append(wanted_device("auto")) or looks(*a, **more)
+    assert run("find", "dog", "a.txt", "--device", "cpu").code == 0
+    assert used == [torch.device("cpu")] and backend._default_device is None
+    done = run("find", "dog", "a.txt", "--device", "tpu")
+    assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def test_a_busy_process_is_not_waited_for(line, process):
         assert noted.startswith("runnel: note: the background process is busy; this command runs without it\n")
         code, out, err = line("serve", "--status")
         assert code == 0 and b": busy, " in out
+        assert json.loads(line("serve", "--status", "--json")[1])["busy"] is True
         out, err = child.communicate(TEXT.encode(), timeout=GIVE_UP_S)
     assert (child.returncode, without_progress(err)) == (0, b"") and b"Rivers carry water" in out
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-import logging
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import Annotated, Any, get_type_hints
@@ -25,7 +25,7 @@ import typer
 from runnel.commands.adapt import adapt
 from runnel.commands.analyze import analyze
 from runnel.commands.ask import ask
-from runnel.commands.display import LogLines, print_text, printable, report_bug, say
+from runnel.commands.display import print_text, printable, report_bug, say, show_on_stderr
 from runnel.commands.doctor import doctor
 from runnel.commands.embed import embed
 from runnel.commands.evaluate import evaluate
@@ -34,7 +34,7 @@ from runnel.commands.index import index
 from runnel.commands.info import info
 from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
-from runnel.commands.options import Verbose
+from runnel.commands.options import Device, Progress, Quiet, Verbose
 from runnel.commands.qa import qa
 from runnel.commands.read import read
 from runnel.commands.rerank import rerank
@@ -70,6 +70,7 @@ COMMANDS = (
     info,
     doctor,
 )
+READERS = (find, ask, index, search, serve, mcp, embed, rerank, evaluate, qa, mine, synthesize, doctor)  # they load models
 LIKE_GREP = (find, search, ask, verify)  # commands with the exit codes of grep
 _NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
@@ -139,6 +140,8 @@ def run() -> int:
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    progress: Progress = None,
+    quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     if version:
@@ -146,14 +149,14 @@ def _root(
 
         print_text(f"runnel {installed('runnel')}")
         raise typer.Exit
-    _log(logging.INFO if verbose else logging.WARNING)
+    show_on_stderr(progress, quiet=quiet, verbose=verbose)
 
 
 def _command(run: Callable[..., int]) -> Callable[..., None]:
     """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130; it returns the exit code.
 
-    It also gets --verbose, as `runnel` itself does, because users write it in either place. The fields of a parameter that is a
-    dataclass are options.
+    It also gets --device if it is one of `READERS`; and --progress, --quiet and --verbose, as `runnel` itself does, because users
+    write them in either place. The fields of a parameter that is a dataclass are options.
     """
     failed = 2 if run in LIKE_GREP else 1
 
@@ -166,13 +169,14 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(run)
-    def wrapped(*, verbose: bool = False, **options: Any) -> None:
-        if verbose:
-            _log(logging.INFO)
+    def wrapped(*, device: str = "auto", progress: bool | None, quiet: bool, verbose: bool, **options: Any) -> None:
+        if progress is not None or quiet or verbose:
+            show_on_stderr(progress, quiet=quiet, verbose=verbose)
         try:
             for name, group in groups.items():
                 options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
-            code = run(**options)
+            with _models_on(device):
+                code = run(**options)
         except USAGE_ERROR:
             raise  # `main` reports it
         except BrokenPipeError:
@@ -193,7 +197,9 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    parameters.append(inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose))
+    added = [*([("device", "auto", Device)] if run in READERS else []), ("progress", None, Progress), ("quiet", False, Quiet)]
+    for name, default, kind in (*added, ("verbose", False, Verbose)):
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     return wrapped
@@ -208,9 +214,13 @@ def _options_of(group: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
-def _log(level: int) -> None:
-    logging.basicConfig(level=level, handlers=[LogLines()])
-    logging.getLogger("runnel").setLevel(level)
+def _models_on(device: str) -> AbstractContextManager[None]:
+    """Return the context in which models are loaded on a device."""
+    if device == "auto":
+        return nullcontext()
+    from runnel.ops.backend import default_device
+
+    return default_device(device)
 
 
 def _report_usage(error: Any) -> int:

@@ -17,10 +17,11 @@ from helpers.waiting import GIVE_UP_S
 
 
 @contextmanager
-def server(*arguments, cwd, **environment):
+def server(*arguments, cwd, stdout=None, **environment):
     """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines are in `lines`."""
     command = [sys.executable, "-m", "runnel", "serve", "--port", "0", *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=cwd, env=os.environ | PATHS | environment, stderr=subprocess.PIPE, text=True)
+    streams = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=cwd, env=os.environ | PATHS | environment, **streams)
     process.lines = []
     try:
         for line in process.stderr:
@@ -39,7 +40,8 @@ def server(*arguments, cwd, **environment):
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
 
 
 def test_serve(tmp_path):
@@ -71,9 +73,10 @@ def test_a_second_signal_ends_requests(tmp_path):
         assert process.wait(GIVE_UP_S) == 0
 
 
-def test_without_json_only_two_lines(tmp_path):
-    with server(cwd=tmp_path) as (process, client):
+def test_only_two_lines_on_stderr(tmp_path):
+    with server("--json", cwd=tmp_path, stdout=subprocess.PIPE) as (process, client):
         assert client.get("/ready").status_code == 200
+        assert json.loads(process.stdout.buffer.read1()) == {"model": "pocket", "url": str(client.base_url).rstrip("/")}
     assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
 
 

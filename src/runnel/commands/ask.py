@@ -13,7 +13,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
+from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import EndpointError, counted
 from runnel.records import highest, unanswered
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer, Excerpt
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
-
-Finder = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="What finds sentences in files (default: pocket); the index's model, if it has moved."),
-]
 
 _DOCUMENTS = 5  # of an index to take sentences from
 
@@ -50,7 +45,7 @@ def ask(
         bool, typer.Option("--anyway", help="Ask the language model even if nothing found seems to answer.")
     ] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
-    model: Finder = None,
+    model: ModelOfIndex = None,
     files: FileOptions = FileOptions(),
     remember: Remember = None,
     as_json: Json = False,

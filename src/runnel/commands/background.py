@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int | None:
 
     A note says why, unless there is no background process; that it is busy is said only with --verbose.
     """
-    words = list(itertools.dropwhile(lambda word: word in ("-v", "--verbose"), arguments))
+    words = list(itertools.dropwhile(lambda word: word in ("-v", "--verbose", "-q", "--quiet"), arguments))
     if not words or words[0] not in COMMANDS or None in (sys.stdin, sys.stdout, sys.stderr):
         return None
     with ExitStack() as opened:
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int | None:
             if has_same_rights(connection):
                 send(connection, {"do": "run", "source": source(), "settings": settings()})
                 answer = receive(connection).get("answer")
-            if answer == "different":
+            if answer == "different" and {"-q", "--quiet"}.isdisjoint(arguments):
                 _say(
                     "note: the background process has another version, other settings or other rights; this command runs without "
                     "it. To use it, restart it: `runnel serve --stop`, then `runnel serve --background`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.options import Json
+from runnel.commands.options import Json, refuse
 from runnel.errors import InputError
 from runnel.records import unanswered
 
@@ -36,6 +37,19 @@ _UNSAFE = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _JOINERS = "\u200c\u200d"
+
+_log = logging.getLogger("runnel")
+_progress_shown = True
+
+
+def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None:
+    """Choose what this command writes to stderr besides errors: progress, notes and warnings, and with `verbose` all logs."""
+    refuse({"--verbose": quiet and verbose}, "cannot be given with --quiet")
+    global _progress_shown
+    _progress_shown = not quiet if progress is None else progress
+    logging.basicConfig(handlers=[LogLines()])
+    logging.root.setLevel(logging.ERROR if quiet else logging.WARNING)
+    _log.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
 
 
 def printable(text: str) -> str:
@@ -64,7 +78,12 @@ def one_line(name: str) -> str:
 
 
 def say(message: str) -> None:
-    """Write one line to stderr, where notes, progress and errors go."""
+    """Write one line to stderr; with --quiet only an error."""
+    if message.startswith("error") or _log.isEnabledFor(logging.WARNING):
+        _write_line(message)
+
+
+def _write_line(message: str) -> None:
     sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
 
 
@@ -80,10 +99,10 @@ def report_bug(error: BaseException) -> None:
 
 
 class LogLines(logging.Handler):
-    """A handler that shows log records as `say` does."""
+    """A handler that shows log records as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        _write_line(record.getMessage())
         if record.exc_info and isinstance(record.exc_info[1], Exception):
             report_bug(record.exc_info[1])
 
@@ -261,8 +280,11 @@ class Meter:
         self._speed: str | None = None
         self._bar: Progress | None = None
         self._over = threading.Event()
+        if not _progress_shown:
+            self._delay_s = math.inf
         on_terminal = console is not None or sys.stderr.isatty()
-        self._lines = None if on_terminal else threading.Thread(target=self._say_lines, daemon=True)
+        lines = _progress_shown and not on_terminal
+        self._lines = threading.Thread(target=self._say_lines, daemon=True) if lines else None
 
     def __enter__(self) -> Meter:
         if self._lines is not None:
@@ -297,7 +319,7 @@ class Meter:
                 pause = _EVERY_S
                 total = f" of {self._total:,}" if self._total else ""
                 done = f"{self._done:,}{total} {self._unit}, {self._rate()}, " if self._done else ""
-                say(f"{self.label}: {done}{time.monotonic() - self._start:,.0f} s")
+                _write_line(f"{self.label}: {done}{time.monotonic() - self._start:,.0f} s")
 
     def _rate(self) -> str:
         rate = self._done / (time.monotonic() - self._start)

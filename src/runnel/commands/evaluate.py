@@ -16,7 +16,7 @@ from runnel.commands.display import print_json
 from runnel.commands.evaluate_results import compare_folders, results_folder, save
 from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse, refuse_others
 
-_FOR_QUESTIONS = ("what", "--questions", "--in", "--out", "--json")
+_FOR_QUESTIONS = ("what", "--questions", "--in", "--out", "--device", "--json")
 _FOR_INDEX = ("--top-k", "--sweep", "--weight", "--rerank")
 _FOR_PATTERNS = ("--as", "--dtype", "--k1", "--b", "--prompt", "--document-prompt")
 What = Annotated[

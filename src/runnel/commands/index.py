@@ -16,6 +16,7 @@ from runnel.commands.options import (
     Exclude,
     Include,
     Json,
+    ModelOfIndex,
     NoIgnore,
     OcrOption,
     ParseSeconds,
@@ -41,7 +42,6 @@ Place = Annotated[
         help="Folder or URI of the index, created if it does not exist (default: the project's own, in .runnel).",
     ),
 ]
-Reads = Annotated[str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.")]
 Fields = Annotated[
     list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
 ]
@@ -69,7 +69,7 @@ def index(
     context: typer.Context,
     paths: Paths = None,
     to: Place = None,
-    model: Reads = None,
+    model: ModelOfIndex = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
     remember: Remember = False,
@@ -100,6 +100,7 @@ def index(
     if ray is None:
         refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
     refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
+    refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
     if to and not paths:
         raise typer.BadParameter("give a PATH to read")
     new = New(parse_fields(fields or []), passage_tokens, remember)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from runnel.commands.display import note_compiling, print_text, say
+from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.index_update import find_project
-from runnel.commands.options import Model, NoUpdate, refuse
+from runnel.commands.options import Json, Model, NoUpdate, refuse
 from runnel.errors import InputError, MissingDependency
 
 
@@ -27,13 +28,14 @@ def mcp(
     ] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676).")] = None,
     skill: Annotated[bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Serve documents to language-model agents by the Model Context Protocol: search, find, read and verify, read-only."""
     if skill:
         print_text(files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8").rstrip("\n"))
         return 0
     if not http:
-        refuse({"--port": port}, "needs --http")
+        refuse({"--port": port, "--json": as_json}, "needs --http")
     try:
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
@@ -50,7 +52,14 @@ def mcp(
         index = str(project.place)
     server = create_server(Tools(AgentSettings(folders, index, model, max_characters, None if no_update else project)))
     if http:
-        serve_http(server, 8676 if port is None else port, lambda address: say(f"serving agents at {address}"))
+
+        def started(url: str) -> None:
+            say(f"serving agents at {url}")
+            if as_json:
+                print_json({"url": url})
+                sys.stdout.flush()
+
+        serve_http(server, 8676 if port is None else port, started)
     else:
         serve_stdio(server)
     return 0

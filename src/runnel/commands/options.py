@@ -12,6 +12,12 @@ from runnel.text.documents.document import Limits
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
+ModelOfIndex = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help="Built-in name, folder or hub id (default: the index's own; of files or a new index, pocket)."
+    ),
+]
 Dtype = Annotated[
     Literal["auto", "bf16", "fp32", "int8"],
     typer.Option(
@@ -52,9 +58,16 @@ TestSets = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
+Device = Annotated[str, typer.Option("--device", help="Where models run: cpu, cuda or cuda:1; auto: on a GPU if there is one.")]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show progress on stderr (default: yes, without --quiet).", show_default=False),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write only errors to stderr: no notes, warnings and progress.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
+_OF_ALL = ("--progress", "--quiet", "--verbose")
 
 
 @dataclass(frozen=True)
@@ -99,10 +112,10 @@ def refuse(values: Mapping[str, object], why: str) -> None:
 
 
 def refuse_others(context: typer.Context, option: str, allowed: Iterable[str]) -> None:
-    """Raise a usage error for what was given and has no effect with `option`; what is in `allowed`, and --verbose, has."""
+    """Raise a usage error for what was given and has no effect with `option`; what is in `allowed` or `_OF_ALL` has."""
     for parameter in context.command.params:
         name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
-        has_effect = {option, "--verbose", *allowed}
+        has_effect = {option, *_OF_ALL, *allowed}
         if name not in has_effect and source is not None and source.name == "COMMANDLINE":
             shown = name if name.startswith("-") else parameter.metavar
             raise typer.BadParameter(f"{shown} has no effect with {option}")

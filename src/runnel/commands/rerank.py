@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runnel.models.sentence_vectors import SentenceMemory
 
 _SHOWN = 160  # characters of a document on the terminal
-_FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--json")
+_FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--device", "--json")
 
 
 Documents = Annotated[

@@ -26,7 +26,7 @@ from runnel.commands.display import (
 )
 from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import NoUpdate, OcrOption, Query, refuse
+from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
 from runnel.records import Sentence, highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -55,7 +55,6 @@ NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the 
 Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
 Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]
-IndexModel = Annotated[str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show each document's rank by words, by meaning and by the reranker.")]
 
 
@@ -73,7 +72,7 @@ def search(
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,
-    model: IndexModel = None,
+    model: ModelOfIndex = None,
     explain: Explain = False,
     output: FormOptions = FormOptions(),
 ) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from runnel.commands.display import JsonLogLines, note_compiling, print_text, say
-from runnel.commands.options import DTYPES, Dtype, Model, refuse, refuse_others
+from runnel.commands.display import JsonLogLines, note_compiling, print_json, print_text, say
+from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
 from runnel.errors import InputError, MissingDependency
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
@@ -53,6 +54,7 @@ def serve(
     idle: Idle = None,
     status: Status = False,
     stop: Stop = False,
+    as_json: Json = False,
 ) -> int:
     """Serve MODEL over HTTP: embeddings, reranking, sentences and search, in the shapes of OpenAI, Cohere, Jina and TEI.
 
@@ -61,8 +63,8 @@ def serve(
     """
     if background or status or stop:
         option = "--background" if background else "--status" if status else "--stop"
-        refuse_others(context, option, ["--idle"] if background else [])
-        return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES)
+        refuse_others(context, option, ["--json", "--idle"] if background else ["--json"])
+        return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES, as_json=as_json)
     refuse({"--idle": idle}, "needs --background")
     try:
         from runnel.server.app import create_app
@@ -83,11 +85,19 @@ def serve(
     with bind(settings) as socket:
         shown, port = f"[{host}]" if ":" in host else host, socket.getsockname()[1]
         say(f"loading {model}")
-        serve(create_app(settings), [socket], lambda: say(f"serving {model} at http://{shown}:{port} (routes: /docs)"))
+
+        def started() -> None:
+            url = f"http://{shown}:{port}"
+            say(f"serving {model} at {url} (routes: /docs)")
+            if as_json:
+                print_json({"model": model, "url": url})
+                sys.stdout.flush()
+
+        serve(create_app(settings), [socket], started)
     return 0
 
 
-def _control(*, background: bool, stop: bool, idle: float) -> int:
+def _control(*, background: bool, stop: bool, idle: float, as_json: bool) -> int:
     """Start or stop the background process, or show its status; return the exit code: 1 if there is none to stop or show."""
     from runnel.commands import background as process
 
@@ -96,13 +106,17 @@ def _control(*, background: bool, stop: bool, idle: float) -> int:
     if background:
         facts = there or process.start(idle)
         said = "is running already" if there else "has started"
-        print_text(f"background process {facts['pid']} {said}; it ends after {facts['idle_minutes']:g} minutes without a command")
+        ended = f"it ends after {facts['idle_minutes']:g} minutes without a command"
+        print_json(facts) if as_json else print_text(f"background process {facts['pid']} {said}; {ended}")
         return 0
     if there is None:
-        print_text("there is no background process")
+        print_json({"pid": None}) if as_json else print_text("there is no background process")
         return 1
     if stop:
         process.stop()
+    if as_json:
+        print_json(there)
+    elif stop:
         print_text(f"background process {there['pid']} has stopped")
     else:
         print_text(

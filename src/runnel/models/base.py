@@ -56,7 +56,7 @@ from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
 from runnel.models.published_heads import ResidualVector, StateScore
 from runnel.models.transformers import LIBRARY_FOLDER, causal, is_transformer, load_transformer, pair_notation, save_library
-from runnel.ops.backend import plain_numbers
+from runnel.ops.backend import plain_numbers, wanted_device
 from runnel.records import arguments, expect_text
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
@@ -308,7 +308,7 @@ def load_model(
 
     if kept is None:
         return load()
-    key = (str(name), found.absolute(), dtype, device, pooling, template, job if transformer else None)
+    key = (str(name), found.absolute(), dtype, wanted_device(device), pooling, template, job if transformer else None)
     return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
 
 

@@ -41,16 +41,28 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
 
 _log = logging.getLogger("runnel")
+_default_device: torch.device | None = None
 _default_lock = threading.RLock()
 _defaults: list[
     torch.dtype
 ] = []  # of torch when each open `plain_numbers` began, in any thread: the first is the calling program's
 
 
+@contextmanager
+def default_device(device: str) -> Iterator[None]:
+    """Load models on this device, in all threads, where none or "auto" is asked for; raises as `wanted_device`."""
+    global _default_device
+    before, _default_device = _default_device, wanted_device(device)
+    try:
+        yield
+    finally:
+        _default_device = before
+
+
 def wanted_device(device: str | torch.device) -> torch.device:
-    """Return the device of a name; "auto" is CUDA if torch sees it, else the CPU."""
+    """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it, else the CPU."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return _default_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except RuntimeError as error:
