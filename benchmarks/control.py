@@ -39,11 +39,10 @@ from benchmarks.families import Shape, load_vocabulary, match, write_random_mode
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.measure import Progress
 from runnel.commands.doctor import machine
-from runnel.commands.resume import file_digest
 from runnel.errors import InputError, ReadError
 from runnel.evaluation.metrics import parse_metrics
 from runnel.evaluation.tasks import expect_task
-from runnel.files import write
+from runnel.files import file_digest, write
 from runnel.lock import WriterLock
 from runnel.training import recipes
 from runnel.training.settings import Recipe

@@ -14,6 +14,7 @@ ALLOWED = {
     "hardware": {"errors"},
     "lock": {"errors", "files"},
     "files": {"errors"},
+    "journal": {"errors", "files", "lock"},
     "ops": {"errors", "records", "hardware"},
     "text": {"errors", "records", "files"},
     "backbones": {"errors", "records", "hardware", "files", "ops"},

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
+import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from runnel.errors import StoreError
+from runnel.errors import InputError, StoreError
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -45,6 +47,40 @@ def expect_replaceable(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
     if (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
         raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
+
+
+def create_folder(path: Path) -> Path:
+    """Create a folder, with the folders that it is in, unless it exists; return it."""
+    if file := next((parent for parent in (path, *path.parents) if parent.is_file()), None):
+        raise InputError(f"{file} is a file; name a folder for the results")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def sibling(path: Path, ending: str) -> Path:
+    """Return the path with `ending` after its name."""
+    return path.with_name(path.name + ending)
+
+
+def signature(path: str | Path) -> tuple[int, int, int]:
+    """Return numbers that change when a file changes."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def digest(*texts: str) -> str:
+    """Return a short digest of texts in their order."""
+    found = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        found.update(len(data).to_bytes(8, "little") + data)
+    return found.hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """Return a short digest of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
@@ -90,6 +126,17 @@ def write(path: Path, data: bytes | str) -> None:
     """Replace the file `path` with these bytes, or with this text in UTF-8."""
     with replacing(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file `path` with a value in JSON, indented."""
+    write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
+    """Replace the file `path` with JSON lines, one for each of the rows, which may be a stream."""
+    with replacing(path) as new, new.open("wb") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
 
 
 def sweep(folder: Path, name: str = "") -> None:

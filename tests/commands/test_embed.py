@@ -49,32 +49,6 @@ def test_embed_writes_jsonl_that_reads_back_equal(run, fake, corpus, tmp_path):
     assert set(fake.embed.options) == {("q: ", None)}
 
 
-@pytest.mark.parametrize("stop", [0, 5])
-def test_embed_goes_on_where_it_was_stopped(run, fake, corpus, tmp_path, stop):
-    fake.embed = FakeEmbedder(stop_after=stop)
-    done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert (done.code, done.err) == (130, "runnel: interrupted\n")
-    assert not (tmp_path / "out.npy").exists()
-    fake.embed = FakeEmbedder()
-    done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert done.code == 0 and len(fake.embed.seen) == 7 - stop
-    assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
-    assert (tmp_path / "out.ids").read_text().split() == [row["id"] for row in ROWS]
-
-
-def test_embed_drops_rows_torn_by_a_crash(run, fake, corpus, tmp_path):
-    fake.embed = FakeEmbedder(stop_after=4)
-    run("embed", "corpus.jsonl", "--to", "out.npy")
-    part = tmp_path / "out.npy.part"
-    part.write_bytes(part.read_bytes()[:-5])  # the fourth vector is not whole
-    with (tmp_path / "out.npy.part.ids").open("ab") as file:
-        file.write(b'["torn')
-    fake.embed = FakeEmbedder()
-    run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert len(fake.embed.seen) == 4
-    assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
-
-
 def test_embed_refuses_a_file_that_changes_while_it_is_read(run, fake, corpus, tmp_path, monkeypatch):
     def changing(rows, progress):
         for vector in FakeEmbedder.encode_rows(fake.embed, rows, progress):
@@ -83,7 +57,7 @@ def test_embed_refuses_a_file_that_changes_while_it_is_read(run, fake, corpus, t
 
     monkeypatch.setattr(fake.embed, "encode_rows", changing)
     done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert done.code == 1 and "corpus.jsonl changed while it was read; remove out.npy.part.json, out.npy.part and" in done.err
+    assert done.code == 1 and "corpus.jsonl changed while it was read; remove out.npy.sqlite" in done.err
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -118,31 +92,6 @@ def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
     (tmp_path / "in.tsv").write_bytes(b"a\tone\nb\ttwo\nc\t\xff\n")
     done = run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2")
     assert done.code == 1 and "in.tsv: the text after line 2 is not UTF-8" in done.err
-
-
-@pytest.mark.parametrize("stop", [0, 1, 3])
-def test_embed_shards_go_on_and_count_all_their_tokens(run, fake, corpus, tmp_path, stop):
-    fake.embed = FakeEmbedder(stop_after=stop)
-    assert run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2").code == 130
-    fake.embed = FakeEmbedder()
-    run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2")
-    about = json.loads((tmp_path / "out-00001-of-00002.npy.json").read_text())
-    assert about["tokens"] == sum(len(ROWS[i]["text"].split()) for i in range(about["count"])) > 0
-    assert len(fake.embed.seen) == about["count"] - stop
-    fake.embed = FakeEmbedder()
-    done = run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2")
-    assert done.code == 0 and fake.embed.seen == [] and "out-00001-of-00002.npy is finished already" in done.err
-
-
-def test_embed_goes_on_if_it_was_stopped_at_its_very_end(run, fake, corpus, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("runnel.commands.resume.Output.end", lambda *_: pytest.fail("killed"))
-        with pytest.raises(pytest.fail.Exception):
-            run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert (tmp_path / "out.npy").exists()
-    fake.embed = FakeEmbedder()
-    assert run("embed", "corpus.jsonl", "--to", "out.npy").code == 0
-    assert fake.embed.seen == [] and lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):

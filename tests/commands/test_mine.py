@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers.judged_tasks import ToyEmbedder
 
-from runnel.training import mining
 from runnel.training.data import read_triples
 
 pytest.importorskip("bm25s")
@@ -72,32 +71,6 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
         _, _, _, color, *_, number = triple.query.split()  # one of which the ten best have
         assert all(color in text or text.endswith(f" {number}") for text in triple.negatives)
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.json"]
-
-
-@pytest.mark.parametrize("stop", [0, 17])
-def test_stopped_work_goes_on_and_gives_the_same(run, pairs, tmp_path, monkeypatch, stop):
-    run(*pairs)
-    whole, facts = (tmp_path / "out.jsonl").read_text(), json.loads((tmp_path / "out.jsonl.json").read_text())
-    (tmp_path / "out.jsonl").unlink()
-    monkeypatch.setattr(mining, "_BLOCK", 7)
-    original, drawn = mining._Draw.accept, []
-
-    def accept(self, text):
-        if len(drawn) == stop * 7:
-            raise KeyboardInterrupt
-        drawn.append(text)
-        original(self, text)
-
-    monkeypatch.setattr(mining._Draw, "accept", accept)
-    assert run(*pairs).code == 130
-    assert not (tmp_path / "out.jsonl").exists()
-    monkeypatch.setattr(mining._Draw, "accept", original)
-    with (tmp_path / "out.jsonl.part").open("a") as part:
-        part.write('{"query": "torn')
-    done = run(*pairs)
-    assert done.code == 0 and (tmp_path / "out.jsonl").read_text() == whole
-    assert (f"resuming after {stop // 7 * 7} examples" in done.err) == (stop >= 7)
-    assert json.loads((tmp_path / "out.jsonl.json").read_text()) == facts
 
 
 def test_beir_folder_with_judged_negatives(run, beir, tmp_path):

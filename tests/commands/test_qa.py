@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from helpers.byte_tokenizer import Bytes
 from helpers.exams import color, follow, mill_set, rows
-from helpers.killed_asking import kill_while_asking
 from helpers.stub_endpoint import serve
 
 from runnel.evaluation.qa.records import QaDocument
@@ -180,13 +179,3 @@ def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
     assert len(drawn) == 60 and len({name.partition("-")[0] for name in drawn}) >= 12
     assert drawn == sorted(drawn, key=lambda name: int(name.partition("-")[2])), "in the order of the data"
     assert asked("again") == drawn != asked("other", "--seed", 1) and set(drawn) < set(asked("out", "--limit", 90))
-
-
-def test_nothing_is_paid_for_twice_after_kill(run, stub, mills, tmp_path):
-    """The process is killed while requests are under way; every reply that it had stored is reused."""
-    before, paid = kill_while_asking(stub, BM25, tmp_path, replies=5, threads=1)
-    start = len(stub.asked)
-    ended = run(*BM25, "--json")
-    assert ended.code == 0 and json.loads(ended.out)["all"]["accuracy"] == 1.0, ended.err
-    again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
-    assert paid == 5 and len(again) == len(set(again)) == 7 and not before & set(again)

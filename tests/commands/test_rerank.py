@@ -47,19 +47,6 @@ def test_rerank_without_remembering_where_the_query_comes_first(run, fake, task,
     assert (tmp_path / "out.trec").read_text() == RERANKED and fake.rerank.remembered == []
 
 
-@pytest.mark.parametrize("stop", [0, 2])
-def test_rerank_goes_on_where_it_was_stopped(run, fake, task, tmp_path, stop):
-    fake.rerank = FakeReranker(stop_after=stop)
-    assert run(*task).code == 130
-    part = tmp_path / "out.trec.part"
-    with part.open("a") as file:
-        file.write("q9 Q0 torn" if stop == 0 else f"q{stop + 1} Q0 torn")  # killed in the middle of a line
-    fake.rerank = FakeReranker()
-    assert run(*task).code == 0
-    assert (tmp_path / "out.trec").read_text() == RERANKED
-    assert len(fake.rerank.ranked) == 3 - stop
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
     """Shards are parts of the candidates, and a query belongs where its first one lies: 0, 2 and 5 of 6."""

@@ -1,173 +1,224 @@
-"""Commands that make a file in steps: one writer at a time, and work that was stopped is never mixed with other work."""
+"""Commands that work in steps: killed anywhere they resume, and work that was stopped is never mixed with other work."""
 
-import errno
-import io
 import json
 import os
 import random
-import sys
-from subprocess import PIPE, Popen
+import shutil
+import signal
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.background import without_progress
-from helpers.children import PATHS, PROGRAMS
-from helpers.command_line import FakeEmbedder, FakeReranker
+from helpers import exams, synthesis
+from helpers.command_line import FakeEmbedder
+from helpers.judged_tasks import ToyEmbedder
+from helpers.stub_endpoint import serve
 from helpers.tiny import WORDS, tiny_model
 from helpers.waiting import GIVE_UP_S
 
+import runnel.files
+import runnel.journal
 from runnel import Embedder, Reranker
-from runnel.commands.resume import Output
-from runnel.errors import InputError
-from runnel.files import open_own
+from runnel.commands import evaluate_retrieval
+from runnel.journal import Journal
 
-ROWS = "".join(json.dumps({"id": f"d{n}", "text": "word " * (n + 1)}) + "\n" for n in range(7))
-EMBED = ("embed", "in.jsonl", "--to", "out.npy")
-RERANK = ("rerank", "--queries", "queries.tsv", "--corpus", "in.jsonl", "--run", "run.trec", "--to", "out.trec")
+pytest.importorskip("bm25s")
+pytest.importorskip("ir_measures")
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
-    (tmp_path / "in.jsonl").write_text(ROWS)
+@dataclass(frozen=True)
+class User:
+    """A command that resumes, an option that changes its result, and the setting that the error names."""
+
+    command: tuple[object, ...]
+    change: tuple[object, ...] = ()
+    setting: str = ""
+    model: str = ""  # "": real models
+
+
+EMBED = ("embed", "in.jsonl", "--to", "work/out.npy")
+RERANK = ("rerank", "--queries", "queries.tsv", "--corpus", "in.jsonl", "--run", "run.trec", "--to", "work/out.trec")
+ASKING = ("--threads", 1, "--llm-model", "stub")
+USERS = {
+    "embed": User(EMBED, ("--query",), "prompt", "fake"),
+    "embed a shard": User((*EMBED, "--shard", "1/2"), ("--max-tokens", 3), "max_tokens", "fake"),
+    "embed to jsonl": User((*EMBED[:-1], "work/out.jsonl"), ("--precision", "ubinary"), "precision", "fake"),
+    "rerank": User(RERANK, ("-k", 1), "top_k", "fake"),
+    "mine": User(("mine", "pairs.csv", "--to", "work/out.jsonl", "-n", 2), ("--seed", 1), "seed"),
+    "evaluate by words": User(("evaluate", "bm25", "beir", "--out", "work"), ("--k1", 1.5), "k1"),
+    "evaluate by vectors": User(("evaluate", "toy", "beir", "--out", "work"), model="toy"),
+    "evaluate evidence": User(("evaluate", "bm25", "evidence.jsonl", "--out", "work"), ("--b", 0.5), "b"),
+    "qa": User(("qa", "bm25", "mills.jsonl", "--out", "work", *ASKING), ("-k", 3), "top_k"),
+    "synthesize": User(("synthesize", "books", "--to", "work", "--limit", 2, "--lengths", "500,100", *ASKING)),
+}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, beir):
+    rows = {
+        "in": [{"id": f"d{n}", "text": "word " * (n + 1)} for n in range(7)],
+        "evidence": [{"question": q, "document": "A red cat. A dog.", "evidence": [[0, 10]]} for q in ("cat", "red", "dog")],
+        "mills": exams.rows(exams.mill_set(documents=1)),
+    }
+    for name, of_file in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_file))
+    pairs = "".join(f"where is the {n} {c} cat,the {c} cat sits on {n}\n" for n in range(9) for c in ("red", "blue"))
+    (tmp_path / "pairs.csv").write_text("query,positive\n" + pairs)
     (tmp_path / "queries.tsv").write_text("q1\tword cat\nq2\tword dog\nq3\tcat\n")
     (tmp_path / "run.trec").write_text("".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)))
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "long.txt").write_text(synthesis.story(400), encoding="utf-8")
     return tmp_path
 
 
-def outputs(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("out*")) if path.suffix != ".json"}
+@pytest.fixture(params=USERS)
+def user(request, monkeypatch):
+    """A user of journals, with all that it needs; `fake` models in small blocks, so that there are several rows."""
+    user = USERS[request.param]
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
+    if user.model:
+        models = request.getfixturevalue("fake")
+        if user.model == "toy":
+            models.embed = ToyEmbedder()
+
+    def follow(messages):
+        return (exams if "wheel number" in messages[-1]["content"] else synthesis).follow(messages)
+
+    with serve(follow) as stub:
+        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
+        yield user
 
 
-def begin(folder, arguments):
-    """The command in a process of its own, which has begun its work and waits."""
-    command = [sys.executable, str(PROGRAMS / "waiting_command.py"), *arguments]
-    process = Popen(command, cwd=folder, env=os.environ | PATHS, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    assert process.stdout.readline() == b"begun\n", process.communicate()[1].decode()
-    return process
+@pytest.fixture
+def work(run, files):
+    """Run a command from a state in which no model is loaded; the folder `work` has what it writes."""
+
+    def call(*arguments):
+        evaluate_retrieval._model.cache_clear()
+        (files / "work").mkdir(exist_ok=True)
+        return run(*arguments)
+
+    return call
 
 
-# ---- one writer ------------------------------------------------------------------------------------------------------
+def made(folder):
+    """What is in the folder of the work; of stored replies the name alone."""
+    return {
+        path.name: "" if path.suffix == ".sqlite" else path.read_bytes() for path in (folder / "work").iterdir() if path.is_file()
+    }
 
 
-def test_a_second_process_is_refused_and_the_first_is_not_disturbed(run, fake, files):
-    first = begin(files, EMBED)
-    try:
-        second = run(*EMBED)
-        assert second.code == 1 and f"out.npy is being written by process {first.pid}" in second.err
-        assert without_progress(first.communicate(b"\n" * 100, timeout=GIVE_UP_S)[1]) == b"" and first.returncode == 0
-    finally:
-        first.kill()
-    made = outputs(files)
-    for path in files.glob("out*"):
-        path.unlink()
-    assert run(*EMBED).code == 0 and outputs(files) == made
+# ---- killed anywhere -------------------------------------------------------------------------------------------------
 
 
-def test_the_lock_of_a_killed_process_is_free(run, fake, files):
-    first = begin(files, EMBED)
-    first.kill()
-    first.communicate()
-    assert run(*EMBED).code == 0
-    assert sorted(outputs(files)) == ["out.ids", "out.npy"]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def within_a_transaction():
+    count = iter(range(2))
+    runnel.journal.json = SimpleNamespace(loads=json.loads, dumps=lambda value: json.dumps(value) if next(count, 0) else die())
+
+
+def after_rows():
+    add = Journal.add
+    Journal.add = lambda journal, *rows: (add(journal, *rows), die())
+
+
+def in_a_file():
+    runnel.files.sync = die
+
+
+def before_the_end():
+    Journal.finish = die
+
+
+def at_the_end():
+    runnel.journal.write_json = lambda *written: (runnel.files.write_json(*written), die())
+
+
+PLACES = (within_a_transaction, after_rows, in_a_file, before_the_end, at_the_end)
+
+
+def killed(place, call):
+    """Call in a process that is killed at a place; return whether it came there."""
+    child = os.fork()
+    if not child:
+        signal.alarm(int(GIVE_UP_S))
+        try:
+            place()
+            call()
+        finally:
+            os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status == signal.SIGKILL
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, monkeypatch):
+    log, add = files / "log", Journal.add
+
+    def logged(journal, *rows):
+        add(journal, *rows)
+        with log.open("a") as file:
+            file.writelines(f"{journal.out} {row.key}\n" for row in rows)
+
+    monkeypatch.setattr(Journal, "add", logged)
+    assert (ended := work(*user.command)).code == 0, ended.err
+    whole, keys = made(files), sorted(log.read_text().splitlines())
+    for place in PLACES:
+        shutil.rmtree(files / "work")
+        log.unlink()
+        came = killed(place, lambda: work(*user.command))
+        assert came or (place in (before_the_end, at_the_end) and "synthesize" in user.command), place
+        assert (ended := work(*user.command)).code == 0, (place, ended.err)
+        assert made(files) == whole and sorted(log.read_text().splitlines()) == keys, place
 
 
 # ---- other settings, other input -------------------------------------------------------------------------------------
 
 
-def stopped(run, fake, *arguments):
-    fake.embed, fake.rerank = FakeEmbedder(stop_after=5), FakeReranker(stop_after=2)
-    assert run(*arguments).code == 130
-    fake.embed, fake.rerank = FakeEmbedder(), FakeReranker()
-
-
 def advised(message):
     """The files that a message says to remove."""
-    _, _, files = message.strip().rpartition("remove ")
-    return files.removesuffix(" to start from scratch").replace(" and ", ", ").split(", ")
+    return message.strip().rpartition("remove ")[2].removesuffix(" to start from scratch").split(", ")
 
 
-@pytest.mark.parametrize("all_files", [True, False], ids=["all files", "the first file"])
-@pytest.mark.parametrize(
-    ("arguments", "change", "named"),
-    [
-        (EMBED, "--query", ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
-        (EMBED, None, ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
-    ],
-    ids=["other option", "other input"],
-)
-def test_the_advice_leads_to_what_a_clean_run_gives(run, fake, files, arguments, change, named, all_files):
-    stopped(run, fake, *arguments)
-    if change is None:
-        (files / "in.jsonl").write_text(ROWS.replace("word ", "changed ", 1))
-    again = [*arguments, *([change] if change else [])]
-    done = run(*again)
-    assert done.code == 1 and advised(done.err) == named
-    for name in named if all_files else named[:1]:
+@pytest.mark.parametrize("state", ["finished", "unfinished"])
+def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_gives(user, work, files, state):
+    if not user.change:
+        pytest.skip("its results depend on no setting")
+    assert work(*user.command, *user.change).code == 0
+    clean = made(files)
+    shutil.rmtree(files / "work")
+    if state == "finished":
+        work(*user.command)
+    else:
+        killed(after_rows, lambda: work(*user.command))
+    ended = work(*user.command, *user.change)
+    assert ended.code == 1 and f" {state} work with another {user.setting} (" in ended.err, ended.err
+    for name in advised(ended.err):
         (files / name).unlink()
-    done = run(*again)
-    assert done.code == 0 and ("starting from scratch" in done.err) is not all_files
-    made = outputs(files)
-    for path in files.glob("out*"):
-        path.unlink()
-    run(*again)
-    assert outputs(files) == made and len(made) == len(named) - 1
+    assert work(*user.command, *user.change).code == 0 and made(files) == clean
 
 
-def test_finished_work_of_other_settings_names_all_its_files(run, fake, files):
-    run(*EMBED)
-    done = run(*EMBED, "--query")
-    assert done.code == 1 and advised(done.err) == ["out.npy", "out.ids", "out.npy.json"]
-    for name in advised(done.err):
-        (files / name).unlink()
-    assert run(*EMBED, "--query").code == 0
-
-
-def test_standard_input_that_has_changed(run, fake, files):
+@pytest.mark.parametrize("other", ["changed\ntwo\nthree\n", "one\n"])
+def test_standard_input_that_has_changed(run, fake, files, monkeypatch, other):
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 1)
     fake.embed = FakeEmbedder(stop_after=2)
     run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
     fake.embed = FakeEmbedder()
-    for other, message in (("changed\ntwo\nthree\n", "row '1' is now '1' or has another text"), ("one\n", "has 1 text, fewer")):
-        done = run("embed", "-", "--to", "out.npy", stdin=other)
-        assert done.code == 1 and message in done.err
-        assert advised(done.err) == ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]
+    done = run("embed", "-", "--to", "out.npy", stdin=other)
+    assert done.code == 1 and advised(done.err) == ["out.npy.sqlite"]
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(run, fake, files, monkeypatch, killed):
+def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(work, fake, files):
     (files / "in.jsonl").write_text("{]\n")
-    with monkeypatch.context() as patch:
-        if killed:
-            patch.setattr("runnel.commands.resume.Output._drop", lambda *_: None)
-        assert run(*EMBED).code == 1
-    assert killed or not list(files.glob("out*"))
-    (files / "in.jsonl").write_text(ROWS)
-    assert run(*EMBED).code == 0
-
-
-# ---- files that are not from the command -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", [".part.lock", ".part"])
-def test_nothing_is_written_through_a_link_next_to_the_output(run, fake, files, ending):
-    """The link of .part is as a stranger's folder may have it: with the description of work that has begun."""
-    stopped(run, fake, *EMBED)
-    (files / "mine").write_bytes(before := b"mine " * 1000)
-    beside = files / f"out.npy{ending}"
-    beside.unlink(missing_ok=True)
-    beside.symlink_to("mine")
-    done = run(*EMBED)
-    assert done.code == 1 and f"out.npy{ending} is a link" in done.err and len(done.err.splitlines()) == 1
-    assert (files / "mine").read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["out.npy.json", "out.ids"])
-@pytest.mark.parametrize("content", ["mine", '{"mine": 1}'])
-def test_a_file_that_would_be_replaced_with_the_output_is_refused(run, fake, files, name, content):
-    (files / name).write_text(content)
-    done = run(*EMBED)
-    assert done.code == 1 and f"{name} exists already and is not from this command" in done.err
-    assert (files / name).read_text() == content and [path.name for path in files.glob("out*")] == [name]
+    assert work(*EMBED).code == 1 and made(files) == {}
+    (files / "in.jsonl").write_text('{"id": 1, "text": "word"}\n')
+    assert work(*EMBED).code == 0
 
 
 # ---- what resumes equals what was never stopped ----------------------------------------------------------------------
@@ -198,40 +249,23 @@ def stopping(work, left):
 
 
 @pytest.mark.parametrize(("command", "place"), [(EMBED, (Embedder, "encode_rows")), (RERANK, (Reranker, "rank"))])
-def test_resumed_work_equals_unbroken_work(run, files, model, monkeypatch, command, place):
+def test_interrupted_work_equals_unbroken_work(work, files, model, monkeypatch, command, place):
     def numbers():
         if command is EMBED:
-            return (files / "out.ids").read_text().split(), np.load(files / "out.npy")
-        lines = [line.split() for line in (files / "out.trec").read_text().splitlines()]
+            return (files / "work/out.ids").read_text().split(), np.load(files / "work/out.npy")
+        lines = [line.split() for line in (files / "work/out.trec").read_text().splitlines()]
         return [(line[0], line[2]) for line in lines], [float(line[4]) for line in lines]
 
-    assert run(*command, *model).code == 0
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
+    assert work(*command, *model).code == 0
     names, whole = numbers()
-    for path in files.glob("out*"):
-        path.unlink()
+    shutil.rmtree(files / "work")
     with monkeypatch.context() as patch:
         patch.setattr(*place, stopping(getattr(*place), 2))
-        assert run(*command, *model).code == 130
-    done = run(*command, *model)
+        assert work(*command, *model).code == 130
+    done = work(*command, *model)
     assert done.code == 0 and "of an earlier run" in done.err and numbers()[0] == names
     np.testing.assert_allclose(numbers()[1], whole, atol=1e-2)
-
-
-# ---- the disk --------------------------------------------------------------------------------------------------------
-
-
-class FullDisk(io.BufferedRandom):
-    def write(self, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch):
-    def full(path):
-        return FullDisk(open_own(path).detach()) if path.name == "out.npy.part" else open_own(path)
-
-    monkeypatch.setattr("runnel.commands.resume.open_own", full)
-    done = run(*EMBED)
-    assert (done.code, done.err.splitlines()[-1]) == (1, "runnel: error: out.npy.part: No space left on device")
 
 
 def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path):
@@ -241,13 +275,3 @@ def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_pat
         assert ended.code == 1 and "a.md is a file" in ended.err
     run("synthesize", "--without-llm", "a.md", "--to", "new/out")
     assert (tmp_path / "new" / "out").is_dir()
-
-
-def test_a_description_that_is_damaged(tmp_path):
-    (tmp_path / "out.part").write_text("work")
-    (tmp_path / "out.part.json").write_text("{")
-    with (
-        Output(tmp_path / "out") as output,
-        pytest.raises(InputError, match=r"is damaged .*; remove .*out.part.json and .*out.part"),
-    ):
-        output.begin({})

@@ -2,18 +2,14 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
-from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.commands.embed import _BLOCK_ROWS
 
 TEXT = "The cat sat on the mat. A river runs to the sea.\n\nThe dog sat on the cat. Is the clause executed?\n"
 DOCUMENTS = {"a": "a river runs to the sea", "b": "the cat sat", "c": "the finally clause is executed"}
@@ -113,30 +109,6 @@ def test_rerank(run, model, corpus, tmp_path):
     np.testing.assert_allclose([float(line[4]) for line in lines], [score for *_, score in expected], atol=1e-3)
     done = run("rerank", "cat clause", "corpus.tsv", "--model", model, "--json")
     assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
-
-
-def test_a_killed_evaluation_is_kept_and_continued(run, model, tmp_path):
-    """kill -9 while the corpus is embedded, then the same command again: the same run as without it."""
-    pytest.importorskip("ir_measures")
-    (tmp_path / "task" / "qrels").mkdir(parents=True)
-    rows = ({"_id": f"d{i}", "text": f"the cat sat on mat {i} times"} for i in range(3 * _BLOCK_ROWS))
-    (tmp_path / "task" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "task" / "queries.jsonl").write_text('{"_id": "q", "text": "cat 7"}\n{"_id": "r", "text": "mat 12"}\n')
-    (tmp_path / "task" / "qrels" / "test.tsv").write_text("q\td7\t1\nr\td12\t1\n")
-    command = ("evaluate", model, "task", "--out", "out")
-    process = start(*command, cwd=tmp_path)
-    names = tmp_path / "out" / "task.vectors.npy.part.ids"
-    deadline = time.monotonic() + GIVE_UP_S
-    while not (names.exists() and names.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=GIVE_UP_S)
-    assert names.stat().st_size and not (tmp_path / "out" / "task.json").exists()
-    assert run(*command).code == 0
-    assert (tmp_path / "out" / "task.vectors.ids").read_bytes().startswith(b"d0\nd1\n")
-    assert run(*command[:-1], "whole").code == 0
-    for name in ("task.trec", "task.json", "task.queries.jsonl"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.slow

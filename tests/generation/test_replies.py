@@ -1,6 +1,5 @@
 """Stored replies: nothing is paid for twice, by threads, runs or after failures."""
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ import pytest
 from helpers.stub_endpoint import serve
 from helpers.waiting import GIVE_UP_S
 
-from runnel.errors import EndpointError, StoreBusy, StoreError
+from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
 from runnel.generation.replies import Replies, Stopped, Usage
 
@@ -104,27 +103,6 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         ask(replies, "seven..")
         assert replies.used == Usage(1, 3, 4, estimated=1)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_others_cannot_read_a_new_store_and_a_link_is_none(endpoint, tmp_path):
-    with Replies(endpoint, tmp_path / "store"):
-        assert (tmp_path / "store").stat().st_mode & 0o777 == 0o600
-    (tmp_path / "link").symlink_to("new")
-    with pytest.raises(StoreError, match="link"), Replies(endpoint, tmp_path / "link"):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
-
-
-def test_errors(endpoint, tmp_path):
-    (tmp_path / "text").write_text("no store " * 999)
-    with (
-        pytest.raises(StoreError, match="text"),
-        Replies(endpoint, tmp_path / "text"),
-    ):
-        pass
-    with Replies(endpoint, tmp_path / "store"), pytest.raises(StoreBusy), Replies(endpoint, tmp_path / "store"):
-        pass
 
 
 def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):

@@ -30,13 +30,13 @@ def beir(tmp_path: Path) -> Path:
 
 
 class ToyEmbedder:
-    """Vectors of the words red, blue, cat and dog; can be told to stop after some documents or queries."""
+    """Vectors of the words red, blue, cat and dog."""
 
     dimension = 4
 
-    def __init__(self, stop_after: int | None = None, stop_at_query: bool = False) -> None:
+    def __init__(self) -> None:
         self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={}, backbone=SimpleNamespace(longest_text=None))
-        self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
+        self.read = 0
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
@@ -48,8 +48,6 @@ class ToyEmbedder:
         return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
 
     def encode_query(self, texts: Iterable[str], max_tokens: int | None = None) -> np.ndarray:
-        if self.stop_at_query:
-            raise KeyboardInterrupt
         return np.stack([self.vector(text) for text in texts])
 
     def render(self, texts: list[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[str]:
@@ -57,8 +55,6 @@ class ToyEmbedder:
 
     def encode_rows(self, rows: Iterable[str], progress: Callable[[int], object] | None = None) -> Iterator[np.ndarray]:
         for text in rows:
-            if self.read == self.stop_after:
-                raise KeyboardInterrupt
             self.read += 1
             yield self.vector(text)
 

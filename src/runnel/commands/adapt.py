@@ -14,8 +14,9 @@ import typer
 
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.options import Json, Model, TestSets
-from runnel.commands.resume import create_folder
 from runnel.errors import InputError, counted
+from runnel.files import create_folder, digest, write_jsonl
+from runnel.journal import Journal
 
 if TYPE_CHECKING:
     from runnel.evaluation.metrics import Comparison
@@ -102,9 +103,14 @@ def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: i
             f"expected at least {_LEAST} to train on, and some about other documents: add documents with headings or lists, "
             "or train on evidence (docs/training.md)"
         )
-    for name, part in parts.items():
-        _write_once(to / name, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part))
-    return to / "train.jsonl", to / "held-back.jsonl"
+    train_file, held_file = (to / name for name in parts)
+    settings = {"seed": seed, "questions": digest(json.dumps(rows))}
+    with Journal(train_file, settings, also=[held_file]) as journal:
+        if journal.begin() is None:
+            for name, part in parts.items():
+                write_jsonl(to / name, part)
+            journal.finish({name: len(part) for name, part in parts.items()})
+    return train_file, held_file
 
 
 def _held_back(rows: list[dict[str, Any]]) -> set[str]:
@@ -117,17 +123,6 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
         held.add(source)
         count += sum(row["source"] == source for row in rows)
     return held
-
-
-def _write_once(path: Path, text: str) -> None:
-    from runnel.files import write
-
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise InputError(
-            f"{path} is of other documents or another seed; choose another folder with --to, or remove {path.parent}"
-        )
-    if not path.exists():
-        write(path, text)
 
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:

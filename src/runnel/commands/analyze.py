@@ -12,9 +12,8 @@ import typer
 
 from runnel.commands.display import print_json, print_table
 from runnel.commands.options import Json
-from runnel.commands.resume import expect_parent
 from runnel.errors import InputError, ReadError, needing
-from runnel.files import replacing, write
+from runnel.files import create_folder, replacing, write_json
 
 VERSION = 2  # of analysis.json
 Result = dict[str, Any]
@@ -35,7 +34,6 @@ def analyze(
     One metric is also shown by the length of the document and the position of the evidence: the deepest recall, or the first.
     """
     out = Path(to)
-    expect_parent(out)
     named: dict[str, list[dict[str, Result]]] = {}
     for one in results:
         name, equals, folder = one.partition("=")
@@ -45,8 +43,8 @@ def analyze(
         for task in dict.fromkeys(t for repeats in named.values() for one in repeats for t in one)
         for row in _rows(task, named)
     ]
-    out.mkdir(exist_ok=True)
-    write(out / "analysis.json", json.dumps({"version": VERSION, "rows": rows}, indent=2, ensure_ascii=False) + "\n")
+    create_folder(out)
+    write_json(out / "analysis.json", {"version": VERSION, "rows": rows})
     _plot(rows, list(named), out / "analysis.png")
     if as_json:
         print_json({"version": VERSION, "rows": rows})

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -37,6 +37,7 @@ _UNSAFE = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _JOINERS = "\u200c\u200d"
+Item = TypeVar("Item")
 
 _log = logging.getLogger("runnel")
 _progress_shown = True
@@ -310,6 +311,12 @@ class Meter:
     def add(self, units: int) -> None:
         """Count `units` more."""
         self(self._done + units)
+
+    def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
+        """Yield the items, each of which counts as a unit once the next one is asked for."""
+        for done, item in enumerate(items, start=1):
+            yield item
+            self(done, total)
 
     def _say_lines(self) -> None:
         """Write lines until the work is over, also while one step takes long."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
-from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.rows import RowFile, read_rows
-from runnel.commands.vectors import VectorFacts, VectorLog, load_ranges, vector_output
+from runnel.commands.vectors import finish_vectors, load_ranges, vector_journal
 from runnel.errors import InputError, counted
+from runnel.files import digest, file_digest
+from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.text.shards import Shard
 
@@ -65,7 +66,6 @@ def embed(
     part = None if shard is None else Shard.parse(shard)
     calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
-    vectors = vector_output(out, ranges=calibrates)
     source = RowFile(texts, part)
     before = source.state()
     settings: dict[str, object] = {
@@ -79,26 +79,23 @@ def embed(
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
-    with vectors as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+    with vector_journal(out, settings, ranges=calibrates) as journal:  # it compares the settings before the model is loaded
         note_compiling()
         from runnel.models.embedder import Embedder
 
         embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
-        settings["fingerprint"] = embedder.model.fingerprint()
-        facts: dict[str, Any] | None = output.begin(settings)
+        facts = journal.begin(fingerprint=embedder.model.fingerprint())
         if facts is not None:
             say(f"note: {out} is finished already, {counted(facts['count'], 'vector')}")
         else:
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
-            with VectorLog(output, embedder.dimension, precision, bounds) as log:
-                work = BlockEmbedder(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
-                work.run(read_rows(source))
-                if source.state() != before:
-                    raise output.changed(f"{texts} changed while it was read")
-                facts = log.finish(tokens=work.tokens)
+            work = BlockEmbedder(embedder, journal, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+            work.run(read_rows(source))
+            if source.state() != before:
+                raise journal.changed_error(f"{texts} changed while it was read")
+            facts = finish_vectors(journal, embedder.dimension, precision, bounds, tokens=work.tokens)
             _report(work, facts)
     if as_json:
         print_json({"out": str(out), **facts})
@@ -128,12 +125,11 @@ def embed_corpus(
     """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus."""
     import numpy as np
 
-    with vector_output(path) as output:
-        if output.begin(settings) is None:
-            with VectorLog(output, embedder.dimension) as log:
-                work = BlockEmbedder(embedder, log, prompt="document", max_tokens=max_tokens)
-                work.run(corpus)
-                _report_cut(work, log.finish())
+    with vector_journal(path, settings) as journal:
+        if journal.begin() is None:
+            work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)
+            work.run(corpus)
+            _report_cut(work, finish_vectors(journal, embedder.dimension))
     rows = np.array([row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)], dtype=np.int64)
     return np.load(path, mmap_mode="r"), rows
 
@@ -141,8 +137,8 @@ def embed_corpus(
 class BlockEmbedder:
     """A worker that embeds rows in blocks, each of which is written whole."""
 
-    def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
-        self._embedder, self._log = embedder, log
+    def __init__(self, embedder: Embedder, journal: Journal, *, prompt: str, max_tokens: int | None) -> None:
+        self._embedder, self._journal = embedder, journal
         self._prompt = embedder.model.prompts.get(prompt, "")
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
         self.resumed = 0  # vectors of an earlier run
@@ -152,15 +148,16 @@ class BlockEmbedder:
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
         left = self._with_text(documents)
-        for row, document in zip(self._log.rows(), left, strict=False):
-            if (row.id, row.digest) != (document.id, text_digest(document.text)):
-                raise self._log.output.changed(
-                    f"the input has changed since the work began: row {row.id!r} is now {document.id!r} or has another text"
+        for row, document in zip(self._journal.rows(), left, strict=False):
+            name, text_digest, _ = row.value
+            if (name, text_digest) != (document.id, digest(document.text)):
+                raise self._journal.changed_error(
+                    f"the input has changed since the work began: row {name!r} is now {document.id!r} or has another text"
                 )
             self.tokens += sum(map(len, self._render([document])))
             self.resumed += 1
-        if self.resumed < self._log.count:
-            raise self._log.output.changed(f"the input has {counted(self.resumed, 'text')}, fewer than when the work began")
+        if self.resumed < len(self._journal):
+            raise self._journal.changed_error(f"the input has {counted(self.resumed, 'text')}, fewer than when the work began")
         with Meter("embedding") as meter:
             for block in _blocks(left):
                 self._embed(block, meter)
@@ -170,8 +167,12 @@ class BlockEmbedder:
             self.tokens += tokens
             meter.add(tokens)
 
-        vectors = list(self._embedder.encode_rows(self._render(block), count))
-        self._log.add([VectorFacts(one.id, text_digest(one.text), self._is_cut(one.text)) for one in block], vectors)
+        vectors = self._embedder.encode_rows(self._render(block), count)
+        rows = [
+            ([document.id, digest(document.text), self._is_cut(document.text)], vector.astype("<f4").tobytes())
+            for document, vector in zip(block, vectors, strict=True)
+        ]
+        self._journal.add(*(Row(number, *row) for number, row in enumerate(rows, start=len(self._journal))))
 
     def _render(self, block: Sequence[Document]) -> Iterable[np.ndarray]:
         texts = [document.text for document in block]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.display import one_line, print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System
 from runnel.commands.evaluate_sentences import retriever_of, scorer_of
-from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
+from runnel.files import digest, file_digest
 
 if TYPE_CHECKING:
     from runnel.evaluation.patterns import PatternQuestion, Ranking
@@ -28,7 +28,7 @@ def measure(path: Path, place: str, system: System, folder: Path) -> tuple[dict[
     questions = read_patterns(path, Path(place))
     documents = read_folder(Path(place), questions, say)
     settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
-    settings |= {"documents": text_digest("\0".join(part for file, one in documents for part in (file, one.text)))}
+    settings |= {"documents": digest(*(part for file, one in documents for part in (file, one.text)))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
     name = path.name.split(".")[0]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.commands.display import note_compiling, one_line, print_table, print_text
 from runnel.commands.evaluate_retrieval import state_of
-from runnel.commands.resume import file_digest
 from runnel.commands.runs import resumed_rows
 from runnel.errors import counted
+from runnel.files import file_digest
 
 if TYPE_CHECKING:
     from runnel.evaluation.questions import AnsweredQuestion, Question, Setting

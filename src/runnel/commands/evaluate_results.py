@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.resume import create_folder
 from runnel.errors import InputError, ReadError
-from runnel.files import write
+from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 VERSION = 1  # of the result files
 
@@ -30,9 +28,11 @@ def results_folder(out: str | None) -> Iterator[Path]:
 def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
     """Write a result whole, that of each query first."""
     result = {"version": VERSION, **result}
-    lines = (json.dumps({"query": query, **one}, ensure_ascii=False) for query, one in values.items())
-    write(folder / f"{result['task']}.queries.jsonl", "".join(f"{line}\n" for line in lines))
-    write(folder / f"{result['task']}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    rows, about = folder / f"{result['task']}.queries.jsonl", folder / f"{result['task']}.json"
+    for path in (rows, about):
+        sweep(folder, path.name)
+    write_jsonl(rows, ({"query": query, **one} for query, one in values.items()))
+    write_json(about, result)
     return result
 
 

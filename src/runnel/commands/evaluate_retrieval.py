@@ -14,13 +14,14 @@ from runnel.commands.display import Meter, note_compiling, say
 from runnel.commands.embed import embed_corpus
 from runnel.commands.options import DTYPES
 from runnel.commands.rerank import Candidates, rank_all
-from runnel.commands.resume import Output, appending, file_digest, text_digest
-from runnel.commands.runs import finish_run, finished_queries, lines_of
+from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError
 from runnel.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.evaluation.segments import Reading, recorded, segment_id
 from runnel.evaluation.tasks import Task, read_run_of, read_task
+from runnel.files import digest, file_digest
 from runnel.integrations.embedders import API, ApiEmbedder
+from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.text.trec import read_scores
 
@@ -121,7 +122,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
     if system.place is not None:
         settings |= state_of(system.place)
-    settings |= {"queries": text_digest("\n".join(task.queries)), **system.bm25, **system.search}
+    settings |= {"queries": digest(*task.queries), **system.bm25, **system.search}
     settings["prompts"] = dict(system.prompts)
     settings |= system.reading.settings()
     candidates: dict[str, list[str]] = {}
@@ -134,55 +135,53 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         run = read_run_of(path, task) if system.candidates else read_scores(path)
         candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
         settings["candidates"] = file_digest(str(path))
-    with Output(out) as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+    with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         model = load_model(system)
         settings["fingerprint"] = model and model.model.fingerprint()
-        if output.begin(settings) is not None:
+        if journal.begin(**settings) is not None:
             say(f"note: {out} is finished already")
         elif system.how == "rerank" and system.reading.segment_tokens is not None:
-            with Output(folder / f"{task.source.name}.segments.trec") as segments:
-                _rank_segments(output, segments, task, candidates, model, system.reading, settings)
+            scored = _rank_segments(folder, task, candidates, model, system.reading, settings)
+            journal.add(*(Row(query, lines_of(query, hits)) for query, hits in scored))
+            finish_run(journal, {"count": len(candidates)})
         elif system.how == "rerank":
             documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
-            rank_all(output, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens)
+            rank_all(journal, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens)
         else:
-            _search_all(output, task, _searcher(task, system, model, folder))
+            _search_all(journal, task, _searcher(task, system, model, folder))
     return out
 
 
 def _rank_segments(
-    output: Output,
-    segments: Output,
+    folder: Path,
     task: Task,
     candidates: Mapping[str, Sequence[str]],
     reranker: Reranker,
     reading: Reading,
     settings: Mapping[str, object],
-) -> None:
-    """Score the segments of all candidates, then the documents from their segments' scores."""
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Score the segments of all candidates; yield the documents of each query, with scores from their segments' scores."""
     pieces = {name: reading.cut(text, reranker.model.tokenizer) for name, text in _texts(task, candidates).items()}
     texts = {segment_id(name, i): piece for name, found in pieces.items() for i, piece in enumerate(found)}
     ids = {query: [segment_id(n, i) for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
-    if segments.begin({name: value for name, value in settings.items() if name != "aggregate"}) is None:
-        rank_all(segments, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
-    (part,) = output.parts
-    part.unlink(missing_ok=True)
-    with appending(part) as append:
-        append(b"".join(lines_of(query, reading.combine(found)) for query, found in read_scores(segments.path).items()))
-    finish_run(output, {"count": len(candidates)})
+    made_from = {name: value for name, value in settings.items() if name != "aggregate"}
+    with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
+        if journal.begin() is None:
+            rank_all(journal, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
+    for query, scores in read_scores(journal.out).items():
+        yield query, reading.combine(scores)
 
 
-def _search_all(output: Output, task: Task, search: Search) -> None:
-    (part,) = output.parts
-    done = finished_queries(part)
+def _search_all(journal: Journal, task: Task, search: Search) -> None:
+    say_resumed(journal, "query")
+    done = {row.key for row in journal.rows()}
     left = ((query, text) for query, text in task.queries.items() if query not in done)
-    with Meter("searching", unit="queries") as meter, appending(part) as append:
+    with Meter("searching", unit="queries") as meter:
         while block := list(itertools.islice(left, _BLOCK)):
             for (query, _), hits in zip(block, search([text for _, text in block]), strict=True):
-                append(lines_of(query, hits, ".9g"))
+                journal.add(Row(query, lines_of(query, hits, ".9g")))
                 meter.add(1)
-    finish_run(output, {"count": len(task.queries)})
+    finish_run(journal, {"count": len(task.queries)})
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:

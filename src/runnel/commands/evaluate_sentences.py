@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.display import note_compiling, print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System, load_model
 from runnel.commands.options import DTYPES
-from runnel.commands.resume import file_digest
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
+from runnel.files import file_digest
 from runnel.integrations.embedders import API
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import typer
 
 from runnel.commands.display import note_compiling, print_text, say
 from runnel.commands.options import Llm, LlmModel
-from runnel.commands.resume import create_folder
 from runnel.errors import counted
+from runnel.files import create_folder, sweep
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
@@ -45,8 +45,9 @@ class AskingOptions:
         from runnel.generation.replies import Replies
 
         create_folder(folder)
-        with Replies(endpoint, folder / "replies.sqlite") as replies:
+        with Replies(endpoint, folder / "replies") as replies:
             judged = "".join(f", judged by {judge.model}" for judge in judges)
+            sweep(folder)
             say(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
             yield replies
 

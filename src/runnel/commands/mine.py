@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,9 +13,10 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import embed_corpus
 from runnel.commands.options import Bm25Options, Json, PromptOptions, given
-from runnel.commands.resume import Output, appending, file_digest, sibling, text_digest, whole_lines
+from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted
-from runnel.files import replacing
+from runnel.files import digest, file_digest, sibling, write_jsonl
+from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.text.trec import read_run
 
@@ -149,8 +149,8 @@ def _mine(data: str, options: DataOptions, scorers: _Scorers, mining: Mining, ou
         **asdict(mining),
         "ranks": list(mining.ranks),
     }
-    with Output(out) as output:
-        facts: dict[str, Any] | None = output.begin(settings)
+    with Journal(out, settings) as journal:
+        facts = journal.begin()
         if facts is not None:
             say(f"note: {out} is finished already")
             return facts
@@ -167,7 +167,7 @@ def _mine(data: str, options: DataOptions, scorers: _Scorers, mining: Mining, ou
         ranked = None if by.run is None else read_run(by.run, mining.ranks[1])
         search = _search(examples.pool, ranked, searcher, vectors, bm25)
         judge = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
-        facts = output.end({**examples.facts, **_draw(examples, output, search, mining, judge)})
+        facts = journal.finish({**examples.facts, **_draw(examples, journal, search, mining, judge)})
         _report(facts, mining.number)
         return facts
 
@@ -213,7 +213,7 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
     seen: set[str] = set()
     for triple in triples:
         for text in (*triple.positives, *triple.negatives):
-            if (key := text_digest(text)) not in seen:
+            if (key := digest(text)) not in seen:
                 seen.add(key)
                 yield Document(key, text)
 
@@ -246,35 +246,29 @@ def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray]
     return Judge(embedder, vectors=lambda rows: vectors[np.searchsorted(places, rows)])
 
 
-def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
+def _draw(examples: _Examples, journal: Journal, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
     """Mine for the remaining examples, write OUT, and count."""
     from runnel.training.mining import mine as negatives_of
 
-    (part,) = output.parts
-    done = whole_lines(part)
-    if done:
-        say(f"note: resuming after {counted(done, 'example')} of an earlier run")
-    with Meter("mining", unit="queries") as meter, appending(part) as append:
-        for number, mined in enumerate(negatives_of(examples, examples.pool, search, mining, judge, start=done), start=1):
-            append(_line(mined).encode())
-            meter(number, examples.total - done)
+    say_resumed(journal, "example")
+    done = len(journal)
+    with Meter("mining", unit="queries") as meter:
+        for mined in meter.count(negatives_of(examples, examples.pool, search, mining, judge, start=done), examples.total - done):
+            journal.add(Row(len(journal), [_row(mined), len(mined.drawn), mined.refused]))
     refused: Counter[str] = Counter()
     drawn = fewer = 0
-    with part.open(encoding="utf-8") as lines, replacing(output.path) as new, new.open("wb") as file:
-        for line in lines:
-            row = json.loads(line)
-            refused.update(row.pop("refused"))
-            drawn, fewer = drawn + row["drawn"], fewer + (row.pop("drawn") < mining.number)
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    for _, (_, number, reasons), _ in journal.rows():
+        refused.update(reasons)
+        drawn, fewer = drawn + number, fewer + (number < mining.number)
+    write_jsonl(journal.out, (row.value[0] for row in journal.rows()))
     return {"examples": examples.total, "drawn": drawn, "examples_with_fewer": fewer, "refused": dict(refused)}
 
 
-def _line(mined: Mined) -> str:
+def _row(mined: Mined) -> dict[str, object]:
     triple = mined.triple
     row: dict[str, object] = {"id": triple.id} if triple.id else {}
     row |= {"prompt": triple.instruction} if triple.instruction else {}
-    row |= {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
-    return json.dumps(row | {"drawn": len(mined.drawn), "refused": mined.refused}, ensure_ascii=False) + "\n"
+    return row | {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
 
 
 def _report(facts: Mapping[str, Any], number: int) -> None:

@@ -6,8 +6,7 @@ For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +19,7 @@ from runnel.commands.options import Dtype, Json, refuse
 from runnel.commands.qa_reading import Setup, draw, find, read_excerpts, read_windows, system_of, window_of
 from runnel.commands.qa_results import SetResult, save_all, say_about_sets, show
 from runnel.errors import InputError
-from runnel.files import replacing, write
+from runnel.files import write_jsonl
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.answering import Exam
@@ -125,24 +124,21 @@ def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, par
 def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
     """Return the outcome of each question of a set; they are also written to OUT."""
     found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
-    path, outcomes = out / f"{data.name}.answers.jsonl", []
-    with Meter("answering", unit="questions") as meter, replacing(path) as new, new.open("wb") as file:
-        for one, outcome in zip(data.questions, exam.outcomes(data, found), strict=True):
-            outcomes.append(outcome)
-            row = {"set": data.name, "text": one.question, "answers": one.answers, **asdict(outcome)}
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            meter(len(outcomes), len(found))
+    with Meter("answering", unit="questions") as meter:
+        outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
+    rows = (
+        {"set": data.name, "text": one.question, "answers": one.answers, **asdict(outcome)}
+        for one, outcome in zip(data.questions, outcomes, strict=True)
+    )
+    write_jsonl(out / f"{data.name}.answers.jsonl", rows)
     if setup.way == "copied":
-        write(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
+        write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
     return outcomes
 
 
-def _evidence(data: QaSet, outcomes: list[Outcome]) -> str:
-    """Return rows of the questions whose right answer follows from sentences of their document, with these sentences."""
-    rows = (
-        {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": one.answers}
-        | {"evidence": outcome.evidence}
-        for one, outcome in zip(data.questions, outcomes, strict=True)
-        if outcome.correct and outcome.evidence
-    )
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
+    """Yield rows of the questions whose right answer follows from sentences of their document, with these sentences."""
+    for one, outcome in zip(data.questions, outcomes, strict=True):
+        if outcome.correct and outcome.evidence:
+            row = {"id": one.id, "question": one.question, "document": data.documents[one.document].text}
+            yield {**row, "answers": one.answers, "evidence": outcome.evidence}

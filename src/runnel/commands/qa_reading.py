@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
+from runnel.files import digest
 
 if TYPE_CHECKING:
     from runnel.commands.evaluate_retrieval import How, System
@@ -119,9 +119,6 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
 
 def _digest(data: QaSet) -> str:
     """Return a digest of all that decides what is read: questions and documents."""
-    found = hashlib.blake2b(digest_size=8)
-    for one in data.questions:
-        found.update(json.dumps([one.id, one.document, one.question]).encode())
-    for document in data.documents.values():
-        found.update(json.dumps([document.id, document.text, document.sentences]).encode())
-    return found.hexdigest()
+    questions = ([one.id, one.document, one.question] for one in data.questions)
+    documents = ([one.id, one.text, one.sentences] for one in data.documents.values())
+    return digest(*map(json.dumps, (*questions, *documents)))

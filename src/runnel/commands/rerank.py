@@ -13,10 +13,11 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
 from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse_others
-from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
-from runnel.commands.runs import finish_run, finished_queries, lines_of
+from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted
+from runnel.files import file_digest
+from runnel.journal import Journal, Row
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
 from runnel.text.trec import read_run
@@ -98,16 +99,14 @@ def rerank(
         "shard": shard,
     }
     out = Path(str(to)) if part is None else part.output_path(Path(str(to)))
-    with Output(out) as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+    with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         reranker = load()
-        settings["fingerprint"] = reranker.model.fingerprint()
-        facts: dict[str, Any] | None = output.begin(settings)
+        facts = journal.begin(fingerprint=reranker.model.fingerprint())
         if facts is not None:
             say(f"note: {out} is finished already")
         else:
             folder = memory if memory is None or part is None else str(part.output_path(Path(memory)))  # of its own candidates
-            facts = rank_all(output, task, reranker, (folder, memory_dtype), top_k, max_tokens)
+            facts = rank_all(journal, task, reranker, (folder, memory_dtype), top_k, max_tokens)
     if as_json:
         print_json({"out": str(out), **facts})
     else:
@@ -168,7 +167,7 @@ class Candidates(NamedTuple):
 
 
 def rank_all(
-    output: Output,
+    journal: Journal,
     task: Candidates,
     reranker: Reranker,
     memory: tuple[str | None, str],
@@ -176,13 +175,13 @@ def rank_all(
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
-    (part,) = output.parts
-    done = finished_queries(part)
+    say_resumed(journal, "query")
+    done = {row.key for row in journal.rows()}
     left = {query: ids for query, ids in task.ids.items() if query not in done}
     texts = task.texts(task.ids if memory[0] else left)
     remembered: Memory | SentenceMemory | None = None
     truncated = 0
-    with Meter("reading") as meter, appending(part) as append:
+    with Meter("reading") as meter:
         if max_tokens is None and (reranker.remembers or memory[0] is not None):  # `remember` says why it cannot
             remembered = reranker.remember(texts, *memory, progress=meter.add)
             meter.label = "ranking"
@@ -190,9 +189,9 @@ def rank_all(
             documents = {name: texts[name] for name in ids} if remembered is None else remembered.select(ids)
             hits = reranker.rank(task.queries[query], documents, top_k, progress=meter.add, max_tokens=max_tokens)
             truncated += reranker.truncated
-            append(lines_of(query, ((hit.id, hit.score) for hit in hits)))
+            journal.add(Row(query, lines_of(query, ((hit.id, hit.score) for hit in hits))))
     _report_cut(truncated, reranker.pair_limit(max_tokens))
-    return finish_run(output, {"count": len(task.ids)})
+    return finish_run(journal, {"count": len(task.ids)})
 
 
 def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,8 +11,8 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.inquiries import AskingOptions, costs
 from runnel.commands.options import Json, Model, TestSets, refuse_others
-from runnel.commands.resume import create_folder
 from runnel.errors import InputError, counted
+from runnel.files import create_folder, write_json, write_jsonl
 
 if TYPE_CHECKING:
     from runnel.generation.synthesis.run import Synthesis
@@ -66,9 +65,9 @@ def synthesize(
     with asking.replies(to, endpoint) as replies:
         cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
         synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
-        write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
+        _write_examples(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
         facts = _facts(synthesis, documents, cutter)
-    _write_facts(facts, to / f"{strategy}.json")
+    write_json(to / f"{strategy}.json", facts)
     if as_json:
         print_json(facts)
     else:
@@ -85,9 +84,9 @@ def _from_structure(
 
     found, documents = StructureRows(open_guard(exclude), language, seed), Sources(sources, seed, say)
     path = create_folder(to) / "structure.jsonl"
-    write_rows(found.rows(documents, limit), path, limit)
+    _write_examples(found.rows(documents, limit), path, limit)
     facts = structure_facts(found, documents)
-    _write_facts(facts, to / "structure.json")
+    write_json(to / "structure.json", facts)
     if as_json:
         print_json(facts)
     else:
@@ -136,20 +135,9 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
 
 
-def write_rows(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
-    """Write rows to a jsonl file, whole or not at all."""
-    from runnel.files import replacing
-
-    with Meter("writing", unit="examples") as meter, replacing(path) as new, new.open("wb") as file:
-        for number, row in enumerate(rows, start=1):
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            meter(number, limit)
-
-
-def _write_facts(facts: dict[str, Any], path: Path) -> None:
-    from runnel.files import write
-
-    write(path, json.dumps(facts, indent=2) + "\n")
+def _write_examples(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
+    with Meter("writing", unit="examples") as meter:
+        write_jsonl(path, meter.count(rows, limit))
 
 
 def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, Any]:

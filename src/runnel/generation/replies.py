@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sqlite3
 from dataclasses import astuple, dataclass
 from operator import add
 from pathlib import Path
 from threading import Condition
 from types import TracebackType
 
-from runnel.errors import EndpointError, RunnelError, StoreError
-from runnel.files import open_own
+from runnel.errors import EndpointError, RunnelError
+from runnel.files import digest
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.lock import WriterLock
+from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
-_TABLE = """CREATE TABLE IF NOT EXISTS replies (
-    key BLOB PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
-    prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL
-) WITHOUT ROWID"""
 
 
 class Stopped(RunnelError):
@@ -49,39 +43,30 @@ class Replies:
 
     Args:
         endpoint: the language model.
-        path: the store, an SQLite file; created, as a file that others cannot read, if it does not exist.
+        path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
         temperature: of all requests.
 
     Raises:
         StoreBusy: another process uses the store.
-        StoreError: the file is damaged, or not a store of replies.
+        StoreError: the file is damaged, or from another program.
     """
 
     def __init__(self, endpoint: LanguageModelClient, path: Path, *, temperature: float = 0.0) -> None:
         self.endpoint, self.temperature = endpoint, temperature
         self.used = Usage()  # by the replies of this run, including stored ones, each once
         self.used_by: dict[str, Usage] = {}  # the same for each `version` of `ask`
-        self._path, self._lock = path, WriterLock(path.with_name(path.name + ".lock"), path)
+        self._journal = Journal(path, {})
         self._changed = Condition()  # guards everything below
-        self._asking: set[bytes] = set()
-        self._seen: set[bytes] = set()
+        self._asking: set[str] = set()
+        self._seen: set[str] = set()
         self._failures = 0
 
     def __enter__(self) -> Replies:
-        open_own(self._path, mode=0o600).close()
-        self._lock.acquire()
-        try:
-            self._file = sqlite3.connect(self._path, check_same_thread=False)
-            self._file.execute(_TABLE)
-            self._file.execute("SELECT SUM(estimated) FROM replies").fetchone()  # reads the whole file, so damage is found here
-        except sqlite3.Error as error:
-            self._lock.release(remove=True)
-            raise StoreError(f"{self._path} cannot be used as a store of replies ({error}); move it away") from error
+        self._journal.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
-        self._lock.release(remove=True)
+        self._journal.__exit__()
 
     def ask(
         self, messages: list[Message], *, max_tokens: int, version: str, endpoint: LanguageModelClient | None = None
@@ -91,7 +76,7 @@ class Replies:
         `version` is of the prompt's wording and of how its reply is read; it is part of what makes requests the same.
         """
         endpoint = endpoint or self.endpoint
-        key = _digest(endpoint.model, messages, max_tokens, self.temperature, version)
+        key = digest(json.dumps([endpoint.model, messages, max_tokens, self.temperature, version]))
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
@@ -116,34 +101,28 @@ class Replies:
                     self._failures = 0
                     self._store(key, version, reply, messages)
 
-    def _stored(self, key: bytes, version: str) -> Reply | None:
-        query = "SELECT text, finish, prompt_tokens, completion_tokens, estimated FROM replies WHERE key = ?"
-        row = self._file.execute(query, [key]).fetchone()
-        if row is None:
+    def _stored(self, key: str, version: str) -> Reply | None:
+        if (row := self._journal.get(key)) is None:
             return None
-        self._count(key, version, Usage(1, *row[2:]))
-        return Reply(*row[:4])
+        text, finish, *usage = row
+        self._count(key, version, Usage(1, *usage))
+        return Reply(text, finish, *usage[:2])
 
-    def _store(self, key: bytes, version: str, reply: Reply, messages: list[Message]) -> None:
+    def _store(self, key: str, version: str, reply: Reply, messages: list[Message]) -> None:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
         prompt = "".join(one["content"] for one in messages)
         prompt_tokens = _tokens(prompt) if reply.prompt_tokens is None else reply.prompt_tokens
         completion_tokens = _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens
         usage = Usage(1, prompt_tokens, completion_tokens, 0 if counted else 1)
-        row = (key, version, reply.raw, reply.finish, usage.prompt_tokens, usage.completion_tokens, usage.estimated)
-        with self._file:
-            self._file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        tokens = usage.prompt_tokens, usage.completion_tokens, usage.estimated
+        self._journal.add(Row(key, [reply.raw, reply.finish, *tokens]))
         self._count(key, version, usage)
 
-    def _count(self, key: bytes, version: str, usage: Usage) -> None:
+    def _count(self, key: str, version: str, usage: Usage) -> None:
         if key not in self._seen:
             self._seen.add(key)
             self.used += usage
             self.used_by[version] = self.used_by.get(version, Usage()) + usage
-
-
-def _digest(*request: object) -> bytes:
-    return hashlib.blake2b(json.dumps(request).encode(), digest_size=16).digest()
 
 
 def _tokens(text: str) -> int:
