@@ -214,7 +214,7 @@ def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
         model = str(folder / f"{one.name}.run")
         first, second = (work.of(_named(name)) for name in system.of)
         lists = _cosines(one, task, first, second) if system.part == "rerank" else _fused(one, first, second)
-        write(Path(model), b"".join(lines_of(query, hits, ".9g") for query, hits in lists).decode())
+        write(Path(model), "".join(lines_of(query, hits, ".9g") for query, hits in lists))
     evaluate([model, str(task)], out=str(folder), **options)
 
 
