@@ -17,16 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load, save
 
 from benchmarks.machine import peak_bytes, reset_peak
 from runnel.backbones.encoder.layout import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
-from runnel.models.memory import Memory
-from runnel.models.memory_block import seal
+from runnel.models.memory import DocumentState, Memory
 from runnel.models.reranker import Reranker
-from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Document
 from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
@@ -125,19 +123,13 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
             like = known[f"d{i % read}"]
             new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}")
             if remembers_sentences(index.embedder):
-                memory = _sentences_like(_vectors(index.embedder, memories[like.id], like.text), new.text, index.embedder)
+                memory = _sentences_like(SentenceVectors.load(memories[like.id], like.text), new.text, index.embedder)
             else:
-                tensors = load(memories[like.id])
-                tensors["mean"][0, 0] = i  # equal ones would be stored once
-                memory = save(seal({name: tensor for name, tensor in tensors.items() if name != "digest"}))
+                memory = replace(DocumentState.load(memories[like.id], like.text), text=new.text).to_bytes()
             new = replace(new, memory=memory)
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
         index.store.commit(rows, parts, [])
-
-
-def _vectors(embedder: Embedder, memory: bytes, text: str) -> SentenceVectors:
-    return SentenceVectors.from_bytes(memory, text, embedder.model.backbone.hidden_size)
 
 
 def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
@@ -205,12 +197,8 @@ def _check_memories(index: Index, documents: dict[int, str]) -> str:
     reranker = Reranker(index.embedder.model)
     query = queries(list(documents.values()), 1)[0]
     found = index.store.memories([f"d{i}" for i in documents])
-    pieces = {i: found[f"d{i}"] for i in documents}
-    if remembers_sentences(index.embedder):
-        vectors = {f"d{i}": _vectors(index.embedder, pieces[i], text) for i, text in documents.items()}
-        memory: Memory | SentenceMemory = SentenceMemory(vectors)
-    else:
-        memory = Memory.of_pieces("int8", reranker.model.backbone.fingerprint(), {f"d{i}": pieces[i] for i in pieces})
+    kind = SentenceVectors if remembers_sentences(index.embedder) else DocumentState
+    memory = Memory(reranker.model.backbone, {f"d{i}": kind.load(found[f"d{i}"], text) for i, text in documents.items()})
     agreement = np.corrcoef(reranker.score(query, memory), reranker.score(query, list(documents.values())))[0, 1]
     return "" if agreement > 0.97 else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
 

@@ -1,8 +1,7 @@
-"""State: rows, copies, files. The backbone's own use of states is tested with the goldens and the engine."""
+"""State: rows and copies. The backbone's own use of states is tested with the goldens and the engine."""
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from runnel.backbones.state import State
 from runnel.errors import StateError
@@ -76,48 +75,3 @@ def test_to_changes_floats_not_tokens() -> None:
     assert half.tokens.dtype == torch.int64
     assert half.bytes * 2 == make_state(2).bytes
     assert_equal(make_state(2).to("cpu"), make_state(2))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_save_and_load_are_bit_exact(tmp_path, dtype: torch.dtype, rows: int) -> None:
-    state = make_state(rows).to(dtype)
-    extra = {"sum": torch.randn(7), "count": torch.tensor([3])}
-    state.save(tmp_path / "s.safetensors", fingerprint="abc", extra=extra)
-    loaded, found = State.load(tmp_path / "s.safetensors", fingerprint="abc")
-    assert_equal(loaded, state)
-    assert found.keys() == extra.keys()
-    assert all(torch.equal(found[name], extra[name]) for name in extra)
-    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # nothing half-written is left
-
-
-def test_saving_again_replaces_the_file_under_a_loaded_state(tmp_path) -> None:
-    path = tmp_path / "s.safetensors"
-    make_state(seed=1).save(path, fingerprint="abc")
-    loaded, _ = State.load(path, fingerprint="abc")
-    make_state(seed=2).save(path, fingerprint="abc")
-    assert_equal(loaded, make_state(seed=1))
-    assert_equal(State.load(path, fingerprint="abc")[0], make_state(seed=2))
-
-
-def test_another_models_state_is_refused(tmp_path) -> None:
-    make_state().save(tmp_path / "s", fingerprint="a" * 40)
-    with pytest.raises(StateError, match=r"saved by another model \(fingerprint aaaaaaaaaaaa, this model is bbbbbbbbbbbb\)"):
-        State.load(tmp_path / "s", fingerprint="b" * 40)
-
-
-@pytest.mark.parametrize("keep", [0, 5, 100, -1])
-def test_truncated_file_is_refused(tmp_path, keep: int) -> None:
-    path = tmp_path / "s"
-    make_state().save(path, fingerprint="abc")
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(StateError, match="cannot read the saved state"):
-        State.load(path, fingerprint="abc")
-
-
-def test_other_files_are_refused(tmp_path) -> None:
-    with pytest.raises(StateError, match="cannot read the saved state"):
-        State.load(tmp_path / "absent", fingerprint="abc")
-    save_file({"x": torch.zeros(1)}, tmp_path / "weights")
-    with pytest.raises(StateError, match="is not a saved runnel state"):
-        State.load(tmp_path / "weights", fingerprint="abc")

@@ -16,10 +16,11 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.layout import lay_out, passages_of
 from runnel.backbones.encoder.model import Encoder
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError
 from runnel.models.base import Model, load_model
+from runnel.models.memory import Memory
 from runnel.models.passages import read_documents
-from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.sentences import read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
@@ -98,7 +99,7 @@ def test_blocks_hold_every_token_once_and_whole_sentences(model: Model) -> None:
 @given(texts=st.lists(documents(), min_size=1, max_size=4))
 def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, texts: list[str]) -> None:
     remembered = list(retriever.remember(texts))
-    again = [SentenceVectors.from_bytes(one.to_bytes(), one.text, 32) for one in remembered]
+    again = [SentenceVectors.load(one.to_bytes(), one.text) for one in remembered]
     read = list(retriever.scan(QUERY, texts))
     assert [scored.text for scored in read] == texts
     for kinds in (remembered, again):
@@ -150,18 +151,11 @@ def test_a_long_query_is_read_whole(retriever: SentenceRetriever) -> None:
     assert scores[0] != scores[1] != scores[2]
 
 
-def test_data_of_another_text_or_width_is_refused(retriever: SentenceRetriever) -> None:
-    (remembered,) = retriever.remember(["The cat sat. A dog ran."])
-    for text, width in (("Another text.", 32), (remembered.text, 16)):
-        with pytest.raises(StateError, match="read the document again"):
-            SentenceVectors.from_bytes(remembered.to_bytes(), text, width)
-
-
 def test_vectors_of_passages_are_those_of_texts(model: Model) -> None:
     """Whichever layers read the sentences, a passage is the mean that an Embedder gives."""
     text = "".join([*SENTENCES, LONG]) * 2
     (found,) = Reranker(model).remember([text]).documents.values()  # type: ignore[union-attr]
-    again = SentenceVectors.from_bytes(found.to_bytes(), text, 32)
+    again = SentenceVectors.load(found.to_bytes(), text)
     (read,) = read_documents(Embedder(model), [text])
     for one in (found, again):
         sums = one.passage_sums(model.backbone)
@@ -186,7 +180,7 @@ def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path, sentence_layers=1)
     (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
     with pytest.raises(InputError, match="remembered for its sentences alone; let a Reranker remember it"):
-        Reranker(model).score(QUERY, SentenceMemory({"a": remembered}))
+        Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
 
 
 # ---- the same pass for the embedder ----------------------------------------------------------------------------------
@@ -201,7 +195,7 @@ def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: 
     assert "".join(text[a:b] for a, b in found.spans.tolist()) == text
     (remembered,) = retriever.remember([text])
     assert found.memory is not None
-    again = SentenceVectors.from_bytes(found.memory, text, 32)
+    again = SentenceVectors.load(found.memory.to_bytes(), text)
     assert np.array_equal(again.ids, remembered.ids) and np.abs(again.vectors.astype(int) - remembered.vectors).max() <= 1
     for (start, end), vector in zip(found.spans.tolist(), found.passages, strict=True):
         if len(model.tokenizer.encode(text[start:end]).ids) <= 20 and "\x00" not in text[start:end]:

@@ -9,8 +9,8 @@ import pytest
 from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
-from runnel.errors import InputError, StateError
-from runnel.models.memory import Memory
+from runnel.errors import InputError
+from runnel.models.memory import DocumentState, Memory
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
 from runnel.text.templates import Template
@@ -115,7 +115,8 @@ def test_remembered_documents_are_read_once(embedder, tmp_path):
 
 
 def of_index(index):
-    return Memory.of_pieces("int8", index.embedder.model.backbone.fingerprint(), index.store.memories(list(TEXTS)))
+    pieces = index.store.memories(list(TEXTS)).items()
+    return Memory(index.embedder.model.backbone, {name: DocumentState.load(piece, TEXTS[name]) for name, piece in pieces})
 
 
 def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):
@@ -139,8 +140,6 @@ def test_memory_follows_its_document(embedder, tmp_path):
         index.optimize()
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.store.settings.remember and again.store.memories(["b"]) == {"b": before["b"]}
-    with pytest.raises(StateError, match="cannot read remembered documents from the index, document 'b'"):
-        Memory.of_pieces("int8", "", {"b": before["b"][:50]})
 
 
 def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):

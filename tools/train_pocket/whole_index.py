@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runnel import Document, Embedder, Index, Reranker
-from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.models.memory import Memory
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Hit
-from tools.train_pocket.encode import WIDTH
 from tools.train_pocket.evaluate import LISTED, MEASURED, RetrievalSet, load_set, ndcg
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,8 @@ def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
     """Return the best documents of the first stage in the order of the reranker's scores alone."""
     hits = index.search(query, top_k=LISTED, sentences=0, rerank=0)
     kept = index.store.memories([hit.id for hit in hits])
-    return reranker.rank(
-        query, SentenceMemory({hit.id: SentenceVectors.from_bytes(kept[hit.id], hit.text or "", WIDTH) for hit in hits})
-    )
+    vectors = {hit.id: SentenceVectors.load(kept[hit.id], hit.text or "") for hit in hits}
+    return reranker.rank(query, Memory(reranker.model.backbone, vectors))
 
 
 def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:

@@ -7,19 +7,13 @@ handed to another step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from runnel.errors import StateError
-from runnel.files import replacing
 
-_FORMAT = "runnel-state-1"
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -109,62 +103,6 @@ class State:
         """Return the state in another floating dtype or on another device."""
         tokens = self.tokens if isinstance(target, torch.dtype) else self.tokens.to(target)
         return State({k: v.to(target) for k, v in self.tensors.items()}, tokens)
-
-    def save(self, path: str | Path, *, fingerprint: str, extra: Mapping[str, Tensor] | None = None) -> None:
-        """Write a safetensors file that `load` accepts only for a model with the same fingerprint.
-
-        `extra` tensors travel in the same file (a stream keeps its running sums there).
-        """
-        tensors = {f"state.{k}": v.contiguous() for k, v in self.tensors.items()}
-        tensors |= {f"extra.{k}": v.contiguous() for k, v in (extra or {}).items()}
-        tensors["tokens"] = self.tokens
-        metadata = {"format": _FORMAT, "fingerprint": fingerprint, "names": json.dumps(sorted(self.tensors))}
-        with replacing(Path(path)) as partial:
-            save_file(tensors, partial, metadata=metadata)
-
-    @staticmethod
-    def load(path: str | Path, *, fingerprint: str) -> tuple[State, dict[str, Tensor]]:
-        """Read what `save` wrote: (state, extra tensors).
-
-        Raises:
-            StateError: the file is damaged, not a state, holds NaN or infinity, or belongs to another model. Whether its shapes
-                are a model's is for `check`, which every call that takes a state makes.
-        """
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise StateError(
-                        f"{path} is not a saved runnel state (format {metadata.get('format')!r}, expected {_FORMAT!r})"
-                    )
-                saved_by = metadata.get("fingerprint", "")
-                if saved_by != fingerprint:
-                    raise StateError(
-                        f"{path} was saved by another model (fingerprint {saved_by[:12]}, this model is {fingerprint[:12]}); "
-                        "load it with the model that wrote it, or read the text again"
-                    )
-                tensors = {key: file.get_tensor(key) for key in file.keys()}
-        except (SafetensorError, OSError) as error:
-            raise StateError(f"cannot read the saved state {path}: {error}") from error
-        return _sorted_tensors(tensors, str(path))
-
-
-def _sorted_tensors(tensors: Mapping[str, Tensor], source: str) -> tuple[State, dict[str, Tensor]]:
-    """Return the state and the extra tensors of a file, checked as far as possible without a model."""
-    advice = "the file is damaged: read the text again"
-    tokens = tensors.get("tokens")
-    if tokens is None or tokens.ndim != 1 or tokens.dtype != torch.int64 or bool((tokens < 0).any()):
-        raise StateError(f"{source} does not say how many tokens each sequence has read; {advice}")
-    groups: dict[str, dict[str, Tensor]] = {"state": {}, "extra": {}}
-    for key, tensor in tensors.items():
-        group, _, name = key.partition(".")
-        if key != "tokens" and group not in groups:
-            raise StateError(f"{source} holds an unexpected tensor {key!r}; {advice}")
-        if tensor.dtype in _FLOATS and not bool(torch.isfinite(tensor).all()):
-            raise StateError(f"{source} holds NaN or infinity in {key!r}; {advice}")
-        if key != "tokens":
-            groups[group][name] = tensor
-    return State(groups["state"], tokens), groups["extra"]
 
 
 def _listed(names: Iterable[str]) -> str:

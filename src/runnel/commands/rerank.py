@@ -25,7 +25,6 @@ from runnel.text.trec import read_run
 if TYPE_CHECKING:
     from runnel.models.memory import Memory
     from runnel.models.reranker import Reranker
-    from runnel.models.sentence_vectors import SentenceMemory
 
 _SHOWN = 160  # characters of a document on the terminal
 _FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--device", "--json")
@@ -39,9 +38,9 @@ TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Document
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
 MemoryFolder = Annotated[
     str | None,
-    typer.Option(help="Folder for a recurrent model's states of read documents, kept and used again; default: in RAM."),
+    typer.Option(help="Folder for what is remembered of documents, kept and used again; default: in RAM."),
 ]
-MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of those states.")]
+MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of a recurrent model's states in it.")]
 Template = Annotated[
     Literal["rankmamba", "rankmamba-code", "ssm-rerankers", "pair"] | None,
     typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
@@ -105,8 +104,7 @@ def rerank(
         if facts is not None:
             say(f"note: {out} is finished already")
         else:
-            folder = memory if memory is None or part is None else str(part.output_path(Path(memory)))  # of its own candidates
-            facts = rank_all(journal, task, reranker, (folder, memory_dtype), top_k, max_tokens)
+            facts = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
     if as_json:
         print_json({"out": str(out), **facts})
     else:
@@ -178,8 +176,8 @@ def rank_all(
     say_resumed(journal, "query")
     done = {row.key for row in journal.rows()}
     left = {query: ids for query, ids in task.ids.items() if query not in done}
-    texts = task.texts(task.ids if memory[0] else left)
-    remembered: Memory | SentenceMemory | None = None
+    texts = task.texts(left)
+    remembered: Memory | None = None
     truncated = 0
     with Meter("reading") as meter:
         if max_tokens is None and (reranker.remembers or memory[0] is not None):  # `remember` says why it cannot

@@ -12,19 +12,17 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
+from runnel.models.container import pack, unpack
 from runnel.models.embedder import EMPTY, Embedder
-from runnel.models.memory import piece
-from runnel.models.memory_block import Remembered, read_sealed, seal
+from runnel.models.memory import DocumentState, Remembered
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
 from runnel.text.documents.document import DocumentText
@@ -44,7 +42,7 @@ class ReadDocument:
     tokens: int  # special tokens included
     tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
     saved: bytes | None  # input for `read_documents` to continue after this text; None for documents below `save_from` tokens
-    memory: bytes | None  # in 8 bits: `SentenceVectors.to_bytes` if the backbone reads passages, else as `Reranker.remember`
+    memory: Remembered | None  # in 8 bits
 
 
 @dataclass(eq=False)
@@ -62,7 +60,8 @@ class _Reading:
     sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
     known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
     saved: bytes | None = None
-    memory: bytes | None = None
+    memory: Remembered | None = None
+    text: str = ""
 
 
 def read_documents(
@@ -135,7 +134,7 @@ def _read_in_blocks(
     for result, vectors in zip(results, _vectors(embedder, pooled), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
-        memory = sums.result().to_bytes() if remember else None
+        memory = sums.result() if remember else None
         read.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
     return read
 
@@ -186,7 +185,7 @@ def _prepare(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save
         chosen = passage_bounds(bounds, passage_tokens)
         tokens = bounds[chosen] + rendered.slices["document"].start
         starts = np.append(sentences[:, 0], len(text))[chosen]
-        reading = _Reading(rendered.ids, np.stack([starts[:-1], starts[1:]], 1), tokens[:-1], tokens[1:])
+        reading = _Reading(rendered.ids, np.stack([starts[:-1], starts[1:]], 1), tokens[:-1], tokens[1:], text=text)
         if model.backbone.recurrent and len(rendered.ids) >= save_from and len(chosen) > 2:
             reading.split = int(tokens[-2])
         yield reading
@@ -195,34 +194,34 @@ def _prepare(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save
 def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
     """Continue from an earlier reading if this document begins like that one, or from the start if the saved data is damaged."""
     try:
-        values = read_sealed(partial(load, saved), "an earlier reading")
+        values = unpack(saved, "the state of an earlier reading", embedder.model.backbone.fingerprint())
         at, count = int(values["at"]), len(values["known"])
         state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
         state.check(embedder.model.backbone.state_shapes())
-    except StateError:
-        log.warning("the saved state of an earlier reading is damaged; reading the document from the start")
+        known, total, sums, depends = values["known"], float(values["total"]), values["sum"], values["depends"].tolist()
+    except (StateError, KeyError) as error:
+        log.warning("%s; reading the document from the start", error)
         return
     if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
         return
-    if values["depends"].tolist() != _dependencies(embedder, reading, at, count):
+    if depends != _dependencies(reading, at, count):
         return
     reading.state, reading.begin = state, at
-    reading.known, reading.sum, reading.total = values["known"], values["sum"], float(values["total"])
+    reading.known, reading.sum, reading.total = known, sums, total
 
 
 def _dump(embedder: Embedder, reading: _Reading) -> bytes:
     assert reading.state is not None and reading.known is not None and reading.sum is not None
-    values = {f"state.{name}": tensor.contiguous() for name, tensor in reading.state.tensors.items()}
+    values = {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
     values |= {"tokens": reading.state.tokens, "at": torch.tensor([reading.split]), "known": reading.known, "sum": reading.sum}
     values["total"] = torch.tensor([reading.total], dtype=torch.float64)
-    values["depends"] = torch.tensor(_dependencies(embedder, reading, reading.split, len(reading.known)))
-    return save(seal(values))
+    values["depends"] = torch.tensor(_dependencies(reading, reading.split, len(reading.known)))
+    return pack(values, embedder.model.backbone.fingerprint())
 
 
-def _dependencies(embedder: Embedder, reading: _Reading, at: int, count: int) -> list[int]:
+def _dependencies(reading: _Reading, at: int, count: int) -> list[int]:
     """Return a digest of everything that the state and the first `count` passages, up to token `at`, depend on."""
-    digest = hashlib.blake2b(embedder.model.backbone.fingerprint().encode(), digest_size=20)
-    digest.update(reading.ids[:at].astype("<i4").tobytes())
+    digest = hashlib.blake2b(reading.ids[:at].astype("<i4").tobytes(), digest_size=20)
     digest.update(reading.starts[:count].astype("<i8").tobytes())
     return list(digest.digest())
 
@@ -254,7 +253,7 @@ def _take(embedder: Embedder, result: Result) -> Tensor:
     return pooled[-2]
 
 
-def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> bytes:
+def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> DocumentState:
     """Make the remembered document from the end state, like the reranker: with the mean from the document's first token on."""
     assert reading.known is not None
     edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
@@ -262,7 +261,7 @@ def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tens
     totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
     parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
     document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])
-    return piece(Remembered("", None, state, (totals @ parts / totals.sum()).float(), document), "int8")
+    return DocumentState.of(reading.text, state, (totals @ parts / totals.sum()).float(), document, "int8")
 
 
 def _finish(embedder: Embedder, readings: Sequence[_Reading], read: Sequence[int]) -> list[ReadDocument]:

@@ -11,21 +11,20 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
-from runnel.errors import InputError, NumericalError
+from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.match import Item, query_marks
-from runnel.models.memory import Batch, Memory, block_digest, check_precision
-from runnel.models.memory_block import Remembered
-from runnel.models.sentence_vectors import SentenceMemory, VectorScorer, relevance_features, sentence_tokens
+from runnel.models.memory import DocumentState, Memory, Precision, check_precision, remember_in
+from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, relevance_features, sentence_tokens
 from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result, total_progress
@@ -34,7 +33,7 @@ from runnel.text.kinds import text_of
 
 _Text = TypeVar("_Text", str, "str | DocumentText")
 log = logging.getLogger("runnel")
-BLOCK = 128  # documents that are read, and written to a memory, together
+_TOGETHER = 128  # documents tokenized together
 _STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
 
 
@@ -84,7 +83,7 @@ class Reranker:
     def score(
         self,
         query: str,
-        documents: Sequence[str | DocumentText] | Memory | SentenceMemory,
+        documents: Sequence[str | DocumentText] | Memory,
         *,
         progress: Callable[[int], None] | None = None,
         max_tokens: int | None = None,
@@ -103,9 +102,9 @@ class Reranker:
             InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
                 transformer can read.
         """
-        if isinstance(documents, SentenceMemory if self._stored is None else Memory):
+        if isinstance(documents, Memory) and not documents.is_of(self.model.backbone):
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        given: Any = documents if isinstance(documents, Memory | SentenceMemory) else [text for _, text in _texts(documents)]
+        given: Any = documents if isinstance(documents, Memory) else [text for _, text in _texts(documents)]
         if self._stored is not None:
             if max_tokens is not None:
                 source = self.model.source
@@ -142,7 +141,7 @@ class Reranker:
     def rank(
         self,
         query: str,
-        documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory | SentenceMemory,
+        documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory,
         top_k: int | None = None,
         *,
         progress: Callable[[int], None] | None = None,
@@ -157,7 +156,7 @@ class Reranker:
         """
         if top_k is not None:
             expect_count(top_k, "top_k")
-        if isinstance(documents, Memory | SentenceMemory):
+        if isinstance(documents, Memory):
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
         else:
@@ -173,46 +172,38 @@ class Reranker:
         dtype: str = "int8",
         *,
         progress: Callable[[int], None] | None = None,
-    ) -> Memory | SentenceMemory:
+    ) -> Memory:
         """Read documents once and keep their states for any number of queries.
 
         Args:
-            path: a folder, for recurrent models; default: RAM. Documents already remembered there, in the same order, are not
-                read again, so an interrupted call can be repeated.
-            dtype: "int8" (one scale per row of the state), "bf16" or "fp32". With "fp32", scores differ from the scores of whole
-                pairs no more than those do when read in other steps.
+            path: a folder; default: RAM. Texts already remembered there are not read again, so an interrupted call can be
+                repeated.
+            dtype: of a recurrent model's states: "int8" (one scale per row), "bf16" or "fp32". With "fp32", scores differ from
+                the scores of whole pairs no more than those do when read in other steps.
 
         Raises:
             InputError: the model's template puts the query first, so nothing can be remembered; two documents have one id; or
                 the dtype is unknown.
-            StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
-            StoreBusy: another process is writing to the folder, and it does not hold all the documents yet.
+            StateError: the model is a transformer, without a state.
         """
-        if self._stored is not None:
-            if path is not None:
-                raise InputError(f"{self.model.source} remembers documents only in RAM or in an index; do not give a folder")
-            return self._remember_stored(self._stored, list(_distinct(_named(documents))), progress)
-        if not self.model.backbone.recurrent:
+        named, precision = dict(_distinct(_named(documents))), check_precision(dtype)
+        if self._stored is None and not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
-        if not self.document_first:
+        if self._stored is None and not self.document_first:
             raise InputError(
                 "this model's template puts the query first, so a document's state depends on it; nothing can be remembered"
             )
-        precision = check_precision(dtype)
-        fingerprint = self.model.backbone.fingerprint()
-        memory = Memory(precision, fingerprint) if path is None else Memory.at(Path(path), precision, fingerprint)
-        source = _distinct(_texts(documents))
-        blocks = 0
-        try:
-            while batch := list(itertools.islice(source, BLOCK)):
-                digest = block_digest(batch)
-                if memory.lacks(blocks, digest):
-                    memory.put(blocks, [*self._remember(batch, progress)], digest)
-                blocks += 1
-            memory.truncate(blocks)
-        finally:
-            memory.release()
-        return memory
+        if path is None:
+            read = self._remembered(named.values(), precision, progress)
+            return Memory(self.model.backbone, dict(zip(named, read, strict=True)))
+        load = (DocumentState if self._stored is None else SentenceVectors).load
+        texts = {text_of(document): document for document in named.values()}
+
+        def read_texts(missing: Iterable[str]) -> Iterator[DocumentState | SentenceVectors]:
+            return self._remembered((texts[text] for text in missing), precision, progress)
+
+        names = {name: text_of(document) for name, document in named.items()}
+        return remember_in(Path(path), names, self.model.backbone, precision, read_texts, load)
 
     def shares(self, embedder: Embedder) -> bool:
         """Return whether the embedder and `remember` read a document in the same way, so that one pass serves both."""
@@ -223,49 +214,54 @@ class Reranker:
 
     # ---- documents read into sentence vectors ----------------------------------------------------------------------------
 
-    def _remember_stored(
-        self, scorer: VectorScorer, documents: Sequence[tuple[str, str | DocumentText]], progress: Callable[[int], None] | None
-    ) -> SentenceMemory:
-        tokens = sentence_tokens(self.model, scorer.template, (text for _, text in documents))
-        read = scorer.read(tokens, total_progress(progress))
-        return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
+    def _remembered(
+        self, documents: Iterable[str | DocumentText], precision: Precision, progress: Callable[[int], None] | None
+    ) -> Iterator[DocumentState | SentenceVectors]:
+        if self._stored is not None:
+            tokens = sentence_tokens(self.model, self._stored.template, documents)
+            yield from self._stored.read(tokens, total_progress(progress))
+            return
+        texts = map(text_of, documents)
+        while batch := list(itertools.islice(texts, _TOGETHER)):
+            yield from self._states(batch, precision, progress)
 
     @inference()
     def _score_stored(
         self, scorer: VectorScorer, query: str, documents: Any, progress: Callable[[int], None] | None
     ) -> np.ndarray:
         """Return the scores of texts or of a memory; equal texts are read once."""
-        if isinstance(documents, SentenceMemory):
-            memory, names = documents, list(documents.documents)
-        else:
-            names = list(documents)
-            memory = self._remember_stored(scorer, [(text, text) for text in dict.fromkeys(names)], progress)
+        names: list[str] = list(documents.documents if isinstance(documents, Memory) else documents)
         if not names:
             return np.zeros(0, dtype=np.float32)
+        memory = documents if isinstance(documents, Memory) else self.remember({text: text for text in names}, progress=progress)
         read, words, backbone = scorer.read_query(query), self.model.words, self.model.backbone
-        prompt = len(scorer.prompts["document"])
-        features = {name: relevance_features(read, one, words, backbone, prompt) for name, one in memory.documents.items()}
+        prompt, features, empty = len(scorer.prompts["document"]), {}, set()
+        for name in memory.documents:
+            document = memory[name]
+            assert isinstance(document, SentenceVectors)
+            features[name] = relevance_features(read, document, words, backbone, prompt)
+            empty |= set() if len(document.ids) else {name}
         scores: np.ndarray = self._head(torch.from_numpy(np.stack([features[name] for name in names]))).numpy()
-        return np.where([not len(memory.documents[name].ids) for name in names], np.float32(WITHOUT_TOKENS), scores)
+        return np.where([name in empty for name in names], np.float32(WITHOUT_TOKENS), scores)
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
+    def _states(
+        self, texts: Sequence[str], precision: Precision, progress: Callable[[int], None] | None
+    ) -> Iterator[DocumentState]:
         tokenizer, before = self.model.tokenizer, self._template.before("query")
         requests = []
-        for document, encoded in zip(batch, before.encode_batch(tokenizer, "document", [text for _, text in batch]), strict=True):
+        for text, encoded in zip(texts, before.encode_batch(tokenizer, "document", texts), strict=True):
             rendered = before.render(tokenizer, document=encoded.ids)
             ranges = np.array([[rendered.slices["document"].start, len(rendered.ids)]])
-            requests.append(Request(rendered.ids, ranges=ranges, keep_state=True, tag=(*document, np.unique(encoded.ids))))
+            requests.append(Request(rendered.ids, ranges=ranges, keep_state=True, tag=(text, np.unique(encoded.ids))))
         for result in self.model.engine.map(requests, progress):
-            mean, (name, text, unique) = result.get().means[0], result.tag
+            mean, (text, unique) = result.get().means[0], result.tag
             assert result.state is not None
-            yield Remembered(name, text, result.state, mean, unique)
+            yield DocumentState.of(text, result.state, mean, unique, precision)
 
     def _from_memory(self, query_ids: np.ndarray, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
         """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
-        if memory.fingerprint != self.model.backbone.fingerprint():
-            raise InputError("this memory was made by another model; remember the documents again with this one")
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
         rows = max(1, min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // backbone.state_bytes, len(memory)))
@@ -273,31 +269,41 @@ class Reranker:
         room, self._room = self._room, None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
-        for batch in memory.batches(rows, room, backbone.hidden_size):
-            scores = self._score_batch(batch, ids, start, query_ids)
+        names = iter(memory.documents)
+        while documents := [cast(DocumentState, memory[name]) for name in itertools.islice(names, rows)]:
+            scores = self._score_batch(documents, room, ids, start, query_ids)
             if not np.isfinite(scores).all():
                 raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
             if progress is not None:
-                progress(len(batch.state) * len(ids))
-            scores[[not len(ids) for ids in batch.unique_ids]] = WITHOUT_TOKENS
+                progress(len(documents) * len(ids))
+            scores[[not len(document.ids) for document in documents]] = WITHOUT_TOKENS
             yield scores.astype(np.float32)
         self._room = room
 
     @inference()
-    def _score_batch(self, batch: Batch, ids: np.ndarray, start: int, query_ids: np.ndarray) -> np.ndarray:
-        """Return scores (n,) of remembered documents continued with `ids` (T,), in which the query starts at `start`."""
-        engine = self.model.engine
+    def _score_batch(
+        self, documents: Sequence[DocumentState], room: State, ids: np.ndarray, start: int, query_ids: np.ndarray
+    ) -> np.ndarray:
+        """Return scores (n,) of documents continued, in `room`, with `ids` (T,), in which the query starts at `start`."""
+        engine, count = self.model.engine, len(documents)
+        state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
+        try:
+            for place, document in enumerate(documents):
+                document.fill(state, place)
+            means = torch.stack([document.mean for document in documents]).view(count, self.model.backbone.hidden_size)
+        except (KeyError, IndexError, RuntimeError) as error:
+            raise StateError("a remembered document does not fit this model's shapes; remember or index it again") from error
         if self._head.matches:
-            matches = [query_marks(len(ids), start, query_ids, document, self._idf) for document in batch.unique_ids]
-            hidden = engine.extend(batch.state, ids, np.stack([marks for marks, _ in matches]))
+            matches = [query_marks(len(ids), start, query_ids, document.ids, self._idf) for document in documents]
+            hidden = engine.extend(state, ids, np.stack([marks for marks, _ in matches]))
             weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
             mean = (weight @ hidden[:, start:]) / weight.sum()
-            values = [mean, hidden[:, -1], batch.means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
+            values = [mean, hidden[:, -1], means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
         elif self._head.state is not None:
-            engine.extend(batch.state, ids, keep_states=True)
-            values = [batch.state[self._head.state]]
+            engine.extend(state, ids, keep_states=True)
+            values = [state[self._head.state]]
         else:
-            values = [engine.extend(batch.state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
+            values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         scores: np.ndarray = self._head(*values).numpy()
         return scores
 

@@ -8,20 +8,18 @@ stored sums, so a remembered document scores as one that has just been read.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.layout import lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
+from runnel.models.container import pack, unpack
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
 from runnel.models.second_look import FACTS, FirstLook, Judging, document_facts, first_look
@@ -34,6 +32,8 @@ from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.templates import Template
 
 _WIDEST = 127  # the largest 8-bit number
+_ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
+_PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
 _TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
 _PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
@@ -91,63 +91,34 @@ class SentenceVectors:
             raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
         return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]))
 
-    def to_bytes(self) -> bytes:
-        """Return everything except the text. The bytes do not name the model; store that separately."""
-        small = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
-        values = {"spans": self.spans, "ids": small, "bounds": self.bounds, "vectors": self.vectors, "scales": self.scales}
-        values["kinds"] = self.kinds
-        if self.passages is not None:
-            values["passages"], values["passage_scales"] = self.passages
-        values = {name: np.ascontiguousarray(value) for name, value in values.items()}
+    @property
+    def size(self) -> int:
+        arrays = (self.vectors, self.scales, self.ids, self.bounds, self.spans, self.kinds, *(self.passages or ()))
+        return sum(array.nbytes for array in arrays)
+
+    def to_bytes(self, fingerprint: str = "") -> bytes:
+        values = {name: getattr(self, name) for name in _ARRAYS}
+        values["ids"] = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         for name in ("spans", "bounds"):
             if values[name].max(initial=0) < 1 << 32:
                 values[name] = values[name].astype(np.uint32)
-        return save(values | {"digest": _digest(values, self.text)})
+        if self.passages is not None:
+            values |= zip(_PASSAGES, self.passages, strict=True)
+        return pack(values, fingerprint, self.text)
 
     @classmethod
-    def from_bytes(cls, data: bytes, text: str, width: int) -> SentenceVectors:
-        """Read what `to_bytes` wrote of a document, with a model of this width.
-
-        Raises:
-            StateError: the data is damaged, of another text, or of a model of another width.
-        """
+    def load(
+        cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
+    ) -> SentenceVectors:
+        """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
+        values = {name: tensor.numpy() for name, tensor in unpack(data, place, fingerprint, text if check else None).items()}
         try:
-            values = load(data)
-            if not np.array_equal(values.pop("digest"), _digest(values, text)) or values["vectors"].shape[1] != width:
-                raise ValueError("they were changed, or are of another text or model")
-            passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
-            wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
-            ids = values["ids"].astype(np.int32)
-            stored = values["vectors"], values["scales"], values["kinds"]
-            return cls(text, wide["spans"], ids, wide["bounds"], *stored, passages)
-        except (SafetensorError, ValueError, KeyError, IndexError) as error:
-            raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
-
-
-@dataclass(frozen=True, eq=False)
-class SentenceMemory:
-    """Documents remembered in RAM, by id, in order; see `Reranker.remember`."""
-
-    documents: dict[str, SentenceVectors]
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the remembered documents, without the texts."""
-        arrays = ((d.vectors, d.ids, d.bounds, d.spans, d.kinds, *(d.passages or ())) for d in self.documents.values())
-        return sum(array.nbytes for kept in arrays for array in kept)
-
-    def entries(self) -> list[tuple[str, str]]:
-        """Return (id, text) of every document, in order."""
-        return [(name, one.text) for name, one in self.documents.items()]
-
-    def select(self, ids: Sequence[str]) -> SentenceMemory:
-        """Return the documents with these ids, in this order."""
-        if missing := next((name for name in ids if name not in self.documents), None):
-            raise InputError(f"document {missing!r} is not in this memory; remember it first")
-        return SentenceMemory({name: self.documents[name] for name in ids})
+            spans, ids, bounds, vectors, scales, kinds = (values[name] for name in _ARRAYS)
+            passages = (values[_PASSAGES[0]], values[_PASSAGES[1]]) if _PASSAGES[0] in values else None
+        except KeyError as error:
+            raise StateError(f"{place} holds no sentences (it lacks {error}); read the document again") from error
+        wide = spans.astype(np.int64), ids.astype(np.int32), bounds.astype(np.int64)
+        return cls(text, *wide, vectors, scales, kinds, passages)
 
 
 class SentenceSums:
@@ -211,14 +182,6 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
     wide = vectors.astype(np.float32)
     wide *= scales[:, None]
     return torch.from_numpy(wide)
-
-
-def _digest(values: Mapping[str, np.ndarray], text: str) -> np.ndarray:
-    """Return a digest of a text and of names, dtypes, shapes and numbers: a flipped bit would change scores unnoticed."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20)
-    for name, value in sorted(values.items()):
-        digest.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from runnel.backbones.base import has_no_state
 from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
+from runnel.files import write
+from runnel.models.container import pack, unpack
 from runnel.records import expect_text
 from runnel.request import Request, Result
 from runnel.text.sentences import SentenceTokens, read_sentences
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _SETTLE_CHARS = 4096  # new text needed before looking for complete passages
 _DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
+_ABOUT = "stream"
 _EMPTY = "this stream has received only whitespace, or characters without a token for this model; feed() some text first"
 
 
@@ -86,11 +89,11 @@ class Stream:
         return _vector(self._embedder, (total / weight).float()[None] if self._embedder.pooling == "mean" else last)
 
     def save(self, path: str | Path) -> None:
-        """Write everything needed to continue to one safetensors file (atomically)."""
-        pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
-        extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
-        extra["empty"] = torch.tensor([self._empty])
-        self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
+        """Write everything needed to continue to one file (atomically)."""
+        values = {f"state.{name}": tensor for name, tensor in self._state.tensors.items()} | {"tokens": self._state.tokens}
+        values |= {"sum": self._sum, "total": torch.tensor(self._total, dtype=torch.float64), "empty": torch.tensor(self._empty)}
+        packed = pack({**values, "pending": self._tokens.save().encode()}, self._model.backbone.fingerprint(), _ABOUT)
+        write(Path(path), packed)
 
     @classmethod
     def load(cls, embedder: Embedder, path: str | Path) -> Stream:
@@ -99,21 +102,14 @@ class Stream:
         Raises:
             StateError: the file is damaged or was written by another model.
         """
-        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
-        if "pending" not in extra:
-            raise StateError(f"{path} is a saved state but not an embedding stream; load it with the class that saved it")
-        stream = cls(embedder)
-        state.check(embedder.model.backbone.state_shapes(), str(path))
-        parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
-        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,)), "empty": (torch.bool, (1,))}
-        if len(state) != 1 or parts != expected or extra["pending"].dtype != torch.uint8 or float(extra["total"]) < 0:
-            raise StateError(f"{path} does not hold one embedding stream; the file is damaged: read the text again")
-        stream._state = State({name: tensor.to(stream._state[name]) for name, tensor in state.tensors.items()}, state.tokens)
-        stream._sum, stream._total, stream._empty = extra["sum"], float(extra["total"]), bool(extra["empty"])
+        stream, values = cls(embedder), _read_file(embedder, path)
         try:
-            stream._tokens.restore(bytes(extra["pending"].flatten().tolist()).decode())
-        except (StateError, UnicodeDecodeError) as error:
-            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
+            state = {name: values[f"state.{name}"].to(tensor) for name, tensor in stream._state.tensors.items()}
+            stream._state = State(state, values["tokens"]).check(embedder.model.backbone.state_shapes(), str(path))
+            stream._sum, stream._total, stream._empty = values["sum"], float(values["total"]), bool(values["empty"])
+            stream._tokens.restore(values["pending"].numpy().tobytes().decode())
+        except (KeyError, UnicodeDecodeError) as error:
+            raise StateError(f"{path} holds no embedding stream of this model ({error}); read the text again") from error
         return stream
 
     def _advance(self, ids: np.ndarray) -> None:
@@ -161,25 +157,18 @@ class PassageStream:
         return _vector(self._embedder, (total / count).float()[None])
 
     def save(self, path: str | Path) -> None:
-        text = torch.tensor(list(self._text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
-        state = State({}, torch.tensor([self.tokens]))
-        extra = {"sum": self._sum, "text": text, "empty": torch.tensor([self._empty])}
-        state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
+        values = {"sum": self._sum, "tokens": torch.tensor(self.tokens), "empty": torch.tensor(self._empty)}
+        text = self._text.encode("utf-8", "surrogatepass")
+        write(Path(path), pack({**values, "text": text}, self._model.backbone.fingerprint(), _ABOUT))
 
     @classmethod
     def load(cls, embedder: Embedder, path: str | Path) -> PassageStream:
-        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
-        stream = cls(embedder)
-        parts = {name: tensor.dtype for name, tensor in extra.items()}
-        expected = {"sum": torch.float64, "text": torch.uint8, "empty": torch.bool}
-        fits = len(state) == 1 and not state.tensors and parts == expected
-        if not fits or extra["sum"].shape != stream._sum.shape or extra["empty"].shape != (1,):
-            raise StateError(f"{path} does not hold one embedding stream of this model; read the text again")
+        stream, values = cls(embedder), _read_file(embedder, path)
         try:
-            stream._text = bytes(extra["text"].flatten().tolist()).decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
-        stream._sum, stream.tokens, stream._empty = extra["sum"], int(state.tokens[0]), bool(extra["empty"])
+            stream._text = values["text"].numpy().tobytes().decode("utf-8", "surrogatepass")
+            stream._sum, stream.tokens, stream._empty = values["sum"], int(values["tokens"]), bool(values["empty"])
+        except (KeyError, UnicodeDecodeError) as error:
+            raise StateError(f"{path} holds no embedding stream of this model ({error}); read the text again") from error
         stream._look = max(_SETTLE_CHARS, len(stream._text))
         return stream
 
@@ -206,6 +195,14 @@ class PassageStream:
         """Return the sum (D,) fp64 of the hidden vectors of a row."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
         return result.sums[0]
+
+
+def _read_file(embedder: Embedder, path: str | Path) -> dict[str, Tensor]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise StateError(f"cannot read the saved stream {path}: {error}") from error
+    return unpack(data, f"the saved stream {path}", embedder.model.backbone.fingerprint(), _ABOUT)
 
 
 def _vector(embedder: Embedder, pooled: Tensor) -> np.ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from safetensors import SafetensorError
 
 from runnel.errors import StateError, StoreError
 from runnel.records import Places
@@ -111,19 +110,12 @@ def _wrong_document(row: DocumentRow, known: ContentHashes) -> str:
 
 def _wrong_memory(piece: bytes, text: str) -> str:
     """Return the problem of a document's memory, or ""."""
-    from safetensors.torch import load  # imported here: nothing else needs torch
-
-    from runnel.models.memory_block import read_sealed
-    from runnel.models.sentence_vectors import SentenceVectors
+    from runnel.models.container import unpack  # imported here: nothing else needs torch
 
     try:
-        shapes = {name: tensor.shape for name, tensor in load(piece).items()}
-        if "mean" in shapes:  # a state for the reranker
-            read_sealed(lambda: load(piece), "the index")
-        else:
-            SentenceVectors.from_bytes(piece, text, shapes.get("vectors", (0,))[-1])
-    except (SafetensorError, ValueError, KeyError, StateError) as error:
-        return f"what is remembered of it is damaged ({error})"
+        unpack(piece, "what is remembered of it", None, text)
+    except StateError as error:
+        return str(error)
     return ""
 
 

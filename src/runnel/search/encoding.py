@@ -11,7 +11,6 @@ import numpy as np
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.precision import truncated
 from runnel.models.reranker import Reranker
@@ -130,15 +129,14 @@ class DocumentEncoder:
                 out.failed[row.id] = read
                 log.warning("%s", left_out(row.id, read))
                 continue
-            out.documents.append(replace(row, tokens=read.tokens, saved=read.saved, memory=read.memory))
+            memory = None if read.memory is None else read.memory.to_bytes()
+            out.documents.append(replace(row, tokens=read.tokens, saved=read.saved, memory=memory))
             out.passages += _passages(row, read)
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
         if self._reranker is not None and not self._one_pass:
-            memory = self._reranker.remember([row.text for row in out.documents], progress=progress)
-            assert isinstance(memory, Memory)
-            pieces = memory.pieces()
-            out.documents = [replace(row, memory=piece) for row, piece in zip(out.documents, pieces, strict=True)]
+            remembered = self._reranker.remember({row.id: row.text for row in out.documents}, progress=progress)
+            out.documents = [replace(row, memory=remembered[row.id].to_bytes()) for row in out.documents]
         return out
 
     def _read(

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
-from runnel.models.memory import Memory
+from runnel.models.memory import DocumentState, Memory
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
-from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
 from runnel.request import Progress, total_progress
 from runnel.search.encoding import reranker_of
@@ -132,34 +132,18 @@ class Pipeline:
     def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> dict[str, float]:
         """Return the reranker's scores of documents; documents that are not remembered are read whole."""
         assert self._reranker is not None
-        memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
+        documents = self._store.documents(names)
+        rows = [documents[name] for name in names if name in documents]
+        contents = dict(zip((row.id for row in rows), self._contents(rows, sentences=False), strict=True))
+        remembered = {name: one for name, one in contents.items() if not isinstance(one, DocumentText)}
+        texts = {name: text_of(one) for name, one in contents.items() if isinstance(one, DocumentText)}
         scores: dict[str, float] = {}
-        if memory is not None:
-            found = self._reranker.score(query, memory, progress=progress).tolist()
-            scores |= zip((name for name, _ in memory.entries()), found, strict=True)
+        if remembered:
+            memory = Memory(self._reranker.model.backbone, remembered)
+            scores |= zip(remembered, self._reranker.score(query, memory, progress=progress).tolist(), strict=True)
         if texts:
             scores |= zip(texts, self._reranker.score(query, list(texts.values()), progress=progress).tolist(), strict=True)
         return {name: scores[name] for name in names if name in scores}
-
-    def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
-        """Return the reranker's memory of documents, and the texts of documents without one."""
-        assert self._reranker is not None
-        pieces = self._store.memories(names)
-        others = self._store.documents([name for name in names if name not in pieces])
-        texts = {name: row.text for name, row in others.items()}
-        if not pieces:
-            return None, texts
-        fingerprint = self._reranker.model.backbone.fingerprint()
-        return Memory.of_pieces("int8", fingerprint, {name: pieces[name] for name in names if name in pieces}), texts
-
-    def _remembered_sentences(self, names: Sequence[str]) -> tuple[SentenceMemory | None, dict[str, str]]:
-        """Return documents with sentence vectors, and the texts of documents without them."""
-        documents = self._store.documents(names)
-        found = dict(zip(documents, self._contents(list(documents.values())), strict=True))
-        vectors = {name: one for name, one in found.items() if isinstance(one, SentenceVectors)}
-        return SentenceMemory(vectors) if vectors else None, {
-            name: text_of(one) for name, one in found.items() if not isinstance(one, SentenceVectors)
-        }
 
     def _first_stage(
         self,
@@ -197,24 +181,25 @@ class Pipeline:
         scored = self._retriever.rank(query, self._contents(documents), progress=total_progress(progress))
         return [_shown(one, count) for one in scored]
 
-    def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[DocumentText | SentenceVectors]:
-        """Yield the sentence vectors of each document, or its text."""
+    def _contents(self, documents: Sequence[DocumentRow], *, sentences: bool = True) -> Iterator[Any]:
+        """Yield what is remembered of each document, or its text; `sentences`: if sentences can be scored with it."""
         for start in range(0, len(documents), _TOGETHER):
             some = documents[start : start + _TOGETHER]
-            pieces = self._store.memories([document.id for document in some]) if self._remembers else {}
+            stored = self._remembers if sentences else self._store.settings.remember
+            pieces = self._store.memories([document.id for document in some]) if stored else {}
             for document in some:
-                yield self._vectors(document, pieces.get(document.id))
+                yield self._content(document, pieces.get(document.id))
 
-    def _vectors(self, document: DocumentRow, piece: bytes | None) -> DocumentText | SentenceVectors:
+    def _content(self, document: DocumentRow, piece: bytes | None) -> Any:
         if piece is None:
             return DocumentText.stored(document.text, Places(document.blocks))
         try:
-            backbone = self._embedder.model.backbone
-            return SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
+            kind = SentenceVectors if self._remembers else DocumentState
+            return kind.load(piece, document.text, "what is remembered of it")
         except StateError as error:
             now = self._store.documents([document.id])
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
-                return self._vectors(document, None)
+                return self._content(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 

@@ -36,7 +36,6 @@ LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
-_DIGEST_BYTES = 20
 _NAME_DIGITS = 32  # of each of the digests in a name: some file systems allow 143 bytes
 _digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded models, which may outlive a command
 
@@ -136,7 +135,7 @@ class DocumentCache:
             return None
         path = self._path(entry)
         try:
-            found = _unpack(path, self.load().model.backbone.hidden_size)
+            found = _unpack(path)
             with suppress(OSError):  # of a folder that can only be read
                 os.utime(path)
             return found
@@ -228,32 +227,20 @@ def _holds_rows(name: str) -> bool:
     return (recognize(b"", name) if kind == "packed" else kind) in ROWS
 
 
-def _digest(path: Path, document: bytes) -> bytes:
-    return hashlib.blake2b(path.name.encode() + document, digest_size=_DIGEST_BYTES).digest()
-
-
 def _pack(path: Path, document: DocumentText, vectors: SentenceVectors) -> bytes:
-    import numpy as np
-    from safetensors.numpy import save
+    from runnel.models.container import pack
 
-    text = json.dumps(document.to_wire()).encode()
-    parts = {"document": text, "digest": _digest(path, text), "sentences": vectors.to_bytes()}  # the last has its own digest
-    return save({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
+    return pack({"document": json.dumps(document.to_wire()).encode(), "sentences": vectors.to_bytes()}, "", path.name)
 
 
-def _unpack(path: Path, width: int) -> tuple[DocumentText, SentenceVectors]:
+def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
     """Read the result of `_pack`; raise StateError if it is damaged, or of another entry."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
+    from runnel.models.container import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
+    parts = {name: value.numpy().tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
     try:
-        parts = {name: value.tobytes() for name, value in load(path.read_bytes()).items()}
-        text = parts["document"]
-        if _digest(path, text) != parts["digest"]:
-            raise StateError("its digest differs: it is damaged, or an entry of another file or model")
-        document = DocumentText.from_wire(json.loads(text))
-        return document, SentenceVectors.from_bytes(parts["sentences"], document.text, width)
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
+        document = DocumentText.from_wire(json.loads(parts["document"]))
+        return document, SentenceVectors.load(parts["sentences"], document.text, "it")
+    except (ValueError, KeyError, TypeError) as error:
         raise StateError(str(error)) from error

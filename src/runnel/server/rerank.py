@@ -6,7 +6,7 @@ Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import uuid4
 
 import numpy as np
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored
-from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import probability, trimmed
 from runnel.request import total_progress
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
@@ -123,8 +123,7 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
         documents: Sequence[str | SentenceVectors] = texts
         if retriever is not None and loaded.model.head("rerank").stored:  # each text is read once, for both kinds of scores
             memory = reranker.remember({text: text for text in texts}, progress=progress)
-            assert isinstance(memory, SentenceMemory)
-            documents = [memory.documents[text] for text in texts]
+            documents = [cast(SentenceVectors, memory[text]) for text in texts]
             by_text = dict(zip(memory.documents, reranker.score(body.query, memory, progress=progress), strict=True))
             scores = np.array([by_text[text] for text in texts])
         else:

@@ -1,0 +1,62 @@
+"""Arrays in a file or in a column of a database: safetensors, with the fingerprint of the model that made them and one digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from runnel.errors import StateError
+
+
+def pack(arrays: Mapping[str, Tensor | np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
+    """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not stored."""
+    tensors = {name: _tensor(array).contiguous() for name, array in arrays.items()}
+    return save(tensors, {"runnel": f"{_digest(tensors, fingerprint, about)} {fingerprint}"})
+
+
+def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None = "") -> dict[str, Tensor]:
+    """Return the arrays that `pack` stored, by name. A bytes object becomes a uint8 array.
+
+    Args:
+        place: what the data is and where it comes from, for messages.
+        fingerprint: of the model that made them; None: of any.
+        about: as for `pack`; None: the digest has been compared before.
+
+    Raises:
+        StateError: the data is damaged, or belongs to another model or to something else.
+    """
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        tensors, (digest, _, model) = load(data), header["runnel"].partition(" ")
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StateError(f"{place} is damaged ({error}); read the text again") from error
+    if about is not None and digest != _digest(tensors, model, about):
+        raise StateError(f"{place} is damaged, or belongs to another text; read the text again")
+    if fingerprint not in (None, model):
+        raise StateError(
+            f"{place} was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use the model that "
+            "made it, or read the text again"
+        )
+    return tensors
+
+
+def _tensor(array: Tensor | np.ndarray | bytes) -> Tensor:
+    if isinstance(array, bytes):
+        array = np.frombuffer(bytearray(array), dtype=np.uint8)
+    return torch.from_numpy(np.ascontiguousarray(array)) if isinstance(array, np.ndarray) else array
+
+
+def _digest(tensors: Mapping[str, Tensor], model: str, about: str) -> str:
+    digest = hashlib.blake2b(f"{model}\n{about}".encode("utf-8", "surrogatepass"), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
