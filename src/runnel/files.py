@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from runnel.errors import InputError, StoreError
 
+_HALVES = "backslashreplace"  # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -62,8 +63,8 @@ def sibling(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def signature(path: str | Path) -> tuple[int, int, int]:
-    """Return numbers that change when a file changes."""
+def signature(path: str | Path | int) -> tuple[int, int, int]:
+    """Return numbers that change when a file changes; an open file is given by its descriptor."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -130,13 +131,13 @@ def write(path: Path, data: bytes | str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace the file `path` with a value in JSON, indented."""
-    write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write(path, json.dumps(value, indent=2, ensure_ascii=False).encode(errors=_HALVES) + b"\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
     """Replace the file `path` with JSON lines, one for each of the rows, which may be a stream."""
     with replacing(path) as new, new.open("wb") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        file.writelines(json.dumps(row, ensure_ascii=False).encode(errors=_HALVES) + b"\n" for row in rows)
 
 
 def sweep(folder: Path, name: str = "") -> None:

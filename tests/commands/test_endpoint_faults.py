@@ -14,7 +14,6 @@ from helpers import exams, synthesis
 from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
-from runnel.generation.replies import Replies
 
 FAULTS = [429, None, 500, 503, "slow", None, "malformed", None, "no text", None, 400, None, "truncated", "truncated"]
 FAILED = 5  # one repeat is allowed here: 429 and "slow" are survived, the others fail, each in another piece of work
@@ -110,25 +109,6 @@ def test_an_endpoint_that_is_down_for_long(run, stub, job, how, monkeypatch):
     assert "failed 5 requests in a row; no more were sent" in ended.err
     assert ("cannot be reached" if how == "refused" else f"did not answer: {how}") in ended.err
     assert run(*job.into("out")).code == 0 and job.text("out") == job.text("clean")
-
-
-def test_an_interruption_after_every_reply(run, stub, job, monkeypatch):
-    assert run(*job.into("clean")).code == 0
-    stub.asked.clear()
-    store = Replies._store
-
-    def store_and_interrupt(self, *reply):
-        store(self, *reply)
-        raise KeyboardInterrupt
-
-    codes = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Replies, "_store", store_and_interrupt)
-        while 130 in codes[-1:] or not codes:
-            codes.append(run(*job.into("out")).code)
-    assert codes[-1] == 0 and 3 <= len(codes) <= 1 + job.requests
-    asked = [json.dumps(one["messages"]) for one in stub.asked]
-    assert job.text("out") == job.text("clean") and len(asked) == len(set(asked)) == job.requests, "each is paid for once"
 
 
 def test_what_the_language_models_do_wrong_is_reported(run, stub):

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from runnel.errors import InputError
+from runnel.files import signature
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.search.finding import FileDocument
@@ -61,8 +62,7 @@ class AgentDocuments:
             return [self._keep((name, one.document.sha256), one)]
         path, file = self._open(name)
         try:
-            status = os.fstat(file)
-            key = str(path), status.st_ino, status.st_size, status.st_mtime_ns  # changes when the file does
+            key = str(path), *signature(file)
             with self._keeping:
                 documents = [self._kept[key]] if key in self._kept else []
             if not documents:

@@ -67,7 +67,7 @@ def embed(
     calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
     source = RowFile(texts, part)
-    before = source.state()
+    before = source.signature()
     settings: dict[str, object] = {
         "model": model,
         "prompt": "query" if as_query else "document",
@@ -93,9 +93,9 @@ def embed(
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
             work = BlockEmbedder(embedder, journal, prompt=str(settings["prompt"]), max_tokens=max_tokens)
             work.run(read_rows(source))
-            if source.state() != before:
+            if source.signature() != before:
                 raise journal.changed_error(f"{texts} changed while it was read")
-            facts = finish_vectors(journal, embedder.dimension, precision, bounds, tokens=work.tokens)
+            facts = finish_vectors(journal, embedder.dimension, precision, bounds)
             _report(work, facts)
     if as_json:
         print_json({"out": str(out), **facts})
@@ -142,19 +142,17 @@ class BlockEmbedder:
         self._prompt = embedder.model.prompts.get(prompt, "")
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
         self.resumed = 0  # vectors of an earlier run
-        self.tokens = 0
         self.empty: list[str] = []
 
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
         left = self._with_text(documents)
         for row, document in zip(self._journal.rows(), left, strict=False):
-            name, text_digest, _ = row.value
+            name, text_digest, *_ = row.value
             if (name, text_digest) != (document.id, digest(document.text)):
                 raise self._journal.changed_error(
                     f"the input has changed since the work began: row {name!r} is now {document.id!r} or has another text"
                 )
-            self.tokens += sum(map(len, self._render([document])))
             self.resumed += 1
         if self.resumed < len(self._journal):
             raise self._journal.changed_error(f"the input has {counted(self.resumed, 'text')}, fewer than when the work began")
@@ -163,20 +161,14 @@ class BlockEmbedder:
                 self._embed(block, meter)
 
     def _embed(self, block: Sequence[Document], meter: Meter) -> None:
-        def count(tokens: int) -> None:
-            self.tokens += tokens
-            meter.add(tokens)
-
-        vectors = self._embedder.encode_rows(self._render(block), count)
+        texts = [document.text for document in block]
+        ids = list(self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens))
+        vectors = self._embedder.encode_rows(ids, meter.add)
         rows = [
-            ([document.id, digest(document.text), self._is_cut(document.text)], vector.astype("<f4").tobytes())
-            for document, vector in zip(block, vectors, strict=True)
+            ([document.id, digest(document.text), self._is_cut(document.text), len(tokens)], vector.astype("<f4").tobytes())
+            for document, tokens, vector in zip(block, ids, vectors, strict=True)
         ]
         self._journal.add(*(Row(number, *row) for number, row in enumerate(rows, start=len(self._journal))))
-
-    def _render(self, block: Sequence[Document]) -> Iterable[np.ndarray]:
-        texts = [document.text for document in block]
-        return self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel import files
 from runnel.commands.display import print_table, print_text, say
 from runnel.errors import InputError, counted
+from runnel.files import replacing, write_json
 
 
 def find_checkpoints(model: str) -> Mapping[int, Path]:
@@ -38,7 +37,7 @@ def find_checkpoints(model: str) -> Mapping[int, Path]:
 
 def write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
     """Write checkpoints.json, and checkpoints.png with the metrics over the steps."""
-    files.write(folder / "checkpoints.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / "checkpoints.json", found)
     _plot(found["checkpoints"], folder / "checkpoints.png")
 
 
@@ -65,5 +64,5 @@ def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
             axis.plot([p["step"] for p in points], [p["results"][place]["metrics"][name] for p in points], marker="o", label=name)
         axis.set(title=task["task"], xlabel="step")
         axis.legend(fontsize=8)
-    with files.replacing(path) as partial:
+    with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=120)

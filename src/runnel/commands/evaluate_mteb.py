@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 from runnel.commands.display import print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System, load_model
 from runnel.errors import InputError, ReadError, needing
-from runnel.files import write
+from runnel.files import write_json
 from runnel.training import recipes
 
 PREFIX = "mteb:"
@@ -46,7 +45,7 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
         results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
         task.unload_data()
     whole = {"kind": "mteb", "model": system.model, "as": system.how, "results": results, "means": means(results)}
-    write(folder / "mteb.json", json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / "mteb.json", whole)
     return whole
 
 

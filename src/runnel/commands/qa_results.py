@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from runnel.commands.display import print_table, print_text, say
 from runnel.commands.evaluate_results import VERSION, save
 from runnel.commands.inquiries import costs, show_costs
 from runnel.errors import counted
-from runnel.files import write
+from runnel.files import write_json
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.answering import Exam
@@ -57,7 +56,7 @@ def save_all(
         "notes": dict(exam.inquiry.notes.most_common()),
         "cost": costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS),
     }
-    write(folder / "qa.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / "qa.json", report)
     return report
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from runnel.commands.display import say
 from runnel.errors import InputError, counted
-from runnel.files import naming
+from runnel.files import naming, signature
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
@@ -55,12 +55,9 @@ class RowFile:
         with naming(Path(self.name)), open(self.name, "rb") as file:
             return range_sha256(file, *self._range)
 
-    def state(self) -> tuple[int, int, int] | None:
-        """Return facts that change when the file changes."""
-        if not self.on_disk:
-            return None
-        found = os.stat(self.name)
-        return found.st_ino, found.st_size, found.st_mtime_ns
+    def signature(self) -> tuple[int, int, int] | None:
+        """Return numbers that change when the file changes; None for an input that can be read only once."""
+        return signature(self.name) if self.on_disk else None
 
     @cached_property
     def lines_before(self) -> int:

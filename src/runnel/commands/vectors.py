@@ -22,7 +22,7 @@ _BLOCK_ROWS = 4096  # vectors in memory at a time
 def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:
     """Make the journal of a .npy or .jsonl file, with `ranges` also of the file of the ranges that it computes.
 
-    A row's value is [id, digest of the text, whether the text was cut], its bytes the vector in float32.
+    A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes the vector in float32.
     """
     if path.suffix == ".parquet":
         raise InputError(f"{path}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
@@ -48,22 +48,20 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
     return found
 
 
-def finish_vectors(
-    journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None, **facts: object
-) -> dict[str, Any]:
-    """Make the output files and return what OUT.json says: the settings, counts, and `facts`; missing ranges are computed."""
+def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:
+    """Make the output files and return what OUT.json says: the settings and counts; missing ranges are computed."""
     from runnel.models.precision import CALIBRATED
 
     out = journal.out
     if precision in CALIBRATED and ranges is None:
         ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
-    cut = sum(row.value[2] for row in journal.rows())
+    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
     if out.suffix == ".npy":
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
             file.writelines(row.value[0].encode() + b"\n" for row in journal.rows())
     with replacing(out) as new, new.open("wb") as file:
         (_write_npy if out.suffix == ".npy" else _write_jsonl)(file, journal, size, precision, ranges)
-    return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, **facts})
+    return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
 
 
 def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:

@@ -9,7 +9,6 @@ Craswell et al., 2020 and 2021.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from runnel.evaluation.generated import find_generated
 from runnel.evaluation.metrics import METRICS
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.tasks import TaskFiles, expect_task, find_task
-from runnel.files import replacing
+from runnel.files import replacing, write_jsonl
 from runnel.records import titled
 from runnel.text.lines import find, keys, read_json, text_of
 from runnel.text.tables import read_parquet
@@ -308,10 +307,7 @@ def _write(
     place = folder / f"{name}.beir"
     place.mkdir(exist_ok=True)
     for kind, texts in (("corpus", documents), ("queries", queries)):
-        with replacing(place / f"{kind}.jsonl") as new, new.open("w", encoding="utf-8") as file:
-            file.writelines(
-                json.dumps({"_id": "_".join(key.split()), "text": text}, ensure_ascii=False) + "\n" for key, text in texts
-            )
+        write_jsonl(place / f"{kind}.jsonl", ({"_id": "_".join(key.split()), "text": text} for key, text in texts))
     with replacing(place / "qrels.tsv") as new, new.open("w", encoding="utf-8") as file:
         file.write("query-id\tcorpus-id\tscore\n")
         file.writelines(f"{'_'.join(q.split())}\t{'_'.join(d.split())}\t{grade}\n" for q, d, grade in judged)

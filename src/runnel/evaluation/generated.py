@@ -11,7 +11,6 @@ parts; the published essays are Paul Graham's. So figures are not those of the p
 from __future__ import annotations
 
 import difflib
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.evaluation.tasks import TaskFiles, find_task
-from runnel.files import write
+from runnel.files import write, write_jsonl
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _DOCUMENTS, _QUERIES = 100, 50
@@ -57,7 +56,7 @@ class Generated:
         place = folder / f"{self.name}.beir"
         place.mkdir(exist_ok=True)
         for kind, texts in (("corpus", enumerate(documents)), ("queries", ((i, questions[i]) for i in asked))):
-            write(place / f"{kind}.jsonl", "".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in texts))
+            write_jsonl(place / f"{kind}.jsonl", ({"_id": str(i), "text": text} for i, text in texts))
         write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
         return replace(find_task(place), name=self.name)
 

@@ -7,7 +7,6 @@ from dataclasses import astuple, dataclass
 from operator import add
 from pathlib import Path
 from threading import Condition
-from types import TracebackType
 
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import digest
@@ -65,7 +64,7 @@ class Replies:
         self._journal.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._journal.__exit__()
 
     def ask(

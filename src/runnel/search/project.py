@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted
-from runnel.files import write
+from runnel.files import write, write_json
 from runnel.lock import WriterLock
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import left_out
@@ -98,7 +98,7 @@ class Project:
         place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
         write(place / ".gitignore", "*\n")
         facts = {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)}
-        write(place / "project.json", json.dumps(facts, indent=2) + "\n")
+        write_json(place / "project.json", facts)
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
         """Return the project with more paths, relative to the working directory; without any, its whole folder is indexed."""

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from runnel.errors import InputError
+from runnel.files import signature
 from runnel.text.folders import Root, Selection, find_files
 
-Signatures = dict[str, tuple[int, int, int]]  # size and times of each file
+Signatures = dict[str, tuple[int, int, int]]  # of each file
 _SHARE = 0.05  # of the time may be spent on looking
 
 
@@ -31,12 +32,11 @@ def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interva
 
 
 def signatures(paths: Iterable[str | Path | Root], selection: Selection) -> Signatures:
-    """Return size and times of all files at `paths`, without those that cannot be read."""
+    """Return the signatures of all files at `paths`, without those that cannot be read."""
     found: Signatures = {}
     for path in paths:
         with suppress(InputError):  # a named path was removed
             for file in find_files([path], selection, on_error=lambda error: None):
                 with suppress(OSError):  # removed meanwhile
-                    entry = file.stat()
-                    found[str(file)] = (entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns)
+                    found[str(file)] = signature(file)
     return found

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.errors import InputError, NumericalError
-from runnel.files import write
+from runnel.files import write_json, write_jsonl
 from runnel.lock import WriterLock
 from runnel.models.base import Model
 from runnel.training import recipes
@@ -91,7 +91,7 @@ def _run(recipe: Recipe, folder: Path, data: Path, state: Any, share: int = 1) -
         examples = read_run_data(recipe, model, data, write=state.is_local_main_process, share=share)
     summary = _fit(recipe, model, examples, folder)
     if state.is_main_process:
-        write(folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
+        write_json(folder / SUMMARY, asdict(summary))
     return summary
 
 
@@ -117,7 +117,7 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
             raise InputError(f"search.metric = {search.metric!r} is not measured; expected one of {', '.join(held_out)}")
         found[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
         if state.is_main_process:
-            write(folder / SEARCH, "".join(json.dumps({"learning_rate": r, search.metric: f}) + "\n" for r, f in found.items()))
+            write_jsonl(folder / SEARCH, ({"learning_rate": r, search.metric: f} for r, f in found.items()))
             shutil.rmtree(folder / _TRIALS, ignore_errors=True)
     figures = {rate: figure for rate, figure in found.items() if figure is not None}
     if not figures:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from runnel.evaluation.benchmarks import read_rows
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
 from runnel.evaluation.qa.suites import SETS, SUITES, Fields, Row, SetFacts
+from runnel.files import digest
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 from runnel.training.data import Dropped
 from runnel.training.released import LICENSE
@@ -187,7 +187,7 @@ def _build(facts: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
         sentences = more.pop("sentences", ())
         if len(facts.categories) == 1:
             more.setdefault("category", facts.categories[0])
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
         try:
             documents[key] = documents.get(key) or QaDocument(key, text, sentences)

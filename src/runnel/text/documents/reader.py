@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
+from runnel.files import signature
 from runnel.text.documents.code import read_code
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
@@ -114,12 +115,12 @@ class DocumentReader:
             yield from self._read_stream(file, name)
             return
         with file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            before = signature(file.fileno())
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 yield from self._read_stream(file, name)
                 return
             yield from self._read(file, None if isinstance(path, int) else Path(path), name)
-            if _state(os.stat(path)) != _state(status):
+            if signature(path) != before:
                 raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
@@ -270,10 +271,6 @@ def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
         copy.flush()
         copy.seek(0)
         yield copy
-
-
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 # ---- files, folders and globs ----------------------------------------------------------------------------------------
