@@ -6,7 +6,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 BASE := $(VENV)/.base
+DOCS := $(VENV)/.docs
 READY := $(VENV)/.ready
+# All but gpu, which no test needs.
+EXTRAS := documents,search,serve,agents,answers,lab,ray,qdrant,langchain,llama-index,haystack
 DEMO := runs/demo
 
 .PHONY: demo test check check-base fix dist bench bench-check docs pocket clean
@@ -54,7 +57,7 @@ bench-check: $(READY)
 	$(BIN)/python -m benchmarks check
 
 # The pages of docs/ as a site in build/site, with the reference of commands and of Python; any warning is an error.
-docs: $(READY)
+docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Fits the heads of pocket again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
@@ -69,9 +72,16 @@ $(BASE): pyproject.toml constraints.txt
 	@$(PIP) -e .
 	@touch $@
 
+$(DOCS): $(BASE)
+	@echo "installing what builds the docs into $(VENV)"
+	@$(PIP) 'pip>=25.1' # knows groups
+	@$(PIP) --group docs
+	@touch $@
+
 $(READY): $(BASE)
 	@echo "installing what tests and training need into $(VENV)"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) -e '.[$(EXTRAS)]' --group dev
 	@touch $@
 
 clean:

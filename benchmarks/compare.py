@@ -15,10 +15,11 @@ from benchmarks.measure import Progress
 from benchmarks.reading import Documents
 from benchmarks.speed import Settings, measure
 from benchmarks.subject import check_device, check_subject
+from runnel.errors import install_command
 from runnel.hardware import available_memory
 
 _PACKAGES = {"transformers": "transformers", "bert": "transformers", "llama.cpp": "llama_cpp"}
-_INSTALL = {"transformers": 'pip install "runnel[baselines]"', "llama_cpp": "pip install llama-cpp-python"}
+_INSTALL = {"transformers": install_command("lab"), "llama_cpp": "pip install llama-cpp-python"}
 
 
 def absent(settings: Settings) -> tuple[tuple[str, ...], list[dict[str, str]]]:

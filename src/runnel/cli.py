@@ -22,6 +22,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from runnel import __version__
 from runnel.commands.adapt import adapt
 from runnel.commands.analyze import analyze
 from runnel.commands.ask import ask
@@ -145,9 +146,7 @@ def _root(
     verbose: Verbose = False,
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
-
-        print_text(f"runnel {installed('runnel')}")
+        print_text(f"runnel {__version__}")
         raise typer.Exit
     show_on_stderr(progress, quiet=quiet, verbose=verbose)
 

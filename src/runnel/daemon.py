@@ -27,12 +27,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from runnel import cli
+from runnel import __version__, cli
 from runnel.commands import background, loading
 from runnel.commands.display import report_bug, say
 from runnel.errors import StoreBusy
@@ -132,7 +131,7 @@ def _watch(connection: socket.socket) -> None:
 
 def _write_status(folder: Path, idle_s: float, commands: int) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
-    facts = {"pid": os.getpid(), "version": version("runnel"), "idle_minutes": idle_s / 60, "commands": commands}
+    facts = {"pid": os.getpid(), "version": __version__, "idle_minutes": idle_s / 60, "commands": commands}
     with suppress(OSError):  # a full disk
         write(folder / "status", json.dumps(facts | {"peak_bytes": peak}))
 

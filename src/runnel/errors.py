@@ -1,7 +1,11 @@
 """Every error that runnel raises on purpose. A message says what is wrong, what was expected and what to do."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+
+DISTRIBUTION = "runnel-retrieval"  # its name on the package index
 
 
 class RunnelError(Exception):
@@ -62,7 +66,15 @@ def needing(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingDependency(f'{what} ({error}); pip install "runnel[{extra}]"') from error
+        raise MissingDependency(f"{what} ({error}); run `{install_command(extra)}`") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: from the package index, or where this package is a clone, from there."""
+    clone = Path(__file__).parents[2]
+    if (clone / "pyproject.toml").is_file():
+        return f'cd {shlex.quote(str(clone))} && pip install -e ".[{extra}]"'
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 class BackendUnavailable(RunnelError, RuntimeError):

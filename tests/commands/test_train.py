@@ -136,4 +136,4 @@ def test_without_the_packages_for_training(run, monkeypatch):
 
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     done = run("train", "pairs", "--data", "p.csv")
-    assert done.code == 1 and "pip install 'runnel[train]'" in done.err
+    assert done.code == 1 and "[lab]" in done.err

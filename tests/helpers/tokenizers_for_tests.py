@@ -145,7 +145,7 @@ def published_file(name: str) -> Path:
     found = importlib.util.find_spec(package)
     path = Path(found.origin).parent / file if found and found.origin else None
     if path is None or not path.is_file():
-        pytest.skip(f"{package} is not installed, which has {file}; install the development packages: pip install -e '.[dev]'")
+        pytest.skip(f"{package} is not installed, which has {file}; install the development packages: pip install --group dev")
     return path
 
 

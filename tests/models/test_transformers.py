@@ -293,7 +293,7 @@ def test_a_damaged_weight_is_named(tmp_path: Path) -> None:
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingDependency, match=rf"a '{architecture}' model, is read by .*pip install \"runnel\[baselines\]\""):
+    with pytest.raises(MissingDependency, match=rf"a '{architecture}' model, is read by .*pip install .*\[lab\]"):
         Embedder.load(tmp_path)
 
 

@@ -26,7 +26,7 @@ from runnel import ops
 from runnel.backbones import layers
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
-from runnel.errors import BackendUnavailable
+from runnel.errors import BackendUnavailable, install_command
 from runnel.ops import backend
 from runnel.ops.ssd.gpu import ssd_gpu
 from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward, without_empty
@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 
 def needs(*modules: str) -> pytest.MarkDecorator:
     missing = [m for m in modules if not importlib.util.find_spec(m)]
-    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} cannot be imported (pip install 'runnel[gpu]')")
+    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} cannot be imported ({install_command('gpu')})")
 
 
 def run_apart(*command: str, **environment: str) -> str:
@@ -105,7 +105,7 @@ def test_a_missing_package_is_named():
     problem = backend._import_problem("no_such_package")
     assert problem is not None
     assert "no_such_package cannot be imported" in problem
-    assert "pip install 'runnel[gpu]'" in problem
+    assert install_command("gpu") in problem
 
 
 # --- what the kernels share ----------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def test_unstabilised_formula(backend: str) -> None:
 def test_transformers_step_by_step(backend: str) -> None:
     """The recurrent step of the transformers library, the state of one call given to the next."""
     step = pytest.importorskip(
-        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra train"
+        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra lab"
     ).mlstm_recurrent_step_native
     q, k, v, i, f = inputs = _inputs(40, 3, 6, 8)
     state = [torch.zeros(1, 3, *shape, dtype=torch.float64) for shape in ((6, 8), (6,), (1,))]

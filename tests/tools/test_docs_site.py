@@ -14,8 +14,8 @@ import pytest
 import runnel
 from runnel.cli import COMMANDS
 
-pytest.importorskip("mkdocs", reason="mkdocs is not installed; install the extra docs")
-pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; install the extra docs")
+pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install --group docs")
+pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; pip install --group docs")
 from tools import docs_site
 
 ROOT = Path(__file__).parents[2]

@@ -129,7 +129,7 @@ def test_four_bits_without_their_package(monkeypatch):
     from runnel.training import preparing
 
     monkeypatch.setattr(preparing, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[qlora\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[lab\]"):
         prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('mamba2')}", "lora.four_bit=true")))
 
 

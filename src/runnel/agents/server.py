@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from typing import Annotated, TypeVar
 
 import anyio
@@ -18,6 +17,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
+from runnel import __version__
 from runnel.agents import results
 from runnel.agents.shown import shown
 from runnel.agents.tools import Progress, Tools
@@ -167,7 +167,7 @@ async def _report(ctx: Context, done: _Done) -> None:
 
 def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
-    server = MCPServer("runnel", instructions=INSTRUCTIONS, version=version("runnel"), log_level="WARNING")
+    server = MCPServer("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     methods = ToolServer(tools)
     for method in (methods.search, methods.find, methods.read, methods.verify, methods.status):
         server.add_tool(method, description=inspect.getdoc(method), annotations=_READ_ONLY)

@@ -6,9 +6,9 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, TypeVar
 
+from runnel import __version__
 from runnel.agents import results
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, digest
 from runnel.agents.models import Models
@@ -136,7 +136,7 @@ class Tools:
                 documents, model = store.last_commit().documents, store.settings.model
             index = results.IndexStatus(place=self.settings.index, documents=documents, model=model)
         return results.ServerStatus(
-            version=version("runnel"),
+            version=__version__,
             roots=[str(root) for root in self.settings.roots],
             index=index,
             model=self.settings.model,

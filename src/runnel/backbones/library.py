@@ -237,7 +237,7 @@ def _whole_weights(folder: Path) -> Iterator[None]:
 def require_library(what: str) -> Any:
     """Return the transformers library; raise MissingDependency unless sentence-transformers is installed too."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels in 4 bits, which are not used to read
-    with needing(f"{what} is read by sentence-transformers", "baselines"):
+    with needing(f"{what} is read by sentence-transformers", "lab"):
         import sentence_transformers  # noqa: F401
         import transformers
     return transformers

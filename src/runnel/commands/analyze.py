@@ -118,7 +118,7 @@ def _cell(value: Mapping[str, float] | None) -> str:
 
 def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -> None:
     """Plot the table: a point for each row and name, with a bar from the lowest to the highest of its repeats."""
-    with needing("plots need matplotlib", "eval"):
+    with needing("plots need matplotlib", "lab"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(min(2 + 0.5 * len(rows), 60), 5), layout="constrained")
     axis = figure.subplots()

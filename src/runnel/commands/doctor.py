@@ -12,33 +12,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runnel import __version__
 from runnel.commands import background
 from runnel.commands.display import Meter, note_compiling, print_json, print_text
 from runnel.commands.options import Json
-from runnel.errors import RunnelError, StoreError, describe
+from runnel.errors import DISTRIBUTION, RunnelError, StoreError, describe, install_command
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 PURPOSES = {
+    "documents": "PDF, Excel, EPUB and HTML files",
     "search": "indexes: runnel index, runnel search",
-    "documents": "PDF, Word, Excel, EPUB and HTML files",
     "serve": "the HTTP server and its page: runnel serve",
-    "mcp": "tools for agents: runnel mcp",
-    "llm": "language models: runnel ask, runnel synthesize, runnel qa",
-    "train": "training: runnel train, runnel mine, runnel adapt",
-    "eval": "evaluation: runnel evaluate, runnel analyze",
-    "mteb": "MTEB's tasks: runnel evaluate mteb:NAME",
-    "baselines": "transformers as embedders and rerankers",
-    "qlora": "training with 4-bit weights",
-    "gpu": "kernels for NVIDIA GPUs",
+    "agents": "tools for agents: runnel mcp",
+    "answers": "language models: runnel ask, runnel synthesize, runnel qa",
+    "lab": "training, evaluation and transformers: runnel train, mine, adapt, evaluate, analyze",
     "ray": "indexing with many machines: runnel index --ray",
     "qdrant": "indexes in Qdrant",
     "langchain": "LangChain",
     "llama-index": "LlamaIndex",
     "haystack": "Haystack",
+    "gpu": "kernels for NVIDIA GPUs",
 }  # by extra
-_BUNDLES = {"all", "dev", "docs"}
 _WORDS = 600  # of the text that is timed: less than a step
 _ROUNDS = 3
 
@@ -93,7 +89,8 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("runnel", "torch", "numba", "transformers", "llama-cpp-python")},
+        "versions": {"runnel": __version__}
+        | {name: _version(name) for name in ("torch", "numba", "transformers", "llama-cpp-python")},
     }
 
 
@@ -153,16 +150,19 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
 
 
 def extras() -> dict[str, dict[str, Any]]:
-    """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too old}}."""
+    """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too old}}; empty if not installed."""
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(line) for line in importlib.metadata.requires("runnel") or ()]
+    try:
+        wanted = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or ()]
+    except importlib.metadata.PackageNotFoundError:  # a source tree that is only on the path
+        return {}
     found: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
         direct = [one for one in wanted if one.marker and _asks(one, extra)]
-        inner = {name for one in direct if one.name == "runnel" for name in one.extras}
+        inner = {name for one in direct if one.name == DISTRIBUTION for name in one.extras}
         every = direct + [one for one in wanted for name in inner if one.marker and _asks(one, name)]
-        missing = [problem for one in every if one.name != "runnel" and (problem := _missing(one))]
+        missing = [problem for one in every if one.name != DISTRIBUTION and (problem := _missing(one))]
         found[extra] = {"for": purpose, "missing": missing}
     return found
 
@@ -246,7 +246,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for label, ready in (("installed", True), ("missing", False)):
         for extra, one in facts["extras"].items():
             if ready != bool(one["missing"]):
-                advice = "" if ready else f'; needs {", ".join(one["missing"])}: pip install "runnel[{extra}]"'
+                advice = "" if ready else f"; needs {', '.join(one['missing'])}: {install_command(extra)}"
                 yield label, f"{extra}: {one['for']}{advice}"
                 label = ""
 

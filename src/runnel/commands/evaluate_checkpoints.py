@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.commands.display import print_table, print_text, say
-from runnel.errors import InputError, counted
+from runnel.errors import InputError, counted, install_command
 from runnel.files import replacing, write_json
 
 
@@ -55,7 +55,7 @@ def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        say(f"note: matplotlib is not installed, so {path} is not drawn; pip install matplotlib")
+        say(f"note: matplotlib is not installed, so {path} is not drawn; run `{install_command('lab')}`")
         return
     tasks = points[0]["results"]
     figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")

@@ -63,7 +63,7 @@ def _check(name: str, task: Any, system: System) -> None:
 
 def find_tasks(name: str) -> list[Any]:
     """Return the tasks of a benchmark, or one task."""
-    with needing("MTEB needs mteb", "mteb"):
+    with needing("MTEB needs mteb", "lab"):
         import mteb
     for find in (partial(mteb.get_benchmark, _SHORT.get(name, name)), partial(mteb.get_task, name)):
         try:

@@ -12,7 +12,7 @@ import typer
 from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.index_update import find_project
 from runnel.commands.options import Json, Model, NoUpdate, refuse
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 
 
 def mcp(
@@ -36,12 +36,10 @@ def mcp(
         return 0
     if not http:
         refuse({"--port": port, "--json": as_json}, "needs --http")
-    try:
+    with needing("runnel mcp needs the MCP SDK", "agents"):
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f'runnel mcp needs the MCP SDK ({error}); pip install "runnel[mcp]"') from error
     refuse({"--no-update": no_update and index}, "has no effect with --in, which is never updated")
     folders = tuple(roots or [Path()])
     if not roots and Path.cwd() == Path(Path.cwd().anchor):

@@ -13,7 +13,7 @@ import typer
 
 from runnel.commands.display import JsonLogLines, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 _IDLE_MINUTES = 30.0
@@ -66,12 +66,10 @@ def serve(
         refuse_others(context, option, ["--json", "--idle"] if background else ["--json"])
         return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES, as_json=as_json)
     refuse({"--idle": idle}, "needs --background")
-    try:
+    with needing("the server needs FastAPI and uvicorn", "serve"):
         from runnel.server.app import create_app
         from runnel.server.run import bind, serve
         from runnel.server.settings import ServerSettings
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f'the server needs FastAPI and uvicorn ({error}); pip install "runnel[serve]"') from error
     settings = ServerSettings(
         model=model, dtype=DTYPES[dtype], index=index, host=host, port=port, api_keys=_keys(api_key_file),
         allowed_hosts=tuple(allow_host or ()), open_bind=open_bind, deadline_s=deadline,

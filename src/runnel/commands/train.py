@@ -13,7 +13,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
-from runnel.errors import MissingDependency, counted
+from runnel.errors import MissingDependency, counted, install_command
 
 if TYPE_CHECKING:
     from runnel.training.run import Summary
@@ -59,7 +59,7 @@ def train(
 def prepare_libraries() -> None:
     """Import the libraries that training needs, silence them, and show its progress as other commands do."""
     if missing := [package for package in _NEEDED if find_spec(package) is None]:
-        raise MissingDependency(f"training needs {', '.join(missing)}: pip install 'runnel[train]'")
+        raise MissingDependency(f"training needs {', '.join(missing)}; run `{install_command('lab')}`")
     note_compiling()
     import datasets
     import transformers

@@ -132,6 +132,6 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
 
 
 def _library() -> Any:
-    with needing("evaluation needs ir-measures", "eval"):
+    with needing("evaluation needs ir-measures", "lab"):
         import ir_measures
     return ir_measures

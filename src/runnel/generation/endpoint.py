@@ -98,7 +98,7 @@ class Endpoint:
         self.url = given or "https://api.openai.com/v1"
         if not self.url.startswith(("http://", "https://")):
             raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
-        with needing("language models need the package openai", "llm"):
+        with needing("language models need the package openai", "answers"):
             import openai
         http = openai.DefaultHttpxClient(timeout=timeout_s, event_hooks={"response": [_guard]})
         self.client = openai.OpenAI(

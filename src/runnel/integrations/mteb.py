@@ -29,7 +29,7 @@ from runnel.records import Document, titled
 from runnel.search.index import Index
 from runnel.search.stores import holds_index
 
-with needing("this needs mteb", "mteb"):
+with needing("this needs mteb", "lab"):
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import Licenses, PromptType

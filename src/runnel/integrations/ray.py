@@ -18,10 +18,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from runnel import __version__
 from runnel.errors import BackendUnavailable, InputError, StoreError, needing
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
@@ -182,7 +182,7 @@ def _encoded(
         )
         encoded = read.map(
             _Worker,
-            fn_constructor_args=(pool, version("runnel")),
+            fn_constructor_args=(pool, __version__),
             num_cpus=pool.cpus,
             num_gpus=pool.gpus,
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool.workers, initial_size=pool.workers),
@@ -212,7 +212,7 @@ class _Worker:
     """A process that holds the model, and encodes one batch after another."""
 
     def __init__(self, pool: _Pool, runnel: str) -> None:
-        if (here := version("runnel")) != runnel:
+        if (here := __version__) != runnel:
             raise StoreError(f"a worker has runnel {here}, the driver {runnel}; install one version on all machines")
         import torch
 

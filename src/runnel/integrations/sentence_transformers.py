@@ -41,7 +41,7 @@ from runnel.training.adapters import save_adapter
 from runnel.training.forward import make_pair, pair_scores, trains_pairs, vectors
 from runnel.training.segments import Long
 
-with needing("training needs sentence-transformers 6", "train"):
+with needing("training needs sentence-transformers 6", "lab"):
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.base.modules import InputModule
 

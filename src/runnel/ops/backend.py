@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from runnel.errors import BackendUnavailable, InputError
+from runnel.errors import BackendUnavailable, InputError, install_command
 
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
@@ -201,7 +201,7 @@ def _import_problem(module: str) -> str | None:
     try:
         importlib.import_module(module)
     except (ImportError, RuntimeError, AttributeError) as error:  # mismatched versions have raised all three
-        return f"{module} cannot be imported ({error}); run pip install 'runnel[gpu]'"
+        return f"{module} cannot be imported ({error}); run `{install_command('gpu')}`"
     return None
 
 

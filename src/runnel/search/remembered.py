@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from runnel import __version__
 from runnel.errors import InputError, ReadError, StateError, describe
 from runnel.files import write
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
@@ -179,12 +180,10 @@ class DocumentCache:
 
     def _content(self, name: str) -> str:
         """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""
-        from importlib.metadata import version
-
         with open(name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         suffixes = "".join(Path(name).suffixes[-2:]).lower()
-        facts = json.dumps([digest, suffixes, version("runnel"), *self.reading]).encode()
+        facts = json.dumps([digest, suffixes, __version__, *self.reading]).encode()
         return hashlib.sha256(facts).hexdigest()[:_NAME_DIGITS]
 
     def _path(self, entry: Entry) -> Path:

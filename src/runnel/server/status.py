@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-from importlib.metadata import version
 from typing import Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
+from runnel import __version__
 from runnel.server.context import MAX_TEXTS, InContext
 from runnel.server.metrics import CONTENT_TYPE
 from runnel.server.refusals import Refusal, error_responses
@@ -74,7 +74,7 @@ async def info(context: InContext) -> Info:
         max_batch_tokens=settings.max_request_tokens,
         max_client_batch_size=MAX_TEXTS,
         auto_truncate=longest is not None,
-        version=version("runnel"),
+        version=__version__,
     )
 
 

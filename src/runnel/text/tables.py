@@ -56,7 +56,7 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, values) for each row of a parquet file."""
-    with needing(f"{path}: parquet needs pyarrow", "eval"):
+    with needing(f"{path}: parquet needs pyarrow", "lab"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     try:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from runnel.backbones.library import Library
-from runnel.errors import CheckpointError, InputError, MissingDependency
+from runnel.errors import CheckpointError, InputError, MissingDependency, install_command
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, VectorScore
 from runnel.models.language_model import load_generator
@@ -37,7 +37,9 @@ def prepared(recipe: Recipe) -> Model:
     if recipe.lora is not None:
         lora = recipe.lora
         if lora.four_bit and find_spec("bitsandbytes") is None:
-            raise MissingDependency("lora.four_bit needs bitsandbytes: pip install 'runnel[qlora]', or --set lora.four_bit=false")
+            raise MissingDependency(
+                f"lora.four_bit needs bitsandbytes: run `{install_command('lab')}`, or --set lora.four_bit=false"
+            )
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"

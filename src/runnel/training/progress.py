@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from runnel.errors import NumericalError
+from runnel.errors import NumericalError, install_command
 from runnel.files import replacing
 from runnel.training.checkpoints import STATE, find_whole_checkpoint
 
@@ -141,7 +141,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        log.info("matplotlib is not installed, so %s is not drawn; run `pip install 'runnel[train]'`", path.name)
+        log.info("matplotlib is not installed, so %s is not drawn; run `%s`", path.name, install_command("lab"))
         return
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()

@@ -251,7 +251,7 @@ def test_a_missing_package_is_named_with_the_install_line(folder, tmp_path, monk
     program = tmp_path / "worker.py"
     program.write_text(f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import worker\nworker.main()")
     monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(program)))
-    with pytest.raises(MissingDependency, match=rf"{name}: reading .* needs .*pip install .runnel\[documents\]"):
+    with pytest.raises(MissingDependency, match=rf"{name}: reading .* needs .*pip install .*\[documents\]"):
         read_document(folder / name)
 
 

@@ -37,6 +37,6 @@ def refusal(text: str, guard: Decontaminator, language: str | None) -> str | Non
 
 @cache
 def _identifier() -> Any:
-    with needing("recognizing languages needs the package py3langid", "llm"):
+    with needing("recognizing languages needs the package py3langid", "answers"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
