@@ -38,7 +38,7 @@ def test_meter_shows_tokens_per_second_once_work_takes_long():
 def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
     """Also while one step takes long, and none after the end."""
     said = Queue()
-    monkeypatch.setattr(display, "say", said.put)
+    monkeypatch.setattr(display, "_write_line", said.put)
     monkeypatch.setattr(display, "_FIRST_S", 0.01)
     monkeypatch.setattr(display, "_EVERY_S", 0.01)
 
