@@ -22,6 +22,7 @@ from runnel.models.heads import (
     Judge,
     MatchScore,
     MeanVector,
+    PairJudge,
     PlainMeanVector,
     TokenFeatures,
     VectorRelevance,
@@ -75,10 +76,10 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
 
 
-def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_layers: int = 0, judge_layers: int = 0) -> Model:
+def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: int) -> Model:
     """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest` as one, with all its heads."""
     sizes = {"num_heads": 2, "intermediate_size": 48, "max_positions": longest + 2, "passage_tokens": block}
-    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, sentence_layers=sentence_layers, judge_layers=judge_layers)
+    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, **layers)
     torch.manual_seed(2)
     model = tiny_model(folder, backbone=Encoder(config))
     features = model.heads["features"]
@@ -93,11 +94,12 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_l
 
 def judging_encoder(folder: Path) -> Model:
     """A tiny encoder with a second look, whose documents differ in whether they answer."""
-    model = tiny_encoder(folder, judge_layers=1)
-    judge = Judge(32).requires_grad_(False)
+    model = tiny_encoder(folder, judge_layers=1, pair_layers=1)
+    judge, pair = Judge(32).requires_grad_(False), PairJudge(32).requires_grad_(False)
     nn.init.normal_(judge.document.weight)
+    nn.init.normal_(pair.out.weight)
     judge.calibration[0] = 0.9
-    model.heads["judge"] = judge
+    model.heads.update({"judge": judge, "pair": pair})
     model.refresh()
     return model
 

@@ -19,7 +19,7 @@ from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
 from runnel.errors import CheckpointError
 from runnel.models.base import BUILT_IN, load_model
 from tools.train_pocket import export
-from tools.train_pocket.export import JUDGE, add_judge, with_judge
+from tools.train_pocket.export import add_judge, with_judge
 
 POCKET = BUILT_IN["pocket"]
 
@@ -49,9 +49,9 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(
     monkeypatch.setattr(export, "fit_judge", lambda model, data: None)
     target = tmp_path / "pocket"
     shutil.copytree(POCKET, target)
-    for count in (6, 3):  # the second in place of the first
+    for count in (4, 3):  # the second in place of the first
         layers = new_layers(count)
-        save_file(layers, tmp_path / JUDGE)
+        save_file(layers, tmp_path / "judge.safetensors")
         add_judge(tmp_path, tmp_path, target)
         assert bits(others(target)) == bits(others(POCKET))
         stored = load_file(target / "model.safetensors")
@@ -87,4 +87,4 @@ def test_what_is_no_judge_layer_is_refused() -> None:
     ):
         with pytest.raises(CheckpointError, match=message):
             with_judge(model, tensors)
-    assert with_judge(model, layers).judge_engine is not model.judge_engine
+    assert with_judge(model, layers).judge_engine("judge") is not model.judge_engine("judge")

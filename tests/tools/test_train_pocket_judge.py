@@ -28,7 +28,8 @@ def page(name: str) -> judge.Page:
     return name, TEXT, [("the river", [(second, second + 5)]), ("the dog", [(TEXT.index("A dog"), TEXT.index("A dog") + 5)])]
 
 
-def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["judge", "pair"])
+def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     model = judging_encoder(tmp_path)
     retriever = SentenceRetriever(model)
     asked = list(judge.read_asked(retriever, [page("a"), page("b")], parts=True))
@@ -41,7 +42,8 @@ def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(judge, "_CLS", begin)
     monkeypatch.setattr(judge, "_SEP", end)
     assert isinstance(model.backbone, Encoder)
-    training = judge._Training(model.backbone, {"faq": asked}, model.words.idf)
+    monkeypatch.setattr(judge, "_MOST_QUERY", {"judge": 5, "pair": 5})
+    training = judge._Training(model.backbone, {"faq": asked}, model.words.idf, form)
     weights = [*training.layers.parameters(), training.head.mix]
     optimizer = torch.optim.AdamW(weights, lr=1e-2)
     losses = []

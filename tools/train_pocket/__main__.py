@@ -12,7 +12,7 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "add-judge", "measure"))
+    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "pair", "add-judge", "measure"))
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/, faq/ and retrieval/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
@@ -20,11 +20,11 @@ def main() -> None:
         "--model",
         type=Path,
         default=Path("src/runnel/models/pocket"),
-        help="model folder that export writes, judge changes and measure reads",
+        help="model folder that export writes, add-judge changes and measure reads",
     )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=3, help="heads that are trained and merged")
-    parser.add_argument("--minutes", type=float, default=30, help="of the steps tune and judge (default 30)")
+    parser.add_argument("--seeds", type=int, default=3, help="heads or judges that are trained and merged")
+    parser.add_argument("--minutes", type=float, default=30, help="of the steps tune, judge and pair (default 30)")
     parser.add_argument("--without", nargs="*", default=[], help="sets left out of this training, which then keeps nothing")
     options = parser.parse_args()
     if not (options.data / "evidence").is_dir():
@@ -44,8 +44,8 @@ def main() -> None:
         steps.fit(options.data, options.out, options.seeds, tuple(options.without))
     elif options.step == "export":
         export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
-    elif options.step == "judge":
-        train_judge(options.data, options.out, options.model, options.minutes)
+    elif options.step in ("judge", "pair"):
+        train_judge(options.data, options.out, options.model, options.step, options.minutes, options.seeds)
     elif options.step == "add-judge":
         add_judge(options.data, options.out, options.model)
     else:

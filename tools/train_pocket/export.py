@@ -18,13 +18,13 @@ from torch import nn
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model, load_model
-from runnel.models.heads import Judge, PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
+from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket import relevance
 from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
-from tools.train_pocket.judge import JUDGE
+from tools.train_pocket.judge import KINDS
 from tools.train_pocket.judge_fit import fit_judge
 from tools.train_pocket.tune import FIRST_TUNED
 
@@ -81,35 +81,39 @@ def write_folder(
 
 
 def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
-    """Return the model with these judge layers in place of its own; the rest is the same.
+    """Return the model with these judge and pair layers in place of its own; the rest is the same.
 
     Args:
         model: an encoder in fp32. If it was loaded from 8 bits, saving it in 8 bits gives the same bytes again.
-        tensors: `judge_layers.{i}.*` and the judge's head as `head.*`, in fp32; of the head, those that training changes.
+        tensors: `judge_layers.{i}.*` and the judge's head as `head.judge.*`, in fp32; of the head, those that training changes.
+            The same of the form "pair". A form without any stays as it is.
 
     Raises:
-        CheckpointError: a tensor is missing, mis-shaped or none of a judge layer.
+        CheckpointError: a tensor is missing, mis-shaped or none of these layers.
     """
     encoder = model.backbone
     assert isinstance(encoder, Encoder)
-    layers = {name: tensor for name, tensor in tensors.items() if not name.startswith("head.")}
-    heads = dict(model.heads.items())
-    if own := {name.removeprefix("head."): tensor for name, tensor in tensors.items() if name not in layers}:
-        head = Judge(encoder.hidden_size)
-        head.load_state_dict(head.state_dict() | own)
-        heads["judge"] = head
-    kept = {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith("judge_layers.")}
-    numbers = {name.split(".")[1] for name in layers if name.startswith("judge_layers.")}
-    config = replace(encoder.config, judge_layers=len(numbers))
-    backbone = build_backbone(encoder.architecture, config.to_dict(), kept | layers, "float32", "cpu")
+    weights, heads, config = encoder.state_dict(), dict(model.heads.items()), encoder.config
+    for form, kind in KINDS.items():
+        given = {name: tensor for name, tensor in tensors.items() if name.startswith((f"{form}_layers.", f"head.{form}."))}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in given}
+        if not given:
+            continue
+        if own := {name.removeprefix(f"head.{form}."): tensor for name, tensor in given.items() if name.startswith("head.")}:
+            heads[form] = head = kind(encoder.hidden_size)
+            head.load_state_dict(head.state_dict() | own)
+        layers = {name: tensor for name, tensor in given.items() if not name.startswith("head.")}
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith(f"{form}_layers.")} | layers
+        config = replace(config, **{f"{form}_layers": len({name.split(".")[1] for name in layers})})
+    backbone = build_backbone(encoder.architecture, config.to_dict(), weights | dict(tensors), "float32", "cpu")
     return replace(model, backbone=backbone, heads=nn.ModuleDict(heads))
 
 
 def add_judge(data: Path, out: Path, target: Path) -> None:
-    """Put the judge of `out` into the model folder `target`, written by `export`, whose other tensors stay as they are, and fit
-    what its scores mean.
+    """Put the judge and pair layers of `out` into the model folder `target`, written by `export`, whose other tensors stay as
+    they are, and fit what scores mean.
     """
-    model = with_judge(load_model(target, "float32", "cpu"), load_file(out / JUDGE))
+    model = with_judge(load_model(target, "float32", "cpu"), _judges(out))
     fit_judge(model, data)
     model.save(target, weights="int8", job="embed")
     _check_size(target)
@@ -140,7 +144,8 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     """Write the model folder `target`.
 
     Args:
-        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy, perhaps also judge.safetensors.
+        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy, perhaps also judge.safetensors and
+            pair.safetensors.
         folder: of the encoder.
 
     Raises:
@@ -150,10 +155,15 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     with torch.no_grad():
         rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
         rerank.linear.bias.fill_(bias)
-    judge = load_file(out / JUDGE) if (out / JUDGE).exists() else None
     idf = torch.from_numpy(np.load(out / "idf.npy"))
-    write_folder(folder, target, load(out), rerank, idf, card, out / "tuned", judge)
+    write_folder(folder, target, load(out), rerank, idf, card, out / "tuned", _judges(out))
     _check_size(target)
+
+
+def _judges(out: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors that `judge.train` wrote."""
+    files = (out / f"{form}.safetensors" for form in KINDS)
+    return {name: tensor for file in files if file.exists() for name, tensor in load_file(file).items()}
 
 
 def _check_size(target: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ from runnel.models.heads import (
     LmHead,
     MatchScore,
     MeanVector,
+    PairJudge,
     PlainMeanVector,
     Pooling,
     TokenFeatures,
@@ -65,11 +66,12 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 _HEADS: tuple[Any, ...] = (
     *(TokenFeatures, EndVector, FirstVector, PlainMeanVector, MeanVector, ResidualVector),
-    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, Judge, LmHead),
+    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, Judge, PairJudge, LmHead),
 )
 HEADS = {re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower(): head for head in _HEADS}  # by kind: "end_vector" and so on
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
-_READ_TOGETHER: tuple[tuple[Form, ...], ...] = (("sentences",), ("texts", "sentences"), ("judge",))  # by one engine each
+# By one engine each.
+_READ_TOGETHER: tuple[tuple[Form, ...], ...] = (("sentences",), ("texts", "sentences"), ("judge",), ("pair",))
 kept: Kept | None = None  # models to share between commands, in a process that runs many
 
 
@@ -146,10 +148,9 @@ class Model:
         """
         return self._form_engines.get(("texts", "sentences") if texts else ("sentences",), self.engine)
 
-    @property
-    def judge_engine(self) -> Engine:
-        """The engine that judges the best sentences a second time: with the judge layers, or `engine` without these."""
-        return self._form_engines.get(("judge",), self.engine)
+    def judge_engine(self, form: Literal["judge", "pair"]) -> Engine:
+        """Return the engine of a form that judges the best sentences again, or `engine` without layers of this form."""
+        return self._form_engines.get((form,), self.engine)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and other processes, without the engines: they belong to one model and have locks."""

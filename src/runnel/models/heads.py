@@ -260,36 +260,22 @@ class VectorRelevance(Head):
         return self.linear(wide(features))[:, 0]
 
 
-class Judge(Head):
-    """The second look's score of a sentence from the hidden vectors of its tokens, and what scores say (`models/second_look.py`).
+class LateInteraction(Head):
+    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/second_look.py`).
 
-    Late interaction: each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and
-    by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
+    Each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and by what `weight`
+    makes of its hidden vector. Fresh weights judge by idf alone.
     """
 
-    jobs = ("judge",)
     stored = True
-    FACTS = 6  # of a document: those of `document_facts`, the best of the judge's scores and the mean of the best three
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Linear(hidden_size, 1)
         self.mix = nn.Parameter(torch.tensor([8.0, 4.0, 8.0]))  # of the sentence's tokens, of those around it too, of means
-        self.document = nn.Linear(self.FACTS, 1)
-        self.near = nn.Parameter(torch.tensor([0.0, 16.0, 2.0, 0.0]))  # of the first four facts, to choose among documents
-        self.calibration: Tensor  # factor and summand of a sentence's score
-        self.register_buffer("calibration", torch.tensor(_UNFIT))
-        self.floor: Tensor  # the judge's score of a sentence that is not read again
-        self.register_buffer("floor", torch.tensor(4.0))
         with torch.no_grad():
-            for layer in (self.weight, self.document):
-                layer.weight.zero_()
-                layer.bias.zero_()
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether a fit has set the calibration; if not, the judge's scores count by how far they are from their mean."""
-        return self.calibration.tolist() != _UNFIT
+            self.weight.weight.zero_()
+            self.weight.bias.zero_()
 
     def weigh(self, hidden: Tensor, idf: Tensor) -> Tensor:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
@@ -302,6 +288,59 @@ class Judge(Head):
         own = (F.normalize(sentence, dim=-1) @ query.T).amax(0)
         seen = own if not len(around) else torch.maximum(own, (F.normalize(around, dim=-1) @ query.T).amax(0))
         return torch.stack([own @ weights, seen @ weights, F.cosine_similarity(sentence.mean(0), mean, dim=0)]) @ self.mix
+
+
+class PairJudge(LateInteraction):
+    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/second_look.py`).
+
+    Late interaction within the sequence, and what a small network makes of the first vector and the sentence's mean.
+    """
+
+    jobs = ("pair",)
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.middle, self.out = nn.Linear(2 * hidden_size, hidden_size), nn.Linear(hidden_size, 1)
+        with torch.no_grad():
+            self.out.weight.zero_()
+            self.out.bias.fill_(-12.0)  # about what the late interaction of an untrained encoder has
+
+    def look(self, hidden: Tensor, idf: Tensor, asked: int, sentence: slice, around: Tensor) -> Tensor:
+        """Score a sequence ().
+
+        Args:
+            hidden: (T, D) of the sequence: the first marker, `asked` tokens of the query, and the rest.
+            idf: (asked,) of the query's tokens.
+            sentence: its tokens; around: (T,) bool, other tokens that count.
+        """
+        query, text = hidden[1 : 1 + asked], hidden[sentence]
+        weights = self.weigh(query, idf)
+        met = self(F.normalize(query, dim=-1), weights / weights.sum(), query.mean(0), text, hidden[around])
+        return met + self.out(F.gelu(self.middle(torch.cat([hidden[0], text.mean(0)]))))[0]
+
+
+class Judge(LateInteraction):
+    """The second look's score of a sentence that is read apart from the query, and what scores say."""
+
+    jobs = ("judge",)
+    FACTS = 6  # of a document: those of `document_facts`, the best of the judge's scores and the mean of the best three
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.document = nn.Linear(self.FACTS, 1)
+        self.near = nn.Parameter(torch.tensor([0.0, 16.0, 2.0, 0.0]))  # of the first four facts, to choose among documents
+        self.calibration: Tensor  # factor and summand of a sentence's score
+        self.register_buffer("calibration", torch.tensor(_UNFIT))
+        self.floor: Tensor  # the judge's score of a sentence that is not read again
+        self.register_buffer("floor", torch.tensor(4.0))
+        with torch.no_grad():
+            self.document.weight.zero_()
+            self.document.bias.zero_()
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the calibration; if not, the judge's scores count by how far they are from their mean."""
+        return self.calibration.tolist() != _UNFIT
 
     def inside(self, scores: np.ndarray) -> np.ndarray:
         """Return the logits (S,) that sentences answer, if their document does, from the sums of both looks."""

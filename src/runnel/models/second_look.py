@@ -2,7 +2,8 @@
 
 The first look scores every sentence from stored vectors. Then a question or heading passes on what it has to the text below it.
 The best sentences are read again by the judge layers, and each token of the query is compared with those of the sentence (late
-interaction; Khattab and Zaharia, "ColBERT", 2020). Last, a document is judged as a whole: whether it answers at all.
+interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these are read once more, in one sequence with the query, by the
+pair layers. Last, a document is judged as a whole: whether it answers at all.
 
     S  sentences of a document   n  sentences that are read again   Q  tokens of the query   T  tokens   D  width of the vectors
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +20,15 @@ from torch import Tensor
 
 from runnel.backbones.encoder.layout import whole_tokens
 from runnel.models.base import Model
-from runnel.models.heads import Judge
+from runnel.models.heads import Judge, PairJudge
 from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking
+_PAIRS = 16  # of these, read together with the query
+_ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
 _TITLE_TOKENS, _NEAR_TOKENS = 24, 32  # read with a sentence: the last of the titles above it, and on each side of it
 _PARTS = 3  # besides the sentence, each with a marker
 _TITLES = 2  # above a sentence, at most
@@ -65,14 +68,15 @@ class FirstLook:
 class SecondLook:
     """Scores (S,) float32 of a document's sentences, and the logit that the document answers, if the judge is fitted.
 
-    `read`: (S,) bool, what was read again; `judged`: (S,) what the judge says of it, and a constant for the rest; `led`: (S,)
-    what titles passed on of that.
+    `read`: (S,) bool, what was read again; `judged`: (S,) what was said of it, and a constant for the rest; `apart`: (n,) what
+    the judge layers alone said of those that were read; `led`: (S,) what titles passed on of `judged`.
     """
 
     scores: np.ndarray
     answers: float | None
     read: np.ndarray
     judged: np.ndarray
+    apart: np.ndarray
     led: np.ndarray = field(repr=False)
 
 
@@ -173,12 +177,13 @@ def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np
 
 
 class Judging:
-    """The second look with a model's judge layers and head."""
+    """The second look with a model's judge layers and head, and its pair layers if it has these."""
 
     def __init__(self, model: Model) -> None:
-        head = model.head("judge")
+        head, pair = model.head("judge"), model.head("pair") if "pair" in model.heads else None
         assert isinstance(head, Judge)
-        self._model, self._head = model, head
+        assert isinstance(pair, PairJudge | None)
+        self._model, self._head, self._pair = model, head, pair
         self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
 
     @property
@@ -191,19 +196,21 @@ class Judging:
 
         Of a query longer than what the encoder reads at once, the beginning is compared: the first look has seen all of it.
         """
-        chosen, floor = self._choose(looks), float(self._head.floor)
+        document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
+        chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
+        floor, together = float(self._head.floor), np.zeros(len(chosen))
         with inference():
-            judged = self._judge([(looks[d], s) for d, s in chosen])
+            apart = self._judge(chosen)
+            if self._pair is not None and chosen:
+                together = self._judge_pairs(self._pair, chosen, apart)
         if not self._head.calibrated:
-            judged = _STEPS * (judged - judged.mean()) / (judged.std() + 1e-6) if len(judged) else judged
-            floor = float(judged.min(initial=0.0))
+            apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
+            floor = float(apart.min(initial=0.0))
         found = []
         for d, look in enumerate(looks):
-            again = np.full(len(look.scores), -np.inf)
-            for (document, sentence), value in zip(chosen, judged.tolist(), strict=True):
-                if document == d:
-                    again[sentence] = value
-            found.append(self._conclude(look, again, floor))
+            own, again = document == d, np.full(len(look.scores), -np.inf)
+            again[sentence[own]] = (apart + together)[own]
+            found.append(self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0))))
         return found
 
     def nearness(self, look: FirstLook) -> float:
@@ -220,7 +227,7 @@ class Judging:
         return [(d, s) for _, d, s in sorted(pairs)[: MOST if len(looks) == 1 else TOGETHER]]
 
     def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
-        """Return what the judge says of each sentence, (n,)."""
+        """Return what the judge layers say of each sentence, (n,)."""
         if not chosen:
             return np.zeros(0)
         (begin, end), before = self._model.tokenizer.markers(), len(self._prompts["document"]) + 1
@@ -228,7 +235,7 @@ class Judging:
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
-        hidden = self._read([query, *(row for row, _, _ in rows)])
+        hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
         own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
         weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * torch.from_numpy(own)
@@ -240,9 +247,30 @@ class Judging:
             found.append(self._head(*asked, vectors[first:last], vectors[torch.from_numpy(around)]))
         return torch.stack(found).double().numpy()
 
-    def _row(self, look: FirstLook, sentence: int, begin: int, end: int) -> tuple[np.ndarray, int, int]:
-        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
-        prompt = self._prompts["document"]
+    def _judge_pairs(self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray) -> np.ndarray:
+        """Return what the pair layers say of each sentence, (n,), at least one: of the best before, and the least of that for the
+        others.
+        """
+        before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
+        best = np.argsort(-(before + apart), kind="stable")[:_PAIRS]
+        begin, end = self._model.tokenizer.markers()
+        asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
+        rows = [self._row(look, sentence, begin, end, asked) for look, sentence in (chosen[i] for i in best)]
+        idf, found = torch.from_numpy(self._model.words.idf[asked]), []
+        for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
+            around = (row != begin) & (row != end)
+            around[: 1 + len(asked)] = around[first:last] = False
+            found.append(head.look(hidden, idf, len(asked), slice(first, last), torch.from_numpy(around)))
+        judged = torch.stack(found).double().numpy()
+        values = np.full(len(chosen), judged.min())
+        values[best] = judged
+        return values
+
+    def _row(
+        self, look: FirstLook, sentence: int, begin: int, end: int, asked: np.ndarray | None = None
+    ) -> tuple[np.ndarray, int, int]:
+        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`. `asked`: a query to begin with."""
+        prompt = self._prompts["document"] if asked is None else np.append(asked, end)
         longest, titles = whole_tokens(self._model.backbone, len(prompt)), self._titles_above(look, sentence)
         return lay_around(look.ids, look.bounds, sentence, titles, longest, (begin, end), prompt)
 
@@ -253,7 +281,7 @@ class Judging:
             title = title[1:]
         return np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in title)])
 
-    def _read(self, rows: Sequence[np.ndarray]) -> list[Tensor]:
+    def _read(self, rows: Sequence[np.ndarray], form: Literal["judge", "pair"]) -> list[Tensor]:
         """Return the hidden vectors (T, D) fp32 of each row."""
         vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
 
@@ -263,20 +291,26 @@ class Judging:
 
             return Request(row, (), take=take)
 
-        for result in self._model.judge_engine.map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
+        for result in self._model.judge_engine(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
             result.get()
         return [torch.from_numpy(one) for one in vectors]
 
-    def _conclude(self, look: FirstLook, again: np.ndarray, floor: float) -> SecondLook:
-        """Return the final scores of a document from what the judge said, (S,), -inf where it was not asked, which is `floor`."""
+    def _conclude(self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float) -> SecondLook:
+        """Return the final scores of a document.
+
+        Args:
+            again: (S,) what was said of its sentences; -inf where nothing was asked, which counts as `floor + lowest`.
+            apart: (n,) what the judge layers said of those that were read; `floor`: of the others.
+        """
         known = again > -np.inf
-        judged = np.where(known, again, floor)
+        judged = np.where(known, again, floor + lowest)
         led = np.where(known, _LEAD_AGAIN * leads(again, look.kinds), 0.0)
         if not self._head.calibrated:
-            return SecondLook((look.scores + self.nearness(look) + judged + led).astype(np.float32), None, known, judged, led)
-        answers = self._head.answers(facts_with_judged(look.facts, judged, floor))
+            scores = look.scores + self.nearness(look) + judged + led
+            return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
+        answers = self._head.answers(facts_with_judged(look.facts, apart, floor))
         scores = _both(self._head.inside(look.scores + judged + led), answers)
-        return SecondLook(scores.astype(np.float32), answers, known, judged, led)
+        return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
 
 
 def _both(inside: np.ndarray, answers: float) -> np.ndarray:

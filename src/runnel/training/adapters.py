@@ -45,7 +45,7 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
         _quantize(backbone)
     from peft import LoraConfig, inject_adapter_in_model
 
-    others = r"(sentence|judge)_layers\..*"  # they read nothing in training
+    others = r"(sentence|judge|pair)_layers\..*"  # they read nothing in training
     found = any(re.match(others, name) for name, _ in backbone.named_modules())
     exclude = others if found else None  # PEFT warns if it names nothing
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude)  # type: ignore[arg-type]

@@ -11,8 +11,9 @@ Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Langua
 A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole, there is no state.
 
 The upper layers may have other forms: `layers` ends with those for texts as a whole, `sentence_layers` are others, trained for
-sentences (docs/pocket.md), and `judge_layers` others again, trained to judge the best sentences a second time. Every form
-continues from the lower layers that it does not have itself, and only `step_forms` runs the others than that of texts.
+sentences (docs/pocket.md), `judge_layers` others again, trained to judge the best sentences a second time, and `pair_layers`
+read the query and a sentence together. Every form continues from the lower layers that it does not have itself, and only
+`step_forms` runs the others than that of texts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from runnel.errors import InputError
 from runnel.ops.backend import inference
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
-Form = Literal["texts", "sentences", "judge"]
+Form = Literal["texts", "sentences", "judge", "pair"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
@@ -44,8 +45,8 @@ class EncoderConfig(BackboneConfig):
     """Shape of an encoder.
 
     Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
-    None: any text is one sequence. `sentence_layers` and `judge_layers`: how many upper layers have another form for sentences,
-    and for the best of them.
+    None: any text is one sequence. `sentence_layers`, `judge_layers` and `pair_layers`: how many upper layers have another form
+    for sentences, for the best of them, and for the query and one of these together.
     """
 
     vocab_size: int
@@ -59,7 +60,8 @@ class EncoderConfig(BackboneConfig):
     begin_id: int | None = None
     sentence_layers: int = 0
     judge_layers: int = 0
-    unchecked = ("begin_id", "sentence_layers", "judge_layers")
+    pair_layers: int = 0
+    unchecked = ("begin_id", "sentence_layers", "judge_layers", "pair_layers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,9 +73,9 @@ class EncoderConfig(BackboneConfig):
                 f"passage_tokens may be at most {self.max_positions - MARKERS}"
             )
 
-        for name, own in (("sentence_layers", self.sentence_layers), ("judge_layers", self.judge_layers)):
-            if not 0 <= own <= self.num_layers:
-                raise InputError(f"{name} must be from 0 to the {self.num_layers} layers, got {own!r}")
+        for form in FORMS:
+            if not 0 <= self.own_layers(form) <= self.num_layers:
+                raise InputError(f"{form}_layers must be from 0 to the {self.num_layers} layers, got {self.own_layers(form)!r}")
 
     @property
     def head_size(self) -> int:
@@ -81,12 +83,13 @@ class EncoderConfig(BackboneConfig):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """See `BackboneConfig`; models saved before there were judge layers have none."""
-        return super().from_dict({"judge_layers": 0, **values})
+        """See `BackboneConfig`; models saved before there were judge and pair layers have none."""
+        return super().from_dict({"judge_layers": 0, "pair_layers": 0, **values})
 
     def own_layers(self, form: Form) -> int:
         """Return how many upper layers of a form are not those of texts."""
-        return {"texts": 0, "sentences": self.sentence_layers, "judge": self.judge_layers}[form]
+        own = {"texts": 0, "sentences": self.sentence_layers, "judge": self.judge_layers, "pair": self.pair_layers}
+        return own[form]
 
     def shared_layers(self, forms: Sequence[Form]) -> int:
         """Return how many lower layers all these forms have in common."""
@@ -207,6 +210,7 @@ class Encoder(Backbone):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
         self.sentence_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.sentence_layers))
         self.judge_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.judge_layers))
+        self.pair_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.pair_layers))
         nn.init.normal_(self.embeddings.weight, std=0.02)
         nn.init.normal_(self.positions.weight, std=0.02)
 
@@ -217,7 +221,8 @@ class Encoder(Backbone):
 
     def layers_of(self, form: Form) -> list[EncoderLayer]:
         """Return all layers of a form in order."""
-        own = {"texts": [], "sentences": [*self.sentence_layers], "judge": [*self.judge_layers]}[form]
+        forms = {"sentences": self.sentence_layers, "judge": self.judge_layers, "pair": self.pair_layers}
+        own = [*forms[form]] if form in forms else []
         layers = [*self.layers[: self.num_layers - len(own)], *own]
         return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
@@ -252,7 +257,7 @@ class Encoder(Backbone):
 
     def linear_layers(self) -> list[nn.Linear | Int8Linear]:
         """See `Backbone.linear_layers`: those of `step`, without other forms."""
-        others = {*self.sentence_layers.modules(), *self.judge_layers.modules()}
+        others = {*self.sentence_layers.modules(), *self.judge_layers.modules(), *self.pair_layers.modules()}
         return [layer for layer in super().linear_layers() if layer not in others]
 
     def flops(self, tokens: int) -> int:
