@@ -21,7 +21,8 @@ from runnel.ops.packed import power_of_two
 from runnel.ops.triton_launch import GpuChunks, on_device_of, rows, with_torch_backward
 
 _CHUNK = 64
-_TILE_K, _TILE_V = 32, 64  # the largest tile of C in a program; 64 of K spill registers
+_TILE_K, _TILE_V = (16, 32), (32, 64)  # the smallest and the largest tile of C in a program; 64 of K spill registers
+# With 16 columns a program that Triton 3.6 compiled for Hopper read beyond its shared memory.
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -59,7 +60,8 @@ def _forward(
     end = [torch.empty(sequences, *shape, device=device) for shape in shapes]
     chunks = GpuChunks.of(cu, _CHUNK, device)
     entering = [torch.empty(chunks.count, *shape, device=device) for shape in shapes]
-    tile_k, tile_v = (min(most, power_of_two(length, least=16)) for most, length in ((_TILE_K, width), (_TILE_V, size)))
+    bounds = ((_TILE_K, width), (_TILE_V, size))
+    tile_k, tile_v = (min(most, power_of_two(length, least=least)) for (least, most), length in bounds)
     tiles = {"K": width, "V": size, "CHUNK": _CHUNK, "TILE_K": tile_k, "TILE_V": tile_v}
     gates = (*rows(i), *rows(f), chunks.table)
     with on_device_of(v):
