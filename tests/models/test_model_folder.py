@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -118,7 +119,8 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
 
 def judging_model(folder: Path) -> Model:
     """Wide enough that its matrices are stored in 8 bits."""
-    config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, sentence_layers=1, judge_layers=2)
+    own = {"sentence_layers": 1, "judge_layers": 2, "pair_layers": 1}
+    config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own)
     torch.manual_seed(3)
     plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector()})
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
@@ -132,7 +134,13 @@ def hidden(engine: Engine) -> Tensor:
 
 
 def engines(model: Model) -> list[Engine]:
-    return [model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True), model.judge_engine]
+    return [
+        model.engine,
+        model.sentence_engine(texts=False),
+        model.sentence_engine(texts=True),
+        model.judge_engine("judge"),
+        model.judge_engine("pair"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +154,16 @@ def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str)
     stored = {
         n.split(".")[1]: t.dtype for n, t in load_file(tmp_path / "first/model.safetensors").items() if n.endswith("0.qkv.weight")
     }
-    assert set(stored) == {"layers", "sentence_layers", "judge_layers"} and len(set(stored.values())) == 1
+    assert set(stored) == {"layers", "sentence_layers", "judge_layers", "pair_layers"} and len(set(stored.values())) == 1
     first = load_model(tmp_path / "first", dtype, "cpu")
     first.save(tmp_path / "second")
     second = load_model(tmp_path / "second", dtype, "cpu")
     assert first.fingerprint() == second.fingerprint()
-    before, kept, again = ([hidden(engine) for engine in engines(one)] for one in (model, first, second))
-    assert all(map(torch.equal, kept, again))
-    texts, sentences, _, judged = kept
-    assert judged.shape == texts.shape and not torch.allclose(judged, texts) and not torch.allclose(judged, sentences)
+    before, kept, same = ([hidden(engine) for engine in engines(one)] for one in (model, first, second))
+    assert all(map(torch.equal, kept, same))
+    texts, sentences, _, *again = kept
+    assert all(one.shape == texts.shape for one in again)
+    assert not any(torch.allclose(one, other) for one, other in itertools.combinations([texts, sentences, *again], 2))
     for one, other in zip(before, kept, strict=True):
         assert torch.nn.functional.cosine_similarity(one, other).min() > 0.999
         assert not (weights == "as_is" and dtype == "float32") or torch.equal(one, other)
@@ -182,11 +191,12 @@ def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
 
 def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
-    assert model.judge_engine is model.engine is not model.sentence_engine(texts=False)
-    assert tiny_model(tmp_path / "other").judge_engine
+    assert model.judge_engine("judge") is model.judge_engine("pair") is model.engine is not model.sentence_engine(texts=False)
+    assert tiny_model(tmp_path / "other").judge_engine("judge")
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model/config.json").read_text())
-    del config["runnel"]["backbone"]["config"]["judge_layers"]  # as folders were before
+    for form in ("judge", "pair"):
+        del config["runnel"]["backbone"]["config"][f"{form}_layers"]  # as folders were before
     (tmp_path / "model/config.json").write_text(json.dumps(config))
     assert load_model(tmp_path / "model", "float32", "cpu").fingerprint() == model.fingerprint()
     config["runnel"]["backbone"]["config"]["judge_layers"] = 1
