@@ -53,5 +53,16 @@ def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model
         assert np.diff(reranker.score(question, [other, TEXT]))[0] > 0
 
 
+@pytest.mark.parametrize(
+    "question", ["Πότε χτίστηκε το λιμάνι;", "\u0e17\u0e48\u0e32\u0e40\u0e23\u0e37\u0e2d", "When was it built?"]
+)
+def test_the_judge_keeps_out_of_scripts_that_it_does_not_know(model: Model, question: str) -> None:
+    (scored,) = SentenceRetriever(model).scan(question, [TEXT])
+    assert scored.first is not None
+    known = question.isascii()
+    assert (scored.answers is not None) == known
+    assert np.array_equal(scored.scores, scored.first.scores) != known
+
+
 def test_it_is_small() -> None:
     assert sum(file.stat().st_size for file in BUILT_IN["pocket"].iterdir()) < 44_000_000

@@ -191,6 +191,15 @@ class Judging:
         """Whether the scores are logits."""
         return self._head.calibrated
 
+    def knows(self, query: np.ndarray) -> bool:
+        """Return whether the judge can compare a query (Q,).
+
+        A fitted judge learned from English: of another script it sees single letters, and does harm (docs/choose.md).
+        """
+        text = self._model.tokenizer.decode(query.tolist()).replace("[UNK]", "\N{GREEK SMALL LETTER ALPHA}")
+        letters = [character for character in text if character.isalpha()]
+        return not self.calibrated or 2 * sum(map(str.isascii, letters)) >= len(letters)
+
     def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
         """Return the second look at each document: the best sentences of all are read again, a document's `MOST` at most.
 

@@ -225,10 +225,11 @@ class SentenceRetriever:
     def second_look(self, scored: Sequence[Scored]) -> list[Scored]:
         """Look again at the best sentences of documents from `first_look`, which are ranked together.
 
-        Without a second look (a recurrent model, or one without a "judge" head) they are returned as they are.
+        Without a second look (a recurrent model, one without a "judge" head, or a script that it does not know) they are
+        returned as they are.
         """
         looks = [one.first for one in scored if one.first is not None]
-        if self._judging is None or not looks:
+        if self._judging is None or not looks or not self._judging.knows(looks[0].query):
             return list(scored)
         again = self._judging.look(looks)
         return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, again, strict=True)]
