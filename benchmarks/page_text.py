@@ -10,6 +10,7 @@ from benchmarks.machine import in_words
 from benchmarks.padding import COUNTS, WAYS
 
 _MIB = 2**20
+SHOWN = ((1, 2048), (1, 8192), (128, 64))  # texts and tokens of the page's table of speed; the json has all
 Values = dict[str, Any]
 
 
@@ -78,16 +79,14 @@ def _head(result: Values) -> str:
     where = f"Measured on {in_words(result['machine'])}. Absolute figures belong to that machine; ratios carry over better."
     return f"""# Performance
 
-Written by `make bench` (`python -m benchmarks page docs`), never by hand; performance.json has every figure with its extremes.
-`make bench-check` checks the bars in minutes; `python -m benchmarks compare MODEL-OR-SHAPE...` measures your models, next to
-other systems with `--with`.
+Written by `make bench` (`python -m benchmarks page docs`), never by hand; performance.json has every figure. `make bench-check`
+checks the bars in minutes; `python -m benchmarks compare MODEL-OR-SHAPE...` measures your models, with `--with` also others.
 
 {textwrap.fill(where, 130)}
 
-Systems run in processes of their own, in interleaved rounds; a figure is the median. Weights of named shapes are random. Before a
-system is timed its hidden vectors (in training: its gradient) must agree with a plain torch run in fp64 on the same weights; if
-they do not, or if anything fails, this page is not written. Memory is the peak of a new process, weights and libraries included.
-"Linear layers" are the matrix products of the same model alone, in the same dtype; int8 is compared with bf16 linear layers."""
+Figures are medians. Weights of named shapes are random. Before a system is timed its hidden vectors (in training: its gradient)
+must agree with a plain torch run in fp64; else this page is not written. Memory is the peak of a new process, weights and
+libraries included. "Linear layers" are the matrix products of the same model alone; int8 is compared with those in bf16."""
 
 
 def _bars(result: Values) -> str:
@@ -99,7 +98,9 @@ def _bars(result: Values) -> str:
 
 def _speed(result: Values) -> str:
     head = ["model", "system", "dtype"]
-    points = [point for point in result["points"] if point["system"] != "linear layers"]
+    points = [
+        point for point in result["points"] if point["system"] != "linear layers" and (point["batch"], point["tokens"]) in SHOWN
+    ]
     rates = pivot(head, points, lambda p: (p["model"], p["title"], p["dtype"]), texts, _rate)
     parts = ["## Speed", "Tokens/s of texts x tokens (share of the linear layers' rate), peak memory; without tokenization."]
     return "\n\n".join(filter(None, [*parts, rates, skipped(result), "![tokens per second and memory](performance.png)"]))
@@ -175,18 +176,16 @@ def _segments(result: Values) -> str:
     rates = pivot(["model", "texts x tokens"], rows, lambda p: (p["model"], texts(p)), size, lambda p: _rate(p, "mean"))
     return f"""## Horizontal and vertical inference
 
-Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
-takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` and `Engine(backbone, whole=True)`, or
-`python -m benchmarks compare --segment V` and `--segment whole`. Both give the same vectors. Mean tokens/s of three runs in bf16,
-and peak memory:
+Vertical inference (`Engine(backbone, step_tokens=V)`) takes V tokens, of all texts of a step together, through all layers before
+the next V; horizontal inference (`Engine(backbone, whole=True)`) takes everything through one layer at a time. Both give the same
+vectors. Mean tokens/s of three runs in bf16, and peak memory:
 
 {rates}
 
 ![segments](performance-segments.png)
 
-A step on a CPU has 1,024 tokens: longer ones are a few percent faster, but a short text has to wait for the step that is running.
-On a GPU it has 4,096 of one text, or 16,384 of several, as far as half of its free memory allows: the sizes of paper D, not
-measured here. `Engine.plan(backbone, memory_bytes)` chooses the step for a budget."""
+A step on a CPU has 1,024 tokens, because a short text has to wait for the step that is running; on a GPU 4,096 of one text, or
+16,384 of several, as far as half of its free memory allows: the sizes of paper D, not measured here."""
 
 
 def _chunks(result: Values) -> str:
@@ -199,9 +198,9 @@ def _chunks(result: Values) -> str:
     )
     return f"""### Chunks inside an operator
 
-Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
-kernels have Q built in; Mamba-1's scan has none). One layer's recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and
-xlstm-scaled: mean tokens/s of three runs. The operators take 64, 32 and 64, and less for shorter texts.
+Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels. One layer's
+recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled: mean tokens/s of three runs. The operators take 64, 32
+and 64, and less for shorter texts.
 
 {rates}
 
@@ -331,8 +330,8 @@ def _padding(result: Values) -> str:
     return f"""## What padding would cost
 
 GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`.
-runnel packs: it never pads. Papers count 2 for each parameter, including the embedding's; our count of linear layers,
-convolution and recurrence, a multiply-add as 2, is {first["flops"]:,} FLOP a token, without embedding and LM head.
+runnel never pads. Papers count 2 for each parameter, including the embedding's; our count of linear layers, convolution and
+recurrence is {first["flops"]:,} FLOP a token, without embedding and LM head.
 Table 2 of paper E is 2 x parameters: 19.0 and 197.9 TFLOP are those of Mamba-2 130M and 1.3B for 73,640 tokens.
 
 {_padding_table(result["padding"])}"""

@@ -16,7 +16,6 @@ PAGE = DOCS / "scale.md"
 TOKENS = 1300  # of a document of 1,000 words; assumed
 REMEMBERED = 350e3  # bytes of a remembered document, docs/embed.md
 SIZES = (1e5, 1e6, 1e7, 1e8)
-PRICES = {"a machine with 2 cores, an hour": 0.10, "object storage, a GB and month": 0.023, "local NVMe, a GB and month": 0.10}
 MODELS = {"pocket-mamba2": "pocket-mamba2", "mamba2-130m": "Mamba-2 130M"}
 
 
@@ -103,32 +102,10 @@ def storage() -> str:
     return table(["part", "bytes a document", "at 10^8"], [*rows, ["index", f"{whole:,.0f}", size(whole * 1e8)]])
 
 
-def money() -> str:
-    """A worked example at 10^8 documents."""
-    machine, cold, near = PRICES.values()
-    stored = sum(document_bytes().values()) * 1e8 / 1e9
-    rows = [
-        [f"reading with {title}", f"{number(hours(1e8, name))} h x {machine}", f"{hours(1e8, name) * machine:,.0f}"]
-        for name, title in MODELS.items()
-    ]
-    rows += [
-        [f"the index {where}, a month", f"{number(stored)} GB x {price}", f"{stored * price:,.0f}"]
-        for where, price in (("on object storage", cold), ("on local NVMe", near))
-    ]
-    rows += [
-        [
-            "remembered documents on object storage, a month",
-            f"{number(REMEMBERED / 10)} GB x {cold}",
-            f"{REMEMBERED / 10 * cold:,.0f}",
-        ]
-    ]
-    return table(["10^8 documents", "sum", "US dollars, at assumed prices"], rows)
-
-
 def main() -> None:
     """Print, or write."""
     text = PAGE.read_text(encoding="utf-8")
-    for name, made in (("plan", plan()), ("storage", storage()), ("money", money())):
+    for name, made in (("plan", plan()), ("storage", storage())):
         print(f"{made}\n")
         before, mark, after = text.partition(f"<!-- {name} -->\n")
         text = before + mark + made + "\n" + after[after.index("<!-- end -->") :]
