@@ -12,6 +12,7 @@ ALLOWED = {
     "errors": set(),
     "records": {"errors"},
     "hardware": {"errors"},
+    "work": set(),
     "lock": {"errors", "files"},
     "files": {"errors"},
     "journal": {"errors", "files", "lock"},
@@ -21,8 +22,8 @@ ALLOWED = {
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},
     "engine": {"errors", "records", "hardware", "ops", "backbones", "planning", "request"},
-    "models": {"errors", "records", "hardware", "lock", "files", "ops", "backbones", "planning", "request", "engine", "text"},
 }
+ALLOWED["models"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"search", "training", "integrations"} for name in ("search", "training", "integrations")}
 ALLOWED["generation"] = set(ALLOWED)

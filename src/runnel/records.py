@@ -11,12 +11,14 @@ import reprlib
 import types
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runnel.errors import CheckpointError, InputError
+
+SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
-def trimmed(sentence: Sentence) -> Sentence:
+def trimmed(sentence: SentenceOrPlace) -> SentenceOrPlace:
     """Return a sentence without whitespace at its ends."""
     first, last = trim(sentence.text, 0, len(sentence.text))
     return replace(sentence, text=sentence.text[first:last], start=sentence.start + first, end=sentence.start + last)
@@ -149,6 +151,71 @@ class Places:
         return rows[number - 1] if number else None
 
 
+LINES = ("txt", "md", "code")  # kinds of documents whose places are lines: the text is that of the file
+
+
+@dataclass(frozen=True)
+class Place:
+    """Characters [start, end) of a document's text, which has this SHA-256 in UTF-8.
+
+    `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index without a file has its own id as
+    `file`.
+    """
+
+    file: str
+    id: str | None
+    line: int
+    page: int | None
+    headings: tuple[str, ...]  # outermost first
+    start: int
+    end: int
+    text: str
+    kind: str
+    sha256: str
+
+    def __str__(self) -> str:
+        """Return the place as a user finds it in the file: a line number, if it is text."""
+        if self.id is not None:
+            return f"{self.file}, row {self.id}"
+        if self.page is not None:
+            return f"{self.file}, page {self.page:,}"
+        return f"{self.file}:{self.line}" if self.kind in LINES else self.file
+
+    def same(self, other: Place) -> bool:
+        """Whether both are the same characters of the same document."""
+        return (self.file, self.id, self.start, self.end) == (other.file, other.id, other.start, other.end)
+
+    @property
+    def where(self) -> str:
+        """Return the place in the file, in a form for programs: "12" (a line of text), "page 3", "row a7", "characters 5-60"."""
+        if self.id is not None:
+            return f"row {self.id}"
+        if self.kind in LINES:
+            return str(self.line)
+        return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class AnsweringSentence(Place):
+    """A sentence that answers a query, the text around it, and its other places in reading order.
+
+    `answers` is the probability that it answers; None: the model only ranks. `index` is its position among the document's
+    sentences. A question or heading has the first text below it in `after`. `parts` are the summands of the score, if requested.
+    """
+
+    score: float
+    index: int
+    answers: float | None = None
+    before: str = ""
+    after: str = ""
+    also: tuple[Place, ...] = ()
+    parts: Mapping[str, float] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RankPart:
     """A document's rank in a list, from 1 (None: it is not in the list), and what this adds to its score."""
@@ -171,23 +238,28 @@ class Explanation:
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the answering sentences, the stored title, source file and metadata, the pages and headings of
-    the document's characters, and the explanation of the score. `answers` is the probability that the document answers at all,
-    None if it is not known; `below` has for each sentence that is a question or heading the first text below it, else "".
+    A search of an index also fills the answering sentences, in reading order, the stored title, source file and metadata, the
+    whole text as a place, and the explanation of the score. `answers` is the probability that the document answers at all, None
+    if it is not known.
     """
 
     id: str
     score: float
     rank: int
     text: str | None = None
-    sentences: tuple[Sentence, ...] = ()
+    sentences: tuple[AnsweringSentence, ...] = ()
     title: str = ""
     source: str = ""
     metadata: Mapping[str, object] = field(default_factory=dict)
-    places: Places = field(default_factory=Places)
+    place: Place | None = None
     explanation: Explanation | None = None
     answers: float | None = None
-    below: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all but the text, ready for JSON."""
+        shown = {"id": self.id, "rank": self.rank, "score": self.score, "answers": self.answers, "title": self.title}
+        shown |= {"source": self.source, "metadata": dict(self.metadata), "sentences": [one.as_json() for one in self.sentences]}
+        return shown | {"explanation": None if self.explanation is None else asdict(self.explanation)}
 
 
 def expect_text(value: object, what: str) -> None:

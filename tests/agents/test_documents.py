@@ -132,8 +132,8 @@ def test_a_document_is_read_again_when_its_file_changes(inside):
     assert again.document.text == "Two dogs." and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
 
 
-def test_only_so_many_characters_are_kept(inside, monkeypatch):
-    monkeypatch.setattr("runnel.agents.documents._KEPT_CHARACTERS", 10)
+def test_only_so_many_bytes_are_kept(inside, monkeypatch):
+    monkeypatch.setattr("runnel.agents.documents._KEPT_BYTES", 10)
     reading = documents(inside)
     first = reading.read("a.txt", [])[0]
     reading.read("sub/b.txt", [])

@@ -66,7 +66,7 @@ async def check_client(client):
     assert "barked" in sentence["text"] and not found.is_error and sentence["headings"] == ["Dogs"]
     assert found.content[0].text.startswith("1 sentence\n1. a.md, line 3, ")
     anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {"by": "character"}
-    assert (await client.call_tool("read", anchor)).structured_content["text"] == sentence["text"]
+    assert (await client.call_tool("read", anchor)).structured_content["place"]["text"] == sentence["text"]
     verified = await client.call_tool("verify", {"quote": "the dog  barked", "file": "a.md"})
     assert verified.structured_content["match"] == "normalized"
     assert (await client.call_tool("status", {})).structured_content["index"] is None
@@ -89,11 +89,11 @@ async def test_in_this_process(root):
         assert verified.structured_content["match"] == "changed"
         assert [one["text"] for one in verified.structured_content["places"][0]["changes"]] == ["noon"]
         found = await client.call_tool("find", {"query": "train", "file": "long.txt"})
-        assert found.structured_content["sentences"][0]["other_places"] == 79_999
+        assert found.structured_content["sentences"][0]["also_omitted"] == 79_996
         part = await client.call_tool("read", {"file": "long.txt", "by": "character", "start": 10, "end": 7000})
-        assert part.structured_content["text"] == LONG[10:2010]
+        assert part.structured_content["place"]["text"] == LONG[10:2010]
         rest = await client.call_tool("read", {"file": "long.txt", "cursor": part.structured_content["next_cursor"]})
-        assert rest.structured_content["text"] == LONG[2010:4010]
+        assert rest.structured_content["place"]["text"] == LONG[2010:4010]
 
 
 class SlowRetriever(FakeRetriever):
@@ -146,7 +146,7 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
                 group.start_soon(partial(client.call_tool, "find", {"query": "dog", "file": "a.md"}, progress_callback=note))
                 await anyio.to_thread.run_sync(retriever.started.wait)
                 read = await client.call_tool("read", {"file": "a.md"})  # while the other call still runs
-                assert read.structured_content["text"].startswith("# Dogs") and not retriever.stopped.is_set()
+                assert read.structured_content["place"]["text"].startswith("# Dogs") and not retriever.stopped.is_set()
                 while len(seen) < 2:
                     await anyio.sleep(0.05)
                 group.cancel_scope.cancel()

@@ -55,27 +55,27 @@ def test_find(tools):
     found = find(tools, "the dog barked", "a.md", 2)
     best = found.sentences[0]
     assert TEXT[best.start : best.end] == best.text == "The dog barked. "
-    assert (best.file, best.line, best.page, best.headings, best.rank) == ("a.md", 3, None, ["Dogs"], 1)
-    assert best.sha256 == sha256(TEXT.encode()).hexdigest() and best.complete and best.other_places == 1
+    assert (best.file, best.line, best.page, best.headings, found.first) == ("a.md", 3, None, ("Dogs",), 1)
+    assert best.sha256 == sha256(TEXT.encode()).hexdigest() and (len(best.also), best.also_omitted) == (1, 0)
     assert best.before == "# Dogs\n\n" and best.after.startswith("It was warm.")
     assert (found.total, found.next_cursor, found.notes) == (2, None, [])
 
 
 def test_every_place_can_be_read_again(tools):
     for one in find(tools, "the dog", "a.md").sentences:
-        again = read(tools, one.file, "character", one.start, one.end, sha=one.sha256)
+        again = read(tools, one.file, "character", one.start, one.end, sha=one.sha256).place
         assert again.text == one.text
-        assert read(tools, one.file, "character", one.start, one.end, sha=one.sha256[:16]).text == one.text
+        assert read(tools, one.file, "character", one.start, one.end, sha=one.sha256[:16]).place.text == one.text
 
 
 def test_read_by_lines_and_pages(tools, tmp_path):
     one = read(tools, "a.md", "line", 2, 3)
-    assert one.text == "\nThe dog barked. It was warm.\n"
-    assert (one.line, one.characters, one.lines, one.pages) == (2, len(TEXT), 8, None)
-    assert one.complete and one.next_cursor is None
+    assert one.place.text == "\nThe dog barked. It was warm.\n"
+    assert (one.place.line, one.characters, one.lines, one.pages) == (2, len(TEXT), 8, None)
+    assert one.next_cursor is None
     (tmp_path / "p.txt").write_text("one\fpage two\fthree")
     two = read(tools, "p.txt", "page", 2, 2)
-    assert (two.text, two.page, two.pages) == ("page two\f", 2, 3)
+    assert (two.place.text, two.place.page, two.pages) == ("page two\f", 2, 3)
     with pytest.raises(InputError, match=r"a.md has no pages; read it by line or character"):
         read(tools, "a.md", "page", 1, 1)
 
@@ -86,12 +86,13 @@ def test_cursors_of_read_reassemble_the_document(tools, tmp_path, text):
     parts, cursor = [], None
     while not parts or cursor:
         one = read(tools, "long.txt", cursor=cursor)
-        assert len(one.text) <= 1000 and text[one.start : one.end] == one.text
-        assert one.line == text.count("\n", 0, one.start) + 1 and one.complete == (one.next_cursor is None)
-        parts.append(one.text)
+        place = one.place
+        assert len(place.text) <= 1000 and text[place.start : place.end] == place.text
+        assert place.line == text.count("\n", 0, place.start) + 1
+        parts.append(place.text)
         cursor = one.next_cursor
     assert "".join(parts) == text and len(parts) <= len(text) // 750 + 1
-    part = read(tools, "long.txt", "character", len(text) // 3, len(text))
+    part = read(tools, "long.txt", "character", len(text) // 3, len(text)).place
     assert part.text == text[len(text) // 3 :][: len(part.text)]
 
 
@@ -101,10 +102,14 @@ def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
     parts, cursor = [], None
     while not parts or cursor:
         found = find(tools, "dog barked", "many.txt", 70, 0, cursor)
-        assert found.total == 70 and found.sentences and sum(len(one.text) for one in found.sentences) <= 1000
+        assert (
+            (found.total, found.first) == (70, len(parts) + 1)
+            and found.sentences
+            and sum(len(one.text) for one in found.sentences) <= 1000
+        )
         parts += found.sentences
         cursor = found.next_cursor
-    assert [one.rank for one in parts] == [*range(1, 71)] and len({one.start for one in parts}) == 70
+    assert len(parts) == len({one.start for one in parts}) == 70
     first = find(tools, "dog barked", "many.txt", 70, 0)
     with pytest.raises(InputError, match="does not continue these results; call again without a cursor"):
         find(tools, "another question", "many.txt", 60, 0, first.next_cursor)
@@ -130,8 +135,8 @@ def test_invalid_cursors_are_refused(tools, cursor):
 def test_long_texts_are_cut_and_say_so(tools, tmp_path):
     (tmp_path / "one.txt").write_text("dog " * 2000 + ".")
     (one,) = find(tools, "dog", "one.txt", 1).sentences
-    assert not one.complete and len(one.text) == 250 and one.end - one.start > 250
-    assert read(tools, "one.txt", "character", one.start, one.start + 250).text == one.text
+    assert len(one.text) == 250 and one.end - one.start > 250
+    assert read(tools, "one.txt", "character", one.start, one.start + 250).place.text == one.text
     assert "here only its first 250" in shown(find(tools, "dog", "one.txt", 1))
 
 
@@ -139,7 +144,7 @@ def test_verify(tools, tmp_path):
     exact = tools.verify("The dog barked.", "a.md", None)
     assert (exact.match, exact.word_for_word, exact.total) == ("exact", True, 2)
     assert [place.match for place in exact.places] == ["exact", "normalized"]
-    assert [(place.line, place.headings) for place in exact.places] == [(3, ["Dogs"]), (7, ["Dogs", "Cats"])]
+    assert [(place.line, place.headings) for place in exact.places] == [(3, ("Dogs",)), (7, ("Dogs", "Cats"))]
     assert all(TEXT[place.start : place.end] == place.text for place in exact.places)
     changed = tools.verify("The old cat slept.", "a.md", None)
     assert changed.match == "changed" and not changed.word_for_word
@@ -159,22 +164,26 @@ def test_many_changes_are_counted(tools, tmp_path):
     (tmp_path / "w.txt").write_text(" ".join(words))
     quote = " ".join("other" if i % 4 == 3 else word for i, word in enumerate(words))
     (place,) = tools.verify(quote, "w.txt", None).places
-    assert len(place.changes) + place.changes_omitted == 75 and place.changes_omitted > 0 and not place.complete
+    assert (
+        len(place.changes) + place.changes_omitted == 75
+        and place.changes_omitted > 0
+        and len(place.text) < place.end - place.start
+    )
 
 
 def test_rows(tools, tmp_path):
     (tmp_path / "r.jsonl").write_text('{"id": "x", "text": "The dog slept."}\n{"id": "y", "text": "The dog barked."}\n')
     found = find(tools, "dog barked", "r.jsonl", 1).sentences[0]
-    assert (found.row, found.text) == ("y", "The dog barked.") and found.sha256 == sha256(b"The dog barked.").hexdigest()
-    assert read(tools, "r.jsonl", row="y").text == "The dog barked."
-    assert tools.verify("the dog barked", "r.jsonl", None).places[0].row == "y"
+    assert (found.id, found.text) == ("y", "The dog barked.") and found.sha256 == sha256(b"The dog barked.").hexdigest()
+    assert read(tools, "r.jsonl", row="y").place.text == "The dog barked."
+    assert tools.verify("the dog barked", "r.jsonl", None).places[0].id == "y"
     with pytest.raises(InputError, match=r"r.jsonl has 2 rows; name one of them by its id: 'x', 'y'"):
         read(tools, "r.jsonl")
 
 
 def test_empty_documents(tools, tmp_path):
     (tmp_path / "e.txt").write_text("")
-    assert find(tools, "dog", "e.txt").sentences == [] and read(tools, "e.txt").text == ""
+    assert find(tools, "dog", "e.txt").sentences == [] and read(tools, "e.txt").place.text == ""
     assert tools.verify("dog", "e.txt", None).match == "absent"
 
 
@@ -195,12 +204,12 @@ def test_search_and_stored_documents(tmp_path):
     assert tools.status().index.documents == 2 and not tools.status().model_loaded
     found = tools.search("who barked at night", 2, 1, None, ignore)
     best = found.documents[0]
-    assert best.file.startswith("index:") and best.file.endswith("dogs.md") and best.rank == 1 and found.total == 2
+    assert best.file.startswith("index:") and best.file.endswith("dogs.md") and found.first == 1 and found.total == 2
     (sentence,) = best.sentences
     (notes / "dogs.md").unlink()  # the index has its text
-    again = read(tools, sentence.file, "character", sentence.start, sentence.end, sha=sentence.sha256)
-    assert again.text == sentence.text and again.headings == sentence.headings == ["Dogs"]
-    assert tools.verify("the dog barked", best.file, None).places[0].headings == ["Dogs"]
+    again = read(tools, sentence.file, "character", sentence.start, sentence.end, sha=sentence.sha256).place
+    assert again.text == sentence.text and again.headings == sentence.headings == ("Dogs",)
+    assert tools.verify("the dog barked", best.file, None).places[0].headings == ("Dogs",)
     assert "dog barked" in find(tools, "who barked", best.file, 1).sentences[0].text
     assert tools.status().model_loaded
     first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
@@ -256,7 +265,7 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
         index.add([Document("note", "A password has eight letters.")])
     tools = Tools(AgentSettings((root,), str(tmp_path / "library")))
     found = tools.search("what is the password", 2, 1, None, ignore)
-    assert sorted((hit.source, hit.rank) for hit in found.documents) == [("", 1), (str(root / "a.txt"), 2)] and found.total == 2
+    assert [hit.source for hit in found.documents] == ["", str(root / "a.txt")] and found.total == 2
     assert "swordfish" not in shown(found) and "outside of the allowed folders" in found.notes[0]
     for name in (root / "link.txt", tmp_path / "secret" / "1.txt"):
         with pytest.raises(InputError, match=r"the index has no document .* of the allowed folders"):
@@ -290,7 +299,7 @@ def test_text_of_documents_is_marked_as_such(tools, tmp_path):
 
 
 def test_shown_answers(tools, monkeypatch):
-    assert find(tools, "the dog barked", "a.md", 1).sentences[0].probability is None  # the scores of this model only rank
+    assert find(tools, "the dog barked", "a.md", 1).sentences[0].answers is None  # the scores of this model only rank
     monkeypatch.setattr(FakeRetriever, "calibrated", True)
     text = shown(find(tools, "the dog barked", "a.md", 1))
     mark = text.split("[document text ")[1][:8]

@@ -41,8 +41,8 @@ def test_find_json_has_all_fields_and_exact_offsets(run, fake, tmp_path):
     facts = {"kind": "txt", "pages": None, "encoding": "utf-8", "warnings": []}
     assert found["files"] == [{"file": "a.txt", **facts, "characters": len(TEXT), "sentences": 5}]
     best = found["sentences"][0]
-    place = {"file", "id", "line", "page", "headings", "start", "end"}
-    assert set(best) == place | {"text", "score", "index", "before", "after", "also"}
+    place = {"file", "id", "line", "page", "headings", "start", "end", "text", "kind", "sha256"}
+    assert set(best) == place | {"score", "index", "answers", "before", "after", "also", "parts"}
     assert best["also"] == [] and best["before"] == "The dog barked all night.\n\n" and best["after"] == ""
     assert best["line"] == 6 and best["page"] is None and best["headings"] == [] and best["id"] is None
     assert best["score"] == 4.0 and best["index"] == 4
@@ -71,7 +71,6 @@ def test_find_shows_equal_sentences_once_with_their_places(run, fake, tmp_path):
         ("b.txt", 3, 10, 27),
         ("c.html", 1, 0, 15),
     ]
-    assert set(found[0]["also"][0]) == {"file", "id", "line", "page", "headings", "start", "end"}
     shown = run("find", "the dog barked", *names, "-k", 2).out
     assert shown.count("»The dog barked.«") == 1
     assert "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.places import answering, place
 
 from runnel.errors import InputError
 from runnel.evaluation.questions import (
@@ -21,7 +22,7 @@ from runnel.evaluation.questions import (
     weigh,
 )
 from runnel.models.sentence_retriever import Scored
-from runnel.records import Hit, Places
+from runnel.records import Hit
 from runnel.text.sentences import split_sentences
 
 PAGES = json.dumps({"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]})
@@ -64,7 +65,7 @@ class FakeIndex:
         text, spans = self.texts[name], split_sentences(self.texts[name])
         found = np.array([len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans], np.float32)
         best = sorted(list(Scored(text, spans, found).ranked())[:count], key=lambda s: s.index)
-        return Hit(name, score, rank, text, tuple(best), places=Places(PAGES if "pdf" in name else ""))
+        return Hit(name, score, rank, text, tuple(answering(place(name, text, s.start, s.end), s.score, s.index) for s in best))
 
 
 def asked(tmp_path, index, *rows, top_k=2, **options):

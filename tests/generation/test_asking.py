@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+from helpers.places import answering, place
 from helpers.stub_endpoint import serve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from runnel.errors import InputError
 from runnel.generation.asking import (
     AnswerContext,
-    Excerpt,
     answer,
     arrange,
     choose,
@@ -19,21 +19,21 @@ from runnel.generation.asking import (
     excerpts_of_hits,
 )
 from runnel.generation.endpoint import Endpoint
-from runnel.records import Hit, Sentence
-from runnel.search.finding import Answer, Findings, Place
+from runnel.records import AnsweringSentence, Hit
+from runnel.search.finding import Findings
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth. Six is sixth."
 
 
-def excerpt(start: int, end: int, score: float = 0.0, file: str = "numbers.txt", text: str = TEXT) -> Excerpt:
-    return Excerpt(Place(file, None, 1, None, (), start, end), text[start:end], score)
+def excerpt(start: int, end: int, score: float = 0.0, file: str = "numbers.txt", text: str = TEXT) -> AnsweringSentence:
+    return answering(place(file, text, start, end), score)
 
 
 def words(text: str) -> int:
     return len(text.split())
 
 
-def asked(reply: str, *excerpts: Excerpt, streamed: bool = True, question: str = "What is second?"):
+def asked(reply: str, *excerpts: AnsweringSentence, streamed: bool = True, question: str = "What is second?"):
     parts: list[str] = []
     context = AnswerContext(question, tuple(excerpts), 0, 0)
     with serve(lambda messages: reply) as stub:
@@ -52,27 +52,27 @@ def test_arranged_excerpts_are_the_document_word_for_word(places: list[tuple[int
     given_ = [excerpt(start, min(start + length, len(TEXT)), file=file) for start, length, file in places]
     arranged = arrange(given_)
     for one in arranged:
-        assert one.text == TEXT[one.place.start : one.place.end]
+        assert one.text == TEXT[one.start : one.end]
     for file in "ab":
-        spans = [(one.place.start, one.place.end) for one in arranged if one.place.file == file]
+        spans = [(one.start, one.end) for one in arranged if one.file == file]
         assert spans == sorted(spans) and all(a[1] < b[0] for a, b in itertools.pairwise(spans)), "joined and in order"
-        covered = {i for one in given_ if one.place.file == file for i in range(one.place.start, one.place.end)}
+        covered = {i for one in given_ if one.file == file for i in range(one.start, one.end)}
         assert covered == {i for start, end in spans for i in range(start, end)}
-    assert next(one.place.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
+    assert next(one.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
 
 
 def test_found_sentences_come_with_their_context() -> None:
-    place = Place("numbers.txt", None, 1, None, ("Order",), 14, 28)
-    found = Answer(Sentence("Two is second.", 14, 28, 2.0, 1), "One is first. ", " Three is third.", place, (place,))
+    where = place("numbers.txt", TEXT, 14, 28, headings=("Order",))
+    found = answering(where, 2.0, 1, before="One is first. ", after=" Three is third.")
     [one] = excerpts_of_findings(Findings("sentence", [found]))
-    assert one.text == TEXT[one.place.start : one.place.end] == "One is first. Two is second. Three is third."
-    assert one.score == 2.0 and one.place.headings == ("Order",)
+    assert one.text == TEXT[one.start : one.end] == "One is first. Two is second. Three is third."
+    assert one.score == 2.0 and one.headings == ("Order",)
 
 
 def test_the_sentences_of_a_hit_come_best_first() -> None:
-    sentences = tuple(Sentence(TEXT[a:b], a, b, score, i) for i, (a, b, score) in enumerate([(0, 14, 1.0), (29, 45, 3.0)]))
+    sentences = tuple(excerpt(a, b, score, "numbers") for a, b, score in [(0, 14, 1.0), (29, 45, 3.0)])
     found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
-    assert [(one.score, one.text, one.place.file) for one in found] == [
+    assert [(one.score, one.text, one.file) for one in found] == [
         (3.0, "Three is third. ", "numbers"),
         (1.0, "One is first. ", "numbers"),
     ]
@@ -99,7 +99,10 @@ def test_a_budget_too_small_for_anything() -> None:
 
 
 def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
-    pages = [Excerpt(Place("a.pdf", None, 9, 3, ("Part", "Two"), 29, 44, "pdf"), TEXT[29:44], 1.0), excerpt(0, 13, file="b.txt")]
+    pages = [
+        answering(place("a.pdf", TEXT, 29, 44, page=3, headings=("Part", "Two"), kind="pdf"), 1.0),
+        excerpt(0, 13, file="b.txt"),
+    ]
     context = choose("Which?", pages, 1000, words)
     system, user = (message["content"] for message in context.messages())
     mark = context.mark

@@ -71,7 +71,7 @@ def test_places_are_kept(index, folder):
     assert row.heading == "The river"
     assert index.store.documents([found[0].id])[found[0].id].title == "Rivers"
     assert found[0].title == "Rivers" and found[0].source == found[0].id
-    assert {found[0].places.at(s.start) for s in found[0].sentences} == {(None, ("The river",))}
+    assert {(s.page, s.headings) for s in found[0].sentences} == {(None, ("The river",))}
 
 
 def test_what_is_elsewhere_is_not_pruned(index, folder):

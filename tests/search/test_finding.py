@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from helpers.command_line import FakeRetriever
 
 from runnel.errors import InputError
-from runnel.records import Sentence
-from runnel.search.finding import Answer, FileDocument, FileRead, Findings, Place, find, read_documents
-from runnel.text.documents.document import read_plain
+from runnel.records import AnsweringSentence, Places
+from runnel.search.finding import FileDocument, FileRead, Findings, find, locate, read_documents
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.reading import Decoded
 
@@ -25,7 +27,7 @@ def document(name: str, text: str) -> FileDocument:
 
 def found(query: str, *documents: FileDocument, **options: object) -> list[tuple[str, float, str]]:
     findings = find(RETRIEVER, query, documents, **options)
-    return [(answer.place.file, answer.sentence.score, answer.sentence.text.strip()) for answer in findings.answers]
+    return [(one.file, one.score, one.text.strip()) for one in findings.sentences]
 
 
 def test_documents_are_ranked_together():
@@ -46,8 +48,8 @@ def test_places_of_equal_sentences_are_merged_and_counted():
     findings = find(
         RETRIEVER, "dog", [document("a", "One dog.\n\nTwo cats.\n\nOne  dog."), document("b", "x\n\nOne\ndog.")], top_k=1
     )
-    [answer] = findings.answers
-    assert [str(place) for place in answer.places] == ["a:1", "a:5", "b:3"] and answer.place == answer.places[0]
+    [sentence] = findings.sentences
+    assert [str(sentence), *map(str, sentence.also)] == ["a:1", "a:5", "b:3"]
     assert findings.files == [
         FileRead("a", "txt", None, "utf-8", (), characters=30, sentences=3),
         FileRead("b", "txt", None, "utf-8", (), characters=11, sentences=2),
@@ -55,31 +57,41 @@ def test_places_of_equal_sentences_are_merged_and_counted():
 
 
 def test_the_better_of_two_places_is_shown():
-    places = [Place(name, None, 1, None, (), 0, 8) for name in ("a.txt", "b.txt", "c.txt")]
-    first, second, third = (
-        Answer(Sentence("One dog.", 0, 8, score, 0), "", "", place, (place,))
-        for score, place in zip((1.0, 3.0, 3.0), places, strict=True)
-    )
-    merged = first.merge(second).merge(third)
-    assert merged.place is places[1] and merged.also == (places[0], places[2]) and merged.sentence.score == 3.0
+    """Here a sentence scores more in each document."""
+
+    class Growing(FakeRetriever):
+        def first_look(self, *arguments, **options) -> Iterator[object]:
+            for more, one in enumerate(super().first_look(*arguments, **options)):
+                yield replace(one, scores=one.scores + min(more, 1))
+
+    [best] = find(Growing(), "dog", [document(name, "One dog.") for name in "abc"]).sentences
+    assert isinstance(best, AnsweringSentence) and (best.file, best.score) == ("b", 2.0)
+    assert [one.file for one in best.also] == ["a", "c"]
 
 
 def test_context_is_the_text_around():
     text = "One. Two. Three dogs. Four. Five."
     for context, before, after in ((0, "", ""), (1, "Two. ", "Four. "), (9, "One. Two. ", "Four. Five.")):
-        [answer] = find(RETRIEVER, "dogs", [document("a", text)], top_k=1, context=context).answers
-        assert (answer.before, answer.after) == (before, after)
-        assert answer.before + answer.sentence.text + answer.after in text
+        [one] = find(RETRIEVER, "dogs", [document("a", text)], top_k=1, context=context).sentences
+        assert (one.before, one.after) == (before, after) and one.before + one.text + one.after in text
+
+
+def test_the_page_of_a_sentence_is_that_of_its_first_word():
+    blocks = json.dumps({"rows": [[0, 4, "paragraph", 1, 0], [6, 10, "paragraph", 2, 1]], "paths": [[], ["Two"]]})
+    [place] = locate("a", DocumentText.stored("One.\n\nTwo.", Places(blocks), kind="pdf"), [(4, 10)])
+    assert (place.page, place.headings, place.start, place.line, str(place)) == (2, ("Two",), 4, 3, "a, page 2")
 
 
 def test_json_is_plain_and_complete():
     findings = find(RETRIEVER, "dog", [document("a", "One dog.\n\nOne dog."), document("b", "")], top_k=1)
     value = json.loads(json.dumps(findings.as_json()))
-    place = {"file": "a", "id": None, "page": None, "headings": []}
+    place = {"file": "a", "id": None, "page": None, "headings": [], "kind": "txt"}
+    place |= {"sha256": hashlib.sha256(b"One dog.\n\nOne dog.").hexdigest()}
     [sentence] = value["sentences"]
     assert sentence == {
         **place, "line": 1, "start": 0, "end": 10, "text": "One dog.\n\n", "score": 1.0, "index": 0,
-        "before": "", "after": "One dog.", "also": [{**place, "line": 3, "start": 10, "end": 18}],
+        "answers": None, "before": "", "after": "One dog.", "parts": None,
+        "also": [{**place, "line": 3, "start": 10, "end": 18, "text": "One dog."}],
     }  # fmt: skip
     facts = {"kind": "txt", "pages": None, "encoding": "utf-8", "warnings": []}
     assert value["files"] == [
@@ -122,7 +134,7 @@ def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
     skipped: list[Skipped] = []
     with caplog.at_level(logging.WARNING), DocumentReader() as reader:
         findings = find(RETRIEVER, "dog", read_documents(names, reader, skipped))
-    assert [file.file for file in findings.files] == names[1:] and len(findings.answers) == 1
+    assert [file.file for file in findings.files] == names[1:] and len(findings.sentences) == 1
     [one] = skipped
     assert one.file == names[0] and one.reason.startswith(f"no file {names[0]}; check the path")
     assert caplog.messages == [f"error: {one.reason}", f"note: {names[2]} is empty"]

@@ -40,13 +40,15 @@ def test_answers_are_those_of_one_ranking_in_any_order(retriever: SentenceRetrie
     documents = some(count)
     found = find(retriever, QUERY, documents, top_k=7)
     turned = find(retriever, QUERY, reversed(documents), top_k=7)
-    assert [(a.place, a.sentence) for a in found.answers] == [(a.place, a.sentence) for a in turned.answers]
+    assert found.sentences == turned.sentences
     ranked = retriever.rank(QUERY, [one.document for one in documents])
     best = sorted((-s.score, n, s) for n, one in enumerate(ranked) for s in one.ranked())[: min(7, 3 * count)]
-    assert [(a.place.file, a.sentence) for a in found.answers] == [(f"{n:03}.txt", s) for _, n, s in best]
-    assert found.answerable == turned.answerable == max(one.answers or 0.0 for one in ranked)
-    assert found.as_json()["answers"] == found.answerable and 0 < found.answerable < 1
-    assert len(found.files) == count and {one.file for one, _ in found.documents} == {a.place.file for a in found.answers}
+    assert [(one.file, one.score, one.index, one.text) for one in found.sentences] == [
+        (f"{n:03}.txt", s.score, s.index, s.text) for _, n, s in best
+    ]
+    assert found.answers == turned.answers == max(one.answers or 0.0 for one in ranked)
+    assert found.as_json()["answers"] == found.answers and 0 < found.answers < 1
+    assert len(found.files) == count and {one.file for one, _ in found.documents} == {one.file for one in found.sentences}
 
 
 def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetriever) -> None:
@@ -64,31 +66,30 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
     second_look = retriever.second_look
     retriever.second_look = lambda scored: kept.append(len(scored)) or second_look(scored)  # type: ignore
     try:
-        assert len(find(retriever, QUERY, documents(), top_k=3).answers) == 3
+        assert len(find(retriever, QUERY, documents(), top_k=3).sentences) == 3
     finally:
         del retriever.second_look  # type: ignore
     assert kept[0] <= TOGETHER and max(held) <= 3 * TOGETHER  # some are read ahead
 
 
 def test_more_answers_than_are_read_again(retriever: SentenceRetriever) -> None:
-    assert len(find(retriever, QUERY, some(50), top_k=120).answers) == 120
+    assert len(find(retriever, QUERY, some(50), top_k=120).sentences) == 120
 
 
 def test_places_are_also_those_in_documents_that_are_not_kept(retriever: SentenceRetriever) -> None:
     copies = [document(f"copy{n}", "The cat sat on the mat.\n\nA river runs to the sea.") for n in range(5)]
     found = find(retriever, QUERY, [*copies, *some(80)], top_k=200)
-    (answer,) = (one for one in found.answers if one.sentence.text == "A river runs to the sea.")
-    assert [place.file for place in answer.places] == [f"copy{n}" for n in range(5)]
-    assert answer.place.file == "copy0" and len(answer.also) == 4
+    (best,) = (one for one in found.sentences if one.text == "A river runs to the sea.")
+    assert [one.file for one in (best, *best.also)] == [f"copy{n}" for n in range(5)]
 
 
 def test_parts_explain_the_score(retriever: SentenceRetriever) -> None:
     found = find(retriever, QUERY, [document("page", PAGE), *some(2)], top_k=12, explain=True)
-    assert {"page"} < {one.place.file for one in found.answers}
-    for one in found.answers:
-        assert one.parts is not None and sum(one.parts.values()) == pytest.approx(one.sentence.score, abs=1e-4)
+    assert {"page"} < {one.file for one in found.sentences}
+    for one in found.sentences:
+        assert one.parts is not None and sum(one.parts.values()) == pytest.approx(one.score, abs=1e-4)
         assert list(one.parts)[-3:] == ["second look", "question or heading above", "document"]
-    titles = {one.sentence.text.strip(): one.parts["question or heading above"] for one in found.answers if one.parts}
+    titles = {one.text.strip(): one.parts["question or heading above"] for one in found.sentences if one.parts}
     assert titles["Where is the dog?"] == titles["The river"] == -1
     assert any(part > 0 for text, part in titles.items() if text.startswith(("A dog", "A river")))
     (vectors,) = retriever.remember([PAGE])
@@ -97,14 +98,13 @@ def test_parts_explain_the_score(retriever: SentenceRetriever) -> None:
 
 
 def test_a_question_or_heading_is_shown_with_the_text_below(retriever: SentenceRetriever) -> None:
-    after = {
-        a.sentence.text.strip(): a.after for a in find(retriever, QUERY, [document("page", PAGE)], context=0, top_k=9).answers
-    }
+    found = find(retriever, QUERY, [document("page", PAGE)], context=0, top_k=9)
+    after = {one.text.strip(): one.after for one in found.sentences}
     assert after["Where is the dog?"] == "A dog ran. " and after["The river"] == "A river runs to the sea. "
     assert set(after.values()) == {"", after["The river"], after["Where is the dog?"]}
 
 
 def test_a_document_without_an_answer(retriever: SentenceRetriever) -> None:
     found = find(retriever, QUERY, [document("a", "\u200b")])
-    assert (found.answers, found.answerable, len(found.files)) == ([], None, 1)
-    assert find(retriever, QUERY, []).answerable is None
+    assert (found.sentences, found.answers, len(found.files)) == ([], None, 1)
+    assert find(retriever, QUERY, []).answers is None

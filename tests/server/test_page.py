@@ -14,7 +14,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
-from runnel.server.opened import Opened, OpenedFiles, opened_id
+from runnel.server.opened import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
 
@@ -226,7 +226,7 @@ def test_reading_a_file_streams_progress_and_reads_it_once(server):
     assert shown["text"] == text and shown["name"] == "ships.md" and not shown["pictures"]
     [*_, last] = lines(server.get("/page/document/answers", params={"id": id, "q": "number 9801"}))
     best = last["result"]["sentences"][0]
-    assert best["text"].strip() == FILLER[99] and best["places"] == 3 and last["result"]["count"] == 600
+    assert best["text"].strip() == FILLER[99] and len(best["also"]) == 2 and last["result"]["count"] == 600
 
 
 def test_reading_ends_when_the_client_disconnects(server):
@@ -246,16 +246,15 @@ def test_a_file_that_is_no_longer_kept_is_reported(server):
 
 
 def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
-    def opened(id, size):
-        text = "x" * size
-        return Opened(id, id, read_plain(decode(text.encode(), id)), text, b"")
+    def opened(name, size):
+        return Opened(name, read_plain(decode(b"x" * size, name)), pdf=b"x" * size)
 
-    files = OpenedFiles(most_bytes=4000)
+    files = opened_files(2000)
     for id in ("a", "b", "c"):
-        files.add(opened(id, 400))
+        files.put(id, opened(id, 400))
         assert files.get("a") is not None  # the most recently used
     assert files.get("b") is None and files.get("c") is not None
-    files.add(opened("large", 5000))
+    files.put("large", opened("large", 5000))
     assert files.get("large") is not None and files.get("a") is None and files.get("c") is None
 
 

@@ -1,15 +1,11 @@
 """/v1/find, /v1/search and /v1/verify answer as `SentenceRetriever`, `Index.search` and `verify_quote` do."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers.serving import serving
 from helpers.tiny import judging_encoder
 
-from runnel import Document, Embedder, Hit, Index, Sentence, SentenceRetriever
-from runnel.records import Places
-from runnel.server import retrieval
+from runnel import Document, Embedder, Index, SentenceRetriever
 
 TEXTS = [
     "The finally clause is always executed. A tuple cannot be changed. 🌧 Rain fell.",
@@ -98,14 +94,6 @@ def test_search_sees_documents_added_later(server, embedder, place):
         index.add([Document("c", "The walrus operator assigns inside an expression.", {"year": 2025})])
     found = server.post("/v1/search", json={"query": "walrus operator", "top_k": 1}).json()["documents"]
     assert [one["id"] for one in found] == ["c"]
-
-
-def test_the_page_of_a_sentence_is_that_of_its_first_word():
-    blocks = json.dumps({"rows": [[0, 4, "paragraph", 1, 0], [6, 10, "paragraph", 2, 1]], "paths": [[], ["Two"]]})
-    one = Sentence("\n\nTwo.", 4, 10, 1.0, 1)
-    hit = Hit("a", 1.0, 1, "One.\n\nTwo.", sentences=(one,), places=Places(blocks), below=("",))
-    (found,) = retrieval._as_json(hit).sentences
-    assert (found.page, found.headings, found.start) == (2, ["Two"], 4)
 
 
 def test_the_probability_that_something_answers(tmp_path):

@@ -8,13 +8,15 @@ import pytest
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
-from runnel.text.documents.document import read_plain
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.reading import decode
 
 
-def scored(sentences, scores):
+def view_of(sentences, scores):
     edges = np.cumsum([0, *map(len, sentences)]).astype(np.int64)
-    return Scored("".join(sentences), np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32))
+    text = "".join(sentences)
+    scored = Scored(text, np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32))
+    return answers_view(DocumentText.stored(text, Places()), scored)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +47,15 @@ def test_a_quarter_of_the_sentences_is_marked_and_equal_ones_once():
     sentences[3] = sentences[9] = "The answer. "
     scores = [-3.0] * 16
     scores[3], scores[9], scores[0], scores[15], scores[7] = 2.0, 1.5, 1.0, 0.0, -1.0
-    view = answers_view(scored(sentences, scores), Places())
-    assert [(one["text"], one["level"], one["places"]) for one in view["sentences"]] == [
-        ("The answer. ", 4, 2),
-        ("Sentence 0. ", 3, 1),
-        ("Sentence 15. ", 2, 1),
-        ("Sentence 7. ", 1, 1),
+    view = view_of(sentences, scores)
+    assert [(one["text"], one["level"], len(one["also"])) for one in view["sentences"]] == [
+        ("The answer. ", 4, 1),
+        ("Sentence 0. ", 3, 0),
+        ("Sentence 15. ", 2, 0),
+        ("Sentence 7. ", 1, 0),
     ]
     start = sum(map(len, sentences[:9]))
-    assert view["sentences"][0]["also"] == [(start, start + len("The answer. "))]
+    assert view["sentences"][0]["also"][0]["start"] == start
     assert view["count"] == 16
 
 
@@ -61,20 +63,20 @@ def test_heat_is_where_the_best_sentences_are():
     sentences = [f"Sentence {n:03}. " for n in range(100)]
     scores = np.zeros(100)
     scores[50], scores[99] = 4.0, 1.0
-    heat = answers_view(scored(sentences, scores), Places())["heat"]
+    heat = view_of(sentences, scores)["heat"]
     assert len(heat) == 400 and set(heat[200:204]) == {1.0} and set(heat[396:]) == {0.25}
     assert sum(value > 0 for value in heat) == 8
 
 
 def test_sentences_without_a_token_are_not_marked_and_have_no_heat():
-    view = answers_view(scored(["\u200b", "The answer.", "\ufeff"], [-np.inf, 2.0, -np.inf]), Places())
+    view = view_of(["\u200b", "The answer.", "\ufeff"], [-np.inf, 2.0, -np.inf])
     assert [one["text"] for one in view["sentences"]] == ["The answer."] and view["heat"][0] == view["heat"][-1] == 0
-    alone = answers_view(scored(["\u200b"], [-np.inf]), Places())
+    alone = view_of(["\u200b"], [-np.inf])
     assert alone == {"sentences": [], "heat": [], "count": 1, "answers": None}
 
 
 @pytest.mark.parametrize(("sentences", "scores"), [([], []), (["a"], [0.0]), (["a ", "b"], [1.0, 1.0]), (["", "a"], [1.0, 2.0])])
 def test_few_sentences(sentences, scores):
-    view = answers_view(scored(sentences, scores), Places())
+    view = view_of(sentences, scores)
     assert len(view["sentences"]) == min(1, len(sentences)) and view["count"] == len(sentences)
     assert len(view["heat"]) == sum(map(len, sentences)) and all(0 <= value <= 1 for value in view["heat"])

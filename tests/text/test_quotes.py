@@ -26,7 +26,7 @@ def only(verification):
 
 def test_exact_normalized_changed_and_absent():
     exact = verify_quote("always executes.", TEXT)
-    assert exact == Verification("exact", (QuotePlace(21, 37, "exact"),), 1.0) and exact.word_for_word
+    assert exact == Verification("exact", (QuotePlace("always executes.", 21, 37, "exact"),), 1.0) and exact.word_for_word
     normalized = verify_quote("the emperor's new\nclothes", TEXT)
     assert normalized.match == "normalized" and normalized.word_for_word and not only(normalized).case_differs
     assert TEXT[only(normalized).start : only(normalized).end] == "the emperor’s new clothes"

@@ -9,11 +9,11 @@ import pytest
 
 from runnel.errors import InputError, MissingDependency
 from runnel.records import Document
-from runnel.search.matrix import top
 from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
 from runnel.training.mining import LIKELY, NEGATIVE, POSITIVE, Judge, Mining, mine, word_triples
+from runnel.work import top
 
 bm25s = pytest.importorskip("bm25s")
 WORDS = "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()

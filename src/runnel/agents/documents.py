@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.files import signature
 from runnel.models.sentence_vectors import SentenceVectors
-from runnel.records import Places
 from runnel.search.finding import FileDocument
 from runnel.search.project import Project
 from runnel.search.store import Store
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
+from runnel.work import Recent
 
 INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
-_KEPT_CHARACTERS = 1 << 25  # in documents that are kept for later calls; about 4 bytes each with the sentence vectors of pocket
+_KEPT_BYTES = 128 << 20  # of documents that are kept for later calls
 _LEAST_CHARACTERS = 1000
+
+Remember = Callable[[DocumentText], SentenceVectors | None]
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,22 @@ class AgentDocuments:
         self._store = store
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()
-        self._kept: OrderedDict[object, FileDocument] = OrderedDict()
-        self._keeping = threading.Lock()
+        self._kept = Recent[FileDocument](lambda one: one.bytes, _KEPT_BYTES)
 
-    def read(self, name: str, notes: list[str]) -> list[FileDocument]:
-        """Return the documents of a name (one for each row of jsonl, csv and tsv); add their warnings to `notes`."""
+    def read(self, name: str, notes: list[str], remember: Remember = lambda document: None) -> list[FileDocument]:
+        """Return the documents of a name (one for each row of jsonl, csv and tsv); add their warnings to `notes`.
+
+        A document that is not rows is kept, with its sentence vectors if `remember` returns them.
+        """
         if name.startswith(INDEXED):
             one = self._indexed(name)
-            return [self._keep((name, one.document.sha256), one)]
+            return [self._keep((name, one.document.sha256), one, remember)]
         path, file = self._open(name)
         try:
             key = str(path), *signature(file)
-            with self._keeping:
-                documents = [self._kept[key]] if key in self._kept else []
-            if not documents:
+            kept = self._kept.get(key)
+            documents = [] if kept is None else [kept]
+            if kept is None:
                 with self._reading:
                     read = self._reader.read(file, name=str(path))
                     documents = [FileDocument(self.name(path), document) for document in read]
@@ -73,16 +75,7 @@ class AgentDocuments:
             os.close(file)
         notes += [warning for one in documents for warning in one.document.warnings]
         whole = len(documents) == 1 and documents[0].document.id is None
-        return [self._keep(key, documents[0])] if whole else documents
-
-    def remember(self, one: FileDocument, vectors: SentenceVectors) -> FileDocument:
-        """Return the document with its sentence vectors, and keep them if the document is kept."""
-        one = replace(one, vectors=vectors)
-        with self._keeping:
-            for key, kept in self._kept.items():
-                if kept.document is one.document:
-                    self._kept[key] = one
-        return one
+        return [self._keep(key, documents[0], remember)] if whole else documents
 
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed folders, or of no file."""
@@ -126,22 +119,16 @@ class AgentDocuments:
             stored = store.documents([wanted])
         if wanted not in stored or not self.shows(stored[wanted].source):
             raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
-        row = stored[wanted]
-        return FileDocument(name, DocumentText.stored(row.text, Places(row.blocks), row.title or None))
+        return FileDocument(name, replace(stored[wanted].document(), id=None))
 
-    def _keep(self, key: object, one: FileDocument) -> FileDocument:
+    def _keep(self, key: Hashable, one: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""
-        with self._keeping:
-            one = self._kept.setdefault(key, one)
-            self._kept.move_to_end(key)
-            while sum(len(kept.document.text) for kept in self._kept.values()) > _KEPT_CHARACTERS and len(self._kept) > 1:
-                self._kept.popitem(last=False)
+        one = self._kept.get(key) or one
+        if one.vectors is None and one.document.text.strip():
+            vectors = remember(one.document)
+            one = one if vectors is None else replace(one, vectors=vectors)
+        self._kept.put(key, one)
         return one
-
-
-def digest(text: str) -> str:
-    """Return the SHA-256 of a document's text, as `DocumentText.sha256`."""
-    return sha256(text.encode()).hexdigest()
 
 
 def _open_below(root: Path, path: Path) -> int:

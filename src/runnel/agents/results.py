@@ -1,16 +1,18 @@
-"""The answers of the tools, as structured content. All texts are verbatim text of documents."""
+"""What the tools return, as structured content. All texts are verbatim text of documents."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from runnel.text.nearest import Change
+from runnel.records import AnsweringSentence, Place
+from runnel.search.verifying import QuotedPlace
 
 
-class Answer(BaseModel):
-    """What a tool returns."""
+class ToolResult(BaseModel):
+    """What a tool returns. A `text` shorter than `end - start` is cut: read the rest by characters."""
 
     notes: list[str] = Field([], description="Warnings about the file; why the index is not up to date, or not shown whole.")
     next_cursor: str | None = Field(
@@ -18,34 +20,11 @@ class Answer(BaseModel):
     )
 
 
-class Anchor(BaseModel):
-    """A place in a document: characters (code points) [start, end) of its text, whose SHA-256 is `sha256`."""
+class ToolList(ToolResult):
+    """Results in order; `total` counts all of them, on all pages."""
 
-    file: str
-    row: str | None = Field(None, description="Id of the row, for jsonl, csv and tsv.")
-    line: int | None = Field(None, description="From 1.")
-    page: int | None = Field(None, description="From 1; null if the kind of file has no pages.")
-    headings: list[str] = []
-    start: int
-    end: int
-    sha256: str
-
-
-class Passage(Anchor):
-    """A place with its text. If `complete` is false, the text is too long for the answer: read the rest by characters."""
-
-    text: str
-    complete: bool = True
-
-
-class AnsweringSentence(Passage):
-    """A sentence that answers the question, with the text around it."""
-
-    rank: int
-    probability: float | None = Field(description="That the sentence answers; null if the model only ranks.")
-    before: str = ""
-    after: str = ""
-    other_places: int = Field(0, description="How many more places have the same sentence.")
+    total: int
+    first: int = Field(1, description="Rank of the first result of this page, from 1.")
 
 
 Answers = Annotated[
@@ -54,50 +33,53 @@ Answers = Annotated[
 ]
 
 
-class Found(Answer):
-    """Sentences of a file, best first. `total` counts all that were asked for."""
+@dataclass(frozen=True)
+class ListedSentence(AnsweringSentence):
+    """A sentence that answers the question, with the text around it. `answers`: the probability; null if the model only ranks."""
+
+    also_omitted: int = 0
+
+
+class Found(ToolList):
+    """Sentences of a file, best first."""
 
     answers: Answers = None
-    sentences: list[AnsweringSentence]
-    total: int
+    sentences: list[ListedSentence]
 
 
-class FoundDocument(BaseModel):
+class IndexedDocument(BaseModel):
     """A document of the index with its best sentences, in reading order."""
 
     file: str = Field(description="Name for find, read and verify: the document as it was when it was indexed.")
     source: str = Field(description="The file that was indexed, if any.")
     title: str
-    rank: int
-    sentences: list[Passage]
+    sentences: list[ListedSentence]
 
 
-class Searched(Answer):
+class Searched(ToolList):
     """Documents of the index, best first."""
 
     answers: Answers = None
-    documents: list[FoundDocument]
-    total: int
+    documents: list[IndexedDocument]
 
 
-class Read(Answer, Passage):
-    """A stretch of a document."""
+class Read(ToolResult):
+    """A stretch of a document, and the size of the whole document."""
 
-    characters: int = Field(description="Characters of the whole document.")
-    lines: int = Field(description="Lines of the whole document.")
-    pages: int | None = Field(None, description="Pages of the whole document.")
+    place: Place
+    characters: int
+    lines: int
+    pages: int | None
 
 
-class QuotedPassage(Passage):
+@dataclass(frozen=True)
+class ListedQuote(QuotedPlace):
     """A place of the quote."""
 
-    match: Literal["exact", "normalized", "changed"]
-    case_differs: bool
-    changes: list[Change] = []
     changes_omitted: int = 0
 
 
-class VerifiedQuote(Answer):
+class VerifiedQuote(ToolList):
     """Whether the file has the quote. exact: the same characters; normalized: the same words in another typography;
     changed: the nearest stretch, with the words that differ; absent: nothing near.
     """
@@ -105,8 +87,7 @@ class VerifiedQuote(Answer):
     match: Literal["exact", "normalized", "changed", "absent"]
     word_for_word: bool
     similarity: float = Field(description="Share of the quote's words in the nearest stretch.")
-    places: list[QuotedPassage]
-    total: int
+    places: list[ListedQuote]
 
 
 class IndexStatus(BaseModel):

@@ -6,23 +6,26 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from runnel import __version__
 from runnel.agents import results
-from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, digest
+from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings
 from runnel.agents.models import Models
 from runnel.errors import InputError
-from runnel.records import Hit, highest, probability
-from runnel.search.finding import Answer, Place, find, locate, locate_sentences
-from runnel.search.verifying import Quoted, verify
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.records import AnsweringSentence, Hit, Place, highest
+from runnel.search.finding import find, locate
+from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, span_of
 
 Progress = Callable[[int, int | None], None]
-T = TypeVar("T", results.AnsweringSentence, results.FoundDocument, results.QuotedPassage)
+T = TypeVar("T", results.ListedSentence, results.IndexedDocument, results.ListedQuote)
+P = TypeVar("P", bound=Place)
 
-_HEADING_CHARS, _HEADINGS = 200, 8
+_HEADING_CHARS, _HEADINGS, _ALSO = 200, 8, 3  # the most of each title, titles and other places
 _DIGITS = 12  # the least of a SHA-256 that identify a document
 _LIST_CURSOR = re.compile(r"(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _READ_CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
@@ -59,28 +62,24 @@ class Tools:
                 asked *= 2
         if len(shown) < len(found):
             notes.append("documents of files outside of the allowed folders are not shown")
-        hits = [_hit(replace(hit, rank=rank), self._most(sentences)) for rank, hit in enumerate(shown[:top_k], start=1)]
+        documents = [_document(hit, self._most(sentences)) for hit in shown[:top_k]]
         answers = highest(hit.answers for hit in shown[:top_k])
-        page, next_cursor = self._page(hits, cursor)
-        return results.Searched(answers=answers, documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
+        page, place = self._page(documents, cursor)
+        return results.Searched(answers=answers, documents=page, notes=notes, **place)
 
     def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
         """Return sentences of a file that answer the query."""
         notes: list[str] = []
-        documents = self._documents.read(file, notes)
-        retriever = self._models.retriever()
-        if retriever.remembers and len(documents) == 1 and documents[0].vectors is None and documents[0].document.text.strip():
-            (vectors,) = retriever.remember([documents[0].document], progress=progress)
-            documents = [self._documents.remember(documents[0], vectors)]
+
+        def remember(document: DocumentText) -> SentenceVectors | None:
+            retriever = self._models.retriever()
+            return next(retriever.remember([document], progress=progress)) if retriever.remembers else None
+
+        documents, retriever = self._documents.read(file, notes, remember), self._models.retriever()
         findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
-        digests = {one.document.id: one.document.sha256 for one in documents}
-        sentences = [
-            _sentence(rank, answer, digests[answer.place.id], self._most(1), calibrated=retriever.calibrated)
-            for rank, answer in enumerate(findings.answers, start=1)
-        ]
-        page, next_cursor = self._page(sentences, cursor)
-        answers = findings.answerable
-        return results.Found(answers=answers, sentences=page, total=len(sentences), notes=notes, next_cursor=next_cursor)
+        sentences = [_sentence(sentence, self._most(1)) for sentence in findings.sentences]
+        page, place = self._page(sentences, cursor)
+        return results.Found(answers=findings.answers, sentences=page, notes=notes, **place)
 
     def read(
         self, file: str, row: str | None, by: By, start: int | None, end: int | None, sha256: str | None, cursor: str | None
@@ -100,9 +99,7 @@ class Tools:
         cut = _cut(document.text, first, stop, self.settings.max_characters)
         (place,) = locate(documents[0].file, document, [(first, cut)])
         return results.Read(
-            **_anchor(place, document.sha256) | {"line": document.text.count("\n", 0, first) + 1},
-            text=document.text[first:cut],
-            complete=cut == stop,
+            place=replace(_bounded(place, cut - first), line=document.text.count("\n", 0, first) + 1),
             characters=len(document.text),
             lines=document.text.count("\n") + 1,
             pages=document.pages,
@@ -116,16 +113,10 @@ class Tools:
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
             raise InputError(f"{file} has no text to verify a quote in")
-        places = [_quoted(one, self._most(1)) for one in verified.places]
-        page, next_cursor = self._page(places, cursor)
+        page, place = self._page([_quote(one, self._most(1)) for one in verified.places], cursor)
+        similarity = round(verified.similarity, 3)
         return results.VerifiedQuote(
-            match=verified.match,
-            word_for_word=verified.word_for_word,
-            similarity=round(verified.similarity, 3),
-            places=page,
-            total=len(places),
-            notes=notes,
-            next_cursor=next_cursor,
+            match=verified.match, word_for_word=verified.word_for_word, similarity=similarity, places=page, notes=notes, **place
         )
 
     def status(self) -> results.ServerStatus:
@@ -150,8 +141,8 @@ class Tools:
         """Return the most characters of each of `count` texts that must fit together into one answer."""
         return self.settings.max_characters // max(4, 2 * count)
 
-    def _page(self, items: Sequence[T], cursor: str | None) -> tuple[list[T], str | None]:
-        """Return the items from the cursor on that fit into one answer, at least one, and the cursor of the rest."""
+    def _page(self, items: Sequence[T], cursor: str | None) -> tuple[list[T], dict[str, Any]]:
+        """Return the items from the cursor on that fit into one answer, at least one, and the fields of a `ToolList`."""
         fingerprint = hashlib.sha256("\n".join(map(_identity, items)).encode()).hexdigest()[:12]
         first = 0
         if cursor is not None:
@@ -163,74 +154,49 @@ class Tools:
         while stop < len(items) and (stop == first or left >= _size(items[stop])):
             left -= _size(items[stop])
             stop += 1
-        return list(items[first:stop]), f"{stop}-{fingerprint}" if stop < len(items) else None
+        more = f"{stop}-{fingerprint}" if stop < len(items) else None
+        return list(items[first:stop]), {"total": len(items), "first": first + 1, "next_cursor": more}
 
 
 def _identity(item: T) -> str:
-    anchors = item.sentences if isinstance(item, results.FoundDocument) else [item]
-    return f"{item.file} {[(anchor.row, anchor.start, anchor.end, anchor.sha256) for anchor in anchors]}"
+    places = item.sentences if isinstance(item, results.IndexedDocument) else [item]
+    return f"{item.file} {[(place.id, place.start, place.end, place.sha256) for place in places]}"
 
 
-def _size(item: T) -> int:
+def _size(item: Place | results.IndexedDocument) -> int:
     """Return the characters of documents in an item."""
-    if isinstance(item, results.FoundDocument):
-        return len(item.title) + sum(map(_passage_size, item.sentences))
-    size = _passage_size(item)
-    if isinstance(item, results.AnsweringSentence):
-        return size + len(item.before) + len(item.after)
-    return size + sum(len(change.quote) + len(change.text) for change in item.changes)
+    if isinstance(item, results.IndexedDocument):
+        return len(item.title) + sum(map(_size, item.sentences))
+    size = len(item.text) + sum(map(len, item.headings))
+    if isinstance(item, results.ListedSentence):
+        size += len(item.before) + len(item.after) + sum(map(_size, item.also))
+    if isinstance(item, results.ListedQuote):
+        size += sum(len(change.quote) + len(change.text) for change in item.changes)
+    return size
 
 
-def _passage_size(passage: results.Passage) -> int:
-    return len(passage.text) + sum(map(len, passage.headings))
+def _bounded(place: P, most: int) -> P:
+    return replace(place, text=place.text[:most], headings=tuple(_short(heading) for heading in place.headings[-_HEADINGS:]))
 
 
-def _hit(hit: Hit, most: int) -> results.FoundDocument:
-    name, title, sha256 = INDEXED + hit.id, _short(hit.title), digest(hit.text or "")
-    sentences = [
-        results.Passage(**_anchor(place, sha256), **_text(one.text, most))
-        for one, place in zip(hit.sentences, locate_sentences(name, hit), strict=True)
-    ]
-    return results.FoundDocument(file=name, source=hit.source, title=title, rank=hit.rank, sentences=sentences)
+def _document(hit: Hit, most: int) -> results.IndexedDocument:
+    name = INDEXED + hit.id
+    sentences = [_sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences]
+    return results.IndexedDocument(file=name, source=hit.source, title=_short(hit.title), sentences=sentences)
 
 
-def _sentence(rank: int, answer: Answer, sha256: str, most: int, *, calibrated: bool) -> results.AnsweringSentence:
-    return results.AnsweringSentence(
-        **_anchor(answer.place, sha256),
-        **_text(answer.sentence.text, most),
-        rank=rank,
-        probability=round(probability(answer.sentence.score), 3) if calibrated else None,
-        before=answer.before[-(most // 2) :],
-        after=answer.after[: most // 2],
-        other_places=len(answer.also),
-    )
+def _sentence(sentence: AnsweringSentence, most: int) -> results.ListedSentence:
+    also = tuple(_bounded(place, most // 4) for place in sentence.also[:_ALSO])
+    around = {"before": sentence.before[-(most // 2) :], "after": sentence.after[: most // 2], "also": also}
+    omitted = len(sentence.also) - len(also)
+    return results.ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
 
 
-def _quoted(one: Quoted, most: int) -> results.QuotedPassage:
-    changes, left = [], most
-    for change in one.found.changes:
-        left -= len(change.quote) + len(change.text)
-        if left < 0:
-            break
-        changes.append(change)
-    return results.QuotedPassage(
-        **_anchor(one.place, one.sha256),
-        **_text(one.text, most),
-        match=one.found.match,
-        case_differs=one.found.case_differs,
-        changes=changes,
-        changes_omitted=len(one.found.changes) - len(changes),
-    )
-
-
-def _anchor(place: Place, sha256: str) -> dict[str, Any]:
-    fields = place.as_json()
-    headings = [_short(heading) for heading in place.headings[-_HEADINGS:]]
-    return fields | {"row": fields.pop("id"), "headings": headings, "sha256": sha256}
-
-
-def _text(text: str, most: int) -> dict[str, Any]:
-    return {"text": text[:most], "complete": len(text) <= most}
+def _quote(quoted: QuotedPlace, most: int) -> results.ListedQuote:
+    sizes = accumulate(len(change.quote) + len(change.text) for change in quoted.changes)
+    shown = sum(size <= most for size in sizes)
+    fields = vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]}
+    return results.ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
 
 
 def _short(title: str) -> str:

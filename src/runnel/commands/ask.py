@@ -16,12 +16,12 @@ from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import EndpointError, counted
-from runnel.records import highest, unanswered
+from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
-    from runnel.generation.asking import AnswerContext, CitedAnswer, Excerpt
+    from runnel.generation.asking import AnswerContext, CitedAnswer
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
 
@@ -109,17 +109,17 @@ def _find_in_files(
     retriever: SentenceRetriever,
     remember: bool | None,
     top_k: int,
-) -> tuple[list[Excerpt], float | None]:
+) -> tuple[list[AnsweringSentence], float | None]:
     from runnel.generation.asking import excerpts_of_findings
 
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, Meter("reading") as meter:
         documents = read_documents(paths, reader, skipped, selection=files.selection(), cache=cache, report=say)
         findings = find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter)
-    return excerpts_of_findings(findings), findings.answerable
+    return excerpts_of_findings(findings), findings.answers
 
 
-def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Excerpt], float | None]:
+def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[AnsweringSentence], float | None]:
     from runnel.generation.asking import excerpts_of_hits
 
     hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
@@ -151,18 +151,17 @@ def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> N
         _show_excerpts(context.excerpts, result.cited)
 
 
-def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
+def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> None:
     for number in numbers:
         excerpt = excerpts[number - 1]
-        place = excerpt.place
-        print_text(f"[{number}] {one_line(str(place))}  characters {place.start}-{place.end}")
+        print_text(f"[{number}] {one_line(str(excerpt))}  characters {excerpt.start}-{excerpt.end}")
         for line in excerpt.text.strip().splitlines():
             print_text(f"    {line}")
     stream_text("\n")
 
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
-    excerpts = [one.place.as_json() | {"text": one.text, "score": one.score} for one in context.excerpts]
+    excerpts = [one.as_json() for one in context.excerpts]
     facts = {
         "cited": result.cited,
         "removed_citations": result.removed,

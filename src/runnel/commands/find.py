@@ -49,11 +49,11 @@ from runnel.commands.options import (
 )
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
-from runnel.records import normalize, percent, probability
-from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, read_documents
+from runnel.records import LINES, AnsweringSentence, Place, normalize, percent
+from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.search.remembered import DocumentCache, open_cache
-from runnel.text.documents.document import LINES, Limits
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
 
@@ -188,10 +188,9 @@ def find(
 
             write(html, report_of(query, findings, reader))
     with _timed(seconds, "print"):
-        calibrated = bool(findings.answers) and load().calibrated
-        _print(form, findings, {"query": query, "model": model}, skipped, calibrated=calibrated)
+        _print(form, findings, {"query": query, "model": model}, skipped)
     log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
-    return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
+    return 2 if any(one.error for one in skipped) else 0 if findings.sentences else 1
 
 
 def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
@@ -240,45 +239,43 @@ def parse_min_score(given: str) -> float:
     return value
 
 
-def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Sequence[Skipped], *, calibrated: bool) -> None:
-    if form != "json" and findings.answers:
-        note_unanswered(findings.answerable)
+def _print(form: Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
+    if form != "json" and findings.sentences:
+        note_unanswered(findings.answers)
     if form == "json":
-        print_json({**facts, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
+        print_json({**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
     elif form == "jsonl":
-        for answer in findings.answers:
-            print_json(answer.as_json(), indent=None)
+        for sentence in findings.sentences:
+            print_json(sentence.as_json(), indent=None)
     elif form == "files":
-        print_names(dict.fromkeys(place.file for answer in findings.answers for place in (answer.place, *answer.also)))
+        print_names(dict.fromkeys(place.file for sentence in findings.sentences for place in (sentence, *sentence.also)))
     elif form == "plain":
-        for answer in findings.answers:
-            more = f"  (and {counted(len(answer.also), 'more place')})" if answer.also else ""
-            print_text(one_line(f"{answer.place.file}:{answer.place.where}:{normalize(answer.sentence.text)}{more}"))
+        for sentence in findings.sentences:
+            more = f"  (and {counted(len(sentence.also), 'more place')})" if sentence.also else ""
+            print_text(one_line(f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"))
     else:
-        show(stdout_console(), findings, calibrated=calibrated)
+        show(stdout_console(), findings)
 
 
-def show(console: Console, findings: Findings, *, calibrated: bool) -> None:
-    """Print each sentence in its context, below its place and, if scores are `calibrated`, the probability that it answers."""
+def show(console: Console, findings: Findings) -> None:
+    """Print each sentence in its context, below its place and, if it is known, the probability that it answers."""
     from rich.style import Style
     from rich.text import Text
 
-    for rank, item in enumerate(findings.answers, start=1):
+    for rank, item in enumerate(findings.sentences, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(
-            one_line(str(item.place)), style=Style.parse("bold cyan") + Style(link=place_link(item.place.file, item.place))
-        )
-        chance = f"  {percent(probability(item.sentence.score))}" if calibrated else ""
-        head.append(f"  characters {item.sentence.start}-{item.sentence.end}{chance}", style="dim")
+        head.append(one_line(str(item)), style=Style.parse("bold cyan") + Style(link=place_link(item.file, item)))
+        chance = "" if item.answers is None else f"  {percent(item.answers)}"
+        head.append(f"  characters {item.start}-{item.end}{chance}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
         body.append(marked if console.color_system else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.parts is not None:
-            console.print(Text(_INDENT + _parts(item.sentence.score, item.parts), style="dim"), soft_wrap=True)
-        if item.place.headings:
-            console.print(Text(_INDENT + one_line(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + _parts(item.score, item.parts), style="dim"), soft_wrap=True)
+        if item.headings:
+            console.print(Text(_INDENT + one_line(" › ".join(item.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
@@ -290,10 +287,10 @@ def show(console: Console, findings: Findings, *, calibrated: bool) -> None:
         where = read[0].file if len(read) == 1 else f"{len(read):,} files"
         units = f"{sum(file.sentences for file in read):,} {_PLURALS[findings.unit]}"
         characters = f"{sum(file.characters for file in read):,} characters"
-        console.print(f"{len(findings.answers)} of {units} ({characters}) in {one_line(where)}", style="dim")
+        console.print(f"{len(findings.sentences)} of {units} ({characters}) in {one_line(where)}", style="dim")
 
 
-def _also(item: Answer) -> str:
+def _also(item: AnsweringSentence) -> str:
     """Return the other places of a sentence, the first few by name."""
     names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
     more = f" and {counted(len(names) - _ALSO, 'more place')}" if len(names) > _ALSO else ""
@@ -315,16 +312,15 @@ def place_link(file: str, place: Place) -> str | None:
     return file_link(file, line=place.line if lines else None, page=None if lines else place.page)
 
 
-def _in_context(item: Answer) -> tuple[str, str, str]:
+def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     """Return the text before, in and after the sentence with line breaks undone except at blank lines; code has its own lines.
 
     `printable` comes first: it replaces private characters, which mark the sentence afterwards.
     """
-    sentence = item.sentence.text
-    core = sentence.strip()
-    lead, tail = sentence.partition(core)[::2]
+    core = item.text.strip()
+    lead, tail = item.text.partition(core)[::2]
     whole = printable(item.before + lead) + _OPEN + printable(core) + _CLOSE + printable(tail + item.after)
-    if item.place.kind == "code":
+    if item.kind == "code":
         flowed = whole.strip("\n").replace("\t", _INDENT)
     else:
         flowed = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip()))

@@ -50,8 +50,7 @@ def read(
         return 0
     (place,) = locate(file, document, [(first, stop)])
     line = document.text.count("\n", 0, first) + 1  # of the first character, even if it is a line break
-    facts = {"line": line, "sha256": document.sha256, "characters": len(document.text), "pages": document.pages}
-    print_json(place.as_json() | {"text": document.text[first:stop]} | facts)
+    print_json(place.as_json() | {"line": line, "characters": len(document.text), "pages": document.pages})
     return 0
 
 

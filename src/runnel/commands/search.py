@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +27,13 @@ from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
-from runnel.records import Sentence, highest, normalize
+from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.records import Explanation, Hit
-    from runnel.search.finding import Place
     from runnel.search.index import Index
     from runnel.search.records import IndexSettings
 
@@ -98,10 +96,10 @@ def search(
         note_unanswered(answers)
     if form == "json":
         facts = {"query": query, "index": index.store.uri, "answers": answers}
-        print_json({**facts, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
+        print_json({**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings})
     elif form == "jsonl":
         for hit in hits:
-            print_json(_as_json(hit), indent=None)
+            print_json(hit.as_json(), indent=None)
     elif form == "files":
         print_names(dict.fromkeys(_file(hit) for hit in hits))
     elif form == "plain" and not explain:
@@ -159,17 +157,6 @@ def _value(text: str, kind: str, condition: str) -> Any:
         raise InputError(f"--where is {condition!r}, but {text!r} is not of the field's type {kind}") from None
 
 
-def _as_json(hit: Hit) -> dict[str, object]:
-    sentences = [
-        asdict(sentence) | {"after": below, "line": place.line, "page": place.page, "headings": place.headings}
-        for sentence, below, place in zip(hit.sentences, hit.below, _places(hit), strict=False)
-    ]
-    facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "answers": hit.answers, "title": hit.title}
-    facts |= {"source": hit.source}
-    explained = None if hit.explanation is None else asdict(hit.explanation)
-    return facts | {"metadata": dict(hit.metadata), "sentences": sentences, "explanation": explained}
-
-
 def _file(hit: Hit) -> str:
     """Return the file of a document, relative to the working directory if it is in it; the id of one without a file."""
     if not hit.source:
@@ -178,21 +165,11 @@ def _file(hit: Hit) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else hit.source
 
 
-def _places(hit: Hit) -> list[Place]:
-    """Return the place of each sentence; of a document without sentences, its first line with text."""
-    from runnel.search.finding import locate_sentences
-
-    whole = Sentence(hit.text or "", 0, len(hit.text or ""), hit.score, 0)
-    row = hit.id.partition(f"{hit.source}#")[2] if hit.source else ""
-    kind = str(hit.metadata.get("kind", "txt")) if hit.source else "txt"
-    return locate_sentences(_file(hit), replace(hit, sentences=hit.sentences or (whole,)), row or None, kind)
-
-
 def _lines(hit: Hit) -> list[str]:
     """Return a line for each sentence: FILE:PLACE:TEXT; of a document without sentences its title, or its first line."""
-    first = hit.title or (hit.text or "").lstrip().partition("\n")[0]
-    texts = [normalize(sentence.text) for sentence in hit.sentences] or [first]
-    return [f"{place.file}:{place.where}:{text}" for place, text in zip(_places(hit), texts, strict=True)]
+    if hit.sentences or hit.place is None:
+        return [f"{_file(hit)}:{sentence.where}:{normalize(sentence.text)}" for sentence in hit.sentences]
+    return [f"{_file(hit)}:{hit.place.where}:{hit.title or hit.place.text.lstrip().partition(chr(10))[0]}"]
 
 
 def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
@@ -203,23 +180,25 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
     if not hits:
         console.print("nothing found", style="dim")
     for hit in hits:
-        places = _places(hit)
+        start = hit.sentences[0] if hit.sentences else hit.place
         head = Text(f"{hit.rank:>2}. ")
-        name = hit.id.replace(hit.source, places[0].file, 1) if hit.source else hit.id
-        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=place_link(hit.source, places[0])))
+        name = hit.id.replace(hit.source, _file(hit), 1) if hit.source else hit.id
+        link = None if start is None else place_link(hit.source, start)
+        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link))
         console.print(head, soft_wrap=True)
         if hit.title:
             console.print(Text("    " + one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
             console.print(Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True)
-        for sentence, below, place in zip(hit.sentences, hit.below, places, strict=False):
-            where = [*([f"page {place.page:,}"] if place.page else []), *([" › ".join(place.headings)] if place.headings else [])]
+        for sentence in hit.sentences:
+            where = [f"page {sentence.page:,}"] if sentence.page else []
+            where += [" › ".join(sentence.headings)] if sentence.headings else []
             shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             body = Text(normalize(sentence.text))
-            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, place)))
+            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)))
             console.print(Padding(body, (0, 0, 0, 4)))
-            if below:
-                console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
+            if sentence.after:
+                console.print(Padding(Text(normalize(sentence.after), style="dim"), (0, 0, 0, 6)))
         console.print()
 
 

@@ -65,11 +65,9 @@ def _show(verified: Verified, unread: int) -> None:
     }[verified.match]
     print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
     for rank, one in enumerate(verified.places, start=1):
-        note = (
-            "" if one.found.match != "normalized" else "  differs in case" if one.found.case_differs else "  typography differs"
-        )
-        print_text(one_line(f"{rank:>2}. {one.place}  characters {one.place.start}-{one.place.end}{note}"))
+        note = "" if one.match != "normalized" else "  differs in case" if one.case_differs else "  typography differs"
+        print_text(one_line(f"{rank:>2}. {one}  characters {one.start}-{one.end}{note}"))
         print_text(f"    {normalize(one.text)}")
-        for change in one.found.changes:
+        for change in one.changes:
             quote, text = normalize(change.quote) or "(nothing)", normalize(change.text) or "(nothing)"
             print_text(f"    quote: {quote}  document: {text}")

@@ -28,6 +28,7 @@ from runnel.text.sentences import split_sentences
 from runnel.training.candidates import bm25_ranker
 from runnel.training.corpora import Texts
 from runnel.training.formats import read_named
+from runnel.work import top
 
 if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -208,7 +209,7 @@ def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int
     """Return the rank of the best answer, from 1, ties in document order; None: there is none."""
     if not len(answers):
         return None
-    ordered, first = np.unique(sentences[np.argsort(-scores, kind="stable")], return_index=True)  # each sentence's best place
+    ordered, first = np.unique(sentences[top(scores)], return_index=True)  # each sentence's best place
     return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
 
 

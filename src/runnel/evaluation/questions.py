@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runnel.errors import InputError
 from runnel.evaluation.metrics import Comparison, compare, mean
-from runnel.records import Hit, Places, Sentence
+from runnel.records import Hit, Place, Places
 from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.text.lines import keys
 from runnel.training.formats import read_named
@@ -235,7 +235,7 @@ def _best_in_place(hit: Hit, target: Target) -> int | None:
     return next((rank for rank, s in enumerate(by_score, start=1) if any(_meet(hit, s, span) for span in spans)), None)
 
 
-def _meet(hit: Hit, sentence: Sentence, span: tuple[int, int]) -> bool:
+def _meet(hit: Hit, sentence: Place, span: tuple[int, int]) -> bool:
     start, end = max(sentence.start, span[0]), min(sentence.end, span[1])
     return start < end and not (hit.text or "")[start:end].isspace()
 

@@ -24,6 +24,7 @@ from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.training.candidates import Ranker, bm25_ranker
 from runnel.training.corpora import Texts
+from runnel.work import top
 
 if TYPE_CHECKING:
     from runnel.integrations.embedders import ApiEmbedder
@@ -64,7 +65,7 @@ class Judged:
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
     """Rank the sentences of a document by their scores, ties in document order, and look the evidence up."""
-    order = np.argsort(-scores, kind="stable")
+    order = top(scores)
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(1, len(order) + 1)
     meets = [_sentences_of(example.document, spans, span) for span in example.spans]

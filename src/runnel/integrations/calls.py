@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit, Sentence, expect_count, group_repeats, normalize, trimmed
+from runnel.records import Hit, Place, Sentence, expect_count, group_repeats, normalize, trimmed
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 
@@ -58,37 +58,21 @@ def best_sentences(
     return [(position, trimmed(sentence)) for position, sentence in found if min_score is None or sentence.score >= min_score]
 
 
-class SearchResult(NamedTuple):
-    """A document of an index, or a sentence of one: its characters in the document's text, and the document's score."""
-
-    document: str  # its id
-    text: str
-    start: int
-    end: int
-    score: float
-    metadata: dict[str, Any]  # the document's, with `source` (its file, else its id) and `title`; a sentence's also its place
-    whole: bool
-
-
 def search_results(
     index: Index, query: str, top_k: int, sentences: int, where: Filter | None, options: Mapping[str, Any]
-) -> list[SearchResult]:
-    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in reading order."""
+) -> Iterator[tuple[Hit, Place, dict[str, Any]]]:
+    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in reading order.
+
+    Each result is its document, its place there, and its metadata: the document's, with `source` (its file, else its id) and
+    `title`; a sentence's also its place.
+    """
     read = {"read": top_k} if sentences else {}  # by default an index reads fewer documents than it finds
-    hits = index.search(query, top_k, where=where, sentences=sentences, **read | dict(options))
-    return [result for hit in hits for result in (_sentences(hit) if sentences else [_whole(hit)])]
-
-
-def _whole(hit: Hit) -> SearchResult:
-    assert hit.text is not None
-    metadata = {**hit.metadata, "source": hit.source or hit.id} | ({"title": hit.title} if hit.title else {})
-    return SearchResult(hit.id, hit.text, 0, len(hit.text), hit.score, metadata, whole=True)
-
-
-def _sentences(hit: Hit) -> Iterator[SearchResult]:
-    document = _whole(hit).metadata
-    for one in map(trimmed, hit.sentences):
-        page, headings = hit.places.at(one.start)
-        place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
-        place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
-        yield SearchResult(hit.id, one.text, one.start, one.end, hit.score, document | place, whole=False)
+    for hit in index.search(query, top_k, where=where, sentences=sentences, **read | dict(options)):
+        document = {**hit.metadata, "source": hit.source or hit.id} | ({"title": hit.title} if hit.title else {})
+        if not sentences:
+            assert hit.place is not None
+            yield hit, hit.place, document
+        for one in map(trimmed, hit.sentences):
+            place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
+            place |= {"page": one.page} if one.page is not None else {}
+            yield hit, one, document | place | ({"headings": list(one.headings)} if one.headings else {})

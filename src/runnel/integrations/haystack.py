@@ -139,8 +139,8 @@ class RunnelRetriever(_Stored):
         results = search_results(self._index, query, count, self.sentences, chosen, self.options or {})
         return {
             "documents": [
-                Document(id=one.document if one.whole else "", content=one.text, meta=one.metadata, score=one.score)
-                for one in results
+                Document(id="" if self.sentences else hit.id, content=place.text, meta=metadata, score=hit.score)
+                for hit, place, metadata in results
             ]
         }
 

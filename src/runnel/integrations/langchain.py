@@ -76,8 +76,8 @@ class RunnelRetriever(BaseRetriever):
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         results = search_results(self.index, query, self.k, self.sentences, self.where, self.options)
         return [
-            Document(id=one.document if one.whole else None, page_content=one.text, metadata=one.metadata | {"score": one.score})
-            for one in results
+            Document(id=None if self.sentences else hit.id, page_content=place.text, metadata=metadata | {"score": hit.score})
+            for hit, place, metadata in results
         ]
 
 

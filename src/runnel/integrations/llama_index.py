@@ -179,12 +179,12 @@ class RunnelRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         nodes = []
-        for one in self._search(query_bundle.query_str):
-            node = TextNode(text=one.text, metadata=one.metadata, start_char_idx=one.start, end_char_idx=one.end)
-            if one.whole:
-                node.id_ = one.document
-            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=one.document)
-            nodes.append(NodeWithScore(node=node, score=one.score))
+        for hit, place, metadata in self._search(query_bundle.query_str):
+            node = TextNode(text=place.text, metadata=metadata, start_char_idx=place.start, end_char_idx=place.end)
+            if place is hit.place:
+                node.id_ = hit.id
+            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.id)
+            nodes.append(NodeWithScore(node=node, score=hit.score))
         return nodes
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -34,8 +34,9 @@ from runnel.integrations.qdrant_points import (
     word_id,
 )
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage, grouped
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import words_of
+from runnel.work import grouped
 
 with needing("this index needs qdrant-client", "qdrant"):
     from qdrant_client import QdrantClient, models

@@ -28,10 +28,11 @@ from runnel.models.embedder import Embedder
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
 from runnel.search.index import Changes, Index
-from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, grouped
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
+from runnel.work import grouped
 
 log = logging.getLogger("runnel")
 _GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger

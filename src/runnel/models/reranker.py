@@ -30,6 +30,7 @@ from runnel.records import Document, Hit, expect_count, expect_loaded, expect_se
 from runnel.request import Request, Result, total_progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
+from runnel.work import top
 
 _Text = TypeVar("_Text", str, "str | DocumentText")
 log = logging.getLogger("runnel")
@@ -162,8 +163,8 @@ class Reranker:
         else:
             pairs = list(_texts(documents))
             scores = self.score(query, [text for _, text in pairs], progress=progress, max_tokens=max_tokens)
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in enumerate(order, start=1)]
+        best = enumerate(top(scores, top_k), start=1)
+        return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in best]
 
     def remember(
         self,

@@ -25,6 +25,7 @@ from runnel.records import Sentence, expect_count, expect_loaded, expect_series,
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
+from runnel.work import top
 
 _AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
 
@@ -68,7 +69,7 @@ class Scored:
 
     def ranked(self) -> Iterator[Sentence]:
         """Yield the sentences with a token, best first, ties in document order."""
-        order = np.argsort(-self.scores, kind="stable")[: np.count_nonzero(self.scores > -np.inf)]
+        order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
         rows = zip(self.spans[order].tolist(), self.scores[order].tolist(), order.tolist(), strict=True)
         return (Sentence(self.text[start:end], start, end, score, index) for (start, end), score, index in rows)
 

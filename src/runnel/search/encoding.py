@@ -28,9 +28,9 @@ from runnel.search.records import (
     PassageRow,
     check_storable,
     content_hash,
-    grouped,
 )
 from runnel.text.documents.document import DocumentText
+from runnel.work import grouped
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, takewhile, tee
 from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
-from runnel.records import Hit, Sentence, expect_count, group_repeats, highest, normalize
-from runnel.text.documents.document import LINES, DocumentText
+from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
@@ -28,75 +29,8 @@ if TYPE_CHECKING:
     from runnel.text.sentences import Unit
 
 log = logging.getLogger("runnel")
-_PageAndHeadings = tuple[int | None, tuple[str, ...]]
 _LINE_END = re.compile("\n")
 STANDARD_INPUT = "(standard input)"  # its name in results
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a sentence. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
-
-    file: str
-    id: str | None
-    line: int
-    page: int | None
-    headings: tuple[str, ...]
-    start: int
-    end: int
-    kind: str = field(default="txt", repr=False)
-
-    def __str__(self) -> str:
-        """Return the place as a user finds it in the file: a line number, if it is text."""
-        if self.id is not None:
-            return f"{self.file}, row {self.id}"
-        if self.page is not None:
-            return f"{self.file}, page {self.page:,}"
-        return f"{self.file}:{self.line}" if self.kind in LINES else self.file
-
-    @property
-    def where(self) -> str:
-        """Return the place in the file, in a form for programs: "12" (a line of text), "page 3", "row a7", "characters 5-60"."""
-        if self.id is not None:
-            return f"row {self.id}"
-        if self.kind in LINES:
-            return str(self.line)
-        return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
-
-    def as_json(self) -> dict[str, object]:
-        """Return all fields but the file's kind, which is known from the file."""
-        return {key: value for key, value in asdict(self).items() if key != "kind"}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A sentence in its context with all its places, in reading order; `place` is that of the best score.
-
-    `parts` are the summands of the score, if requested (`SentenceRetriever.explain`).
-    """
-
-    sentence: Sentence
-    before: str
-    after: str
-    place: Place
-    places: tuple[Place, ...]
-    parts: Mapping[str, float] | None = None
-
-    @property
-    def also(self) -> tuple[Place, ...]:
-        """Return all places but the best."""
-        return tuple(place for place in self.places if place != self.place)
-
-    def merge(self, later: Answer) -> Answer:
-        """Merge the same sentence of a later document: the better one is shown."""
-        best = later if later.sentence.score > self.sentence.score else self
-        return replace(best, places=self.places + later.places)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the sentence, its place and context, and its other places."""
-        also = [place.as_json() for place in self.also]
-        value = self.place.as_json() | asdict(self.sentence) | {"before": self.before, "after": self.after, "also": also}
-        return value if self.parts is None else value | {"parts": dict(self.parts)}
 
 
 @dataclass(frozen=True)
@@ -108,6 +42,12 @@ class FileDocument:
     entry: Entry | None = None  # its place in a cache, to store its vectors there
     vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
     seconds: float = 0.0  # to parse it
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it needs."""
+        vectors = 0 if self.vectors is None else self.vectors.vectors.nbytes + self.vectors.ids.nbytes
+        return sys.getsizeof(self.document.text) + vectors
 
 
 @dataclass(frozen=True)
@@ -127,16 +67,16 @@ class FileRead:
 class Findings:
     """What `find` found."""
 
-    unit: Unit  # of the answers and of the counts in `files`
-    answers: list[Answer] = field(default_factory=list)  # best first
+    unit: Unit  # of the sentences and of the counts in `files`
+    sentences: list[AnsweringSentence] = field(default_factory=list)  # best first
     files: list[FileRead] = field(default_factory=list)  # that were read, in order
-    answerable: float | None = None  # the probability that one of the documents answers at all; None if the model cannot say
-    documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)  # of the answers
+    answers: float | None = None  # the probability that one of the documents answers at all; None if the model cannot say
+    documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)  # of the sentences
 
     def as_json(self) -> dict[str, object]:
-        """Return {"answers": the probability, "sentences": the answers, "files": the files}, ready for JSON."""
-        sentences, files = [answer.as_json() for answer in self.answers], [asdict(file) for file in self.files]
-        return {"answers": self.answerable, "sentences": sentences, "files": files}
+        """Return the probability, the sentences and the files, ready for JSON."""
+        sentences, files = [one.as_json() for one in self.sentences], [asdict(file) for file in self.files]
+        return {"answers": self.answers, "sentences": sentences, "files": files}
 
     def count(self, file: str, document: DocumentText, sentences: int) -> None:
         """Count a document that was read."""
@@ -279,20 +219,22 @@ def find(
         pool.add(number, one, scored, retriever.nearness(scored))
     kept = [one for one, _ in pool.documents.values()]
     looked = retriever.second_look([scored for _, scored in pool.documents.values()])
-    findings.answerable = highest(one.answers for one in looked)
-    best: dict[str, Answer] = {}
-    sources: dict[Place, tuple[FileDocument, Scored]] = {}
-    for source in zip(kept, looked, strict=True):
-        for answer in _best(*source, top_k, context, min_score, best):
-            key, sources[answer.place] = normalize(answer.sentence.text), source
-            best[key] = best[key].merge(answer) if key in best else answer
-    for answer in sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]:  # stable: ties in file order
-        source = sources[answer.place]
-        places = dict.fromkeys([*pool.places.get(normalize(answer.sentence.text), ()), *answer.places])
-        parts = retriever.explain(query, source[1], answer.sentence.index) if explain else None
-        findings.answers.append(replace(answer, places=tuple(places), parts=parts))
-        if not any(known is source for known in findings.documents):
-            findings.documents.append(source)
+    findings.answers = highest(one.answers for one in looked)
+    best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
+    for one, scored in zip(kept, looked, strict=True):
+        for sentence, places in answering(
+            one.file, one.document, scored, top_k, best, calibrated=retriever.calibrated, context=context, min_score=min_score
+        ):
+            key = normalize(sentence.text)
+            pool.places.setdefault(key, []).extend(places)
+            if key not in best or sentence.score > best[key][0].score:
+                best[key] = sentence, one, scored
+    for sentence, one, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:  # stable: ties in file order
+        also = tuple(place for place in dict.fromkeys(pool.places[normalize(sentence.text)]) if not place.same(sentence))
+        parts = retriever.explain(query, scored, sentence.index) if explain else None
+        findings.sentences.append(replace(sentence, also=also, parts=parts))
+        if not any(known is scored for _, known in findings.documents):
+            findings.documents.append((one, scored))
     return findings
 
 
@@ -326,48 +268,49 @@ def _vectors(
             yield vectors
 
 
-def _best(
-    one: FileDocument, scored: Scored, top_k: int, context: int, min_score: float | None, known: Collection[str]
-) -> list[Answer]:
-    """Return the `top_k` best sentences of a document, and the `known` ones wherever they rank."""
-    document = one.document
+def answering(
+    file: str,
+    document: DocumentText,
+    scored: Scored,
+    count: int,
+    known: Collection[str] = (),
+    *,
+    calibrated: bool = False,
+    context: int = 0,
+    min_score: float | None = None,
+) -> list[tuple[AnsweringSentence, list[Place]]]:
+    """Return the best sentences of a document, best first, and the `known` ones wherever they rank, each with all its places."""
     text, spans, ranked = document.text, scored.spans, scored.ranked()
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
-    groups = group_repeats(ranked, top_k, known)
+    groups = group_repeats(ranked, count, known)
     sentences = {s.index: s for group in groups for s in group}
-    places = dict(zip(sentences, locate(one.file, document, [(s.start, s.end) for s in sentences.values()]), strict=True))
-
-    results = []
-    for group in groups:
-        best = group[0]
+    places = dict(zip(sentences, locate(file, document, [(s.start, s.end) for s in sentences.values()]), strict=True))
+    answers = []
+    for best, *others in groups:
         last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))
-        results.append(
-            Answer(
-                best,
-                before=text[spans[max(0, best.index - context), 0] : best.start],
-                after=text[best.end : spans[last, 1]],
-                place=places[best.index],
-                places=tuple(places[s.index] for s in _in_order(group)),
-            )
+        sentence = AnsweringSentence(
+            **vars(places[best.index]),
+            score=best.score,
+            index=best.index,
+            answers=probability(best.score) if calibrated else None,
+            before=text[spans[max(0, best.index - context), 0] : best.start],
+            after=text[best.end : spans[last, 1]],
+            also=tuple(places[s.index] for s in _in_order(others)),
         )
-    return results
+        answers.append((sentence, [places[s.index] for s in _in_order([best, *others])]))
+    return answers
 
 
 def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:
     """Return the place of each stretch [start, end) of a document: line, page and headings of its first word."""
-    return _locate(file, document.text, spans, document.at, document.id, document.kind)
-
-
-def locate_sentences(file: str, hit: Hit, id: str | None = None, kind: str = "txt") -> list[Place]:
-    """Return the place of each sentence of a search result, as `locate`."""
-    return _locate(file, hit.text or "", [(one.start, one.end) for one in hit.sentences], hit.places.at, id, kind)
-
-
-def _locate(
-    file: str, text: str, spans: Sequence[tuple[int, int]], at: Callable[[int], _PageAndHeadings], id: str | None, kind: str
-) -> list[Place]:
+    text = document.text
     firsts = [end - len(text[start:end].lstrip()) for start, end in spans]
     line_ends = [match.start() for match in _LINE_END.finditer(text, 0, max(firsts, default=0))]
-    lines = [bisect_left(line_ends, first) + 1 for first in firsts]
-    return [Place(file, id, line, *at(first), *span, kind) for span, first, line in zip(spans, firsts, lines, strict=True)]
+    return [
+        Place(
+            file, document.id, bisect_left(line_ends, first) + 1, *document.at(first), start, end, text[start:end], document.kind,
+            document.sha256,
+        )
+        for (start, end), first in zip(spans, firsts, strict=True)
+    ]  # fmt: skip

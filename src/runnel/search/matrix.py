@@ -11,6 +11,7 @@ import numpy as np
 
 from runnel.errors import StoreError
 from runnel.search.records import ScoredPassage
+from runnel.work import top
 
 TOLERANCE = 1e-3  # of the length of a unit vector
 _ROWS = 10_000
@@ -44,17 +45,6 @@ class PassageMatrix:
         order = top(scores, count)
         found = zip(self._owner[rows[order]], self._numbers[rows[order]], scores[order], strict=True)
         return [ScoredPassage(self._ids[owner], int(number), float(score)) for owner, number, score in found]
-
-
-def top(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the positions of the `count` highest scores of (n,), highest first; ties go to the earlier position."""
-    if count < len(scores):
-        bar = np.partition(scores, len(scores) - count)[len(scores) - count]
-        above, level = np.flatnonzero(scores > bar), np.flatnonzero(scores == bar)
-        places = np.concatenate([above, level[: count - len(above)]])
-    else:
-        places = np.arange(len(scores))
-    return places[np.lexsort((places, -scores[places]))]
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:

@@ -6,19 +6,20 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import DocumentState, Memory
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors
-from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
+from runnel.records import Explanation, Hit, Places, RankPart, expect_count
 from runnel.request import Progress, total_progress
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
+from runnel.search.finding import answering, locate
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
@@ -65,6 +66,7 @@ class Pipeline:
         self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
         self._retriever = SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
         self._remembers = store.settings.remember and self._retriever is not None and self._retriever.remembers  # sentences
+        self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
@@ -98,15 +100,19 @@ class Pipeline:
         found = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
-            shown = self._sentences(query, found[:read], stages.sentences, progress)
-        shown += [_Shown()] * (len(found) - len(shown))
+            shown = self._scored(query, found[: read if stages.sentences else 0], progress)
         ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
         hits = []
-        for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1):
+        for rank, ((name, score), row) in enumerate(zip(ranked, found, strict=True), start=1):
             explanation = _explanation([of_list.get(name) for of_list in ranks], weights, relevance.get(name))
-            places = Places(row.blocks)
-            stored = row.title, row.source, row.metadata, places
-            hits.append(Hit(name, score, rank, row.text, best.sentences, *stored, explanation, best.answers, best.below))
+            document, scored = row.document(), shown.get(name)
+            (place,) = locate(row.file, document, [(0, len(row.text))])
+            hit = Hit(name, score, rank, row.text, (), row.title, row.source, row.metadata, place, explanation)
+            if scored is not None:
+                best = answering(row.file, document, scored, stages.sentences, calibrated=self._calibrated)
+                sentences = tuple(sorted((sentence for sentence, _ in best), key=lambda sentence: sentence.index))
+                hit = replace(hit, sentences=sentences, answers=scored.answers)
+            hits.append(hit)
         return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
@@ -172,14 +178,12 @@ class Pipeline:
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
 
-    def _sentences(
-        self, query: str, documents: Sequence[DocumentRow], count: int, progress: Callable[[int], None] | None
-    ) -> list[_Shown]:
-        """Return what is shown of documents, whose sentences are ranked together."""
-        if count < 1 or self._retriever is None:
-            return []
+    def _scored(self, query: str, documents: Sequence[DocumentRow], progress: Callable[[int], None] | None) -> dict[str, Scored]:
+        """Return the scored sentences of documents, which are ranked together, by the documents' ids."""
+        if not documents or self._retriever is None:
+            return {}
         scored = self._retriever.rank(query, self._contents(documents), progress=total_progress(progress))
-        return [_shown(one, count) for one in scored]
+        return {document.id: one for document, one in zip(documents, scored, strict=True)}
 
     def _contents(self, documents: Sequence[DocumentRow], *, sentences: bool = True) -> Iterator[Any]:
         """Yield what is remembered of each document, or its text; `sentences`: if sentences can be scored with it."""
@@ -201,20 +205,6 @@ class Pipeline:
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
                 return self._content(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
-
-
-class _Shown(NamedTuple):
-    """Fields of a `Hit`."""
-
-    sentences: tuple[Sentence, ...] = ()
-    below: tuple[str, ...] = ()
-    answers: float | None = None
-
-
-def _shown(scored: Scored, count: int) -> _Shown:
-    best = sorted((group[0] for group in group_repeats(scored.ranked(), count)), key=lambda s: s.index)
-    below = tuple(scored.text[one.end : scored.spans[scored.below(one.index), 1]] for one in best)
-    return _Shown(tuple(best), below, scored.answers)
 
 
 def _explanation(ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None) -> Explanation:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runnel.errors import InputError, StoreError
+from runnel.records import Places
+from runnel.text.documents.document import DocumentText
 
 if TYPE_CHECKING:
     import numpy as np
 
-_T = TypeVar("_T")
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 FORMAT = 2  # of an index
@@ -27,20 +28,6 @@ def check_storable(text: str, what: str) -> None:
     except UnicodeEncodeError as error:
         found = f"{text[error.start]!r} at character {error.start}"
         raise InputError(f"{what} contains half of a surrogate pair ({found}), which UTF-8 cannot store; replace it") from None
-
-
-def grouped(items: Iterable[_T], size: Callable[[_T], int], most_size: int, most: int) -> Iterator[list[_T]]:
-    """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to `most_size`."""
-    group: list[_T] = []
-    total = 0
-    for item in items:
-        group.append(item)
-        total += size(item)
-        if total >= most_size or len(group) >= most:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +68,17 @@ class DocumentRow:
     blocks: str = ""  # pages and headings, for `runnel.records.Places`
     saved: bytes | None = None  # where reading continues if text is appended (`models/passages.py`); None for short documents
     memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
+
+    @property
+    def file(self) -> str:
+        """The document's file, or its id if it was given as text."""
+        return self.source or self.id
+
+    def document(self) -> DocumentText:
+        """Return the document as it was when it was indexed."""
+        kind = str(self.metadata.get("kind", "txt")) if self.source else "txt"
+        row = self.id.partition(f"{self.source}#")[2] if self.source else ""
+        return DocumentText.stored(self.text, Places(self.blocks), self.title or None, kind=kind, id=row or None)
 
 
 def content_hash(row: DocumentRow) -> str:

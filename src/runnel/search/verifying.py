@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
-from runnel.search.finding import FileDocument, Place, locate
-from runnel.text.quotes import QuotePlace, verify_quote
+from runnel.records import Place
+from runnel.search.finding import FileDocument, locate
+from runnel.text.nearest import Change
+from runnel.text.quotes import verify_quote
 
 _ORDER = ("absent", "changed", "normalized", "exact")
 
 
 @dataclass(frozen=True)
-class Quoted:
-    """A place of a quote in a document."""
+class QuotedPlace(Place):
+    """A place of a quote; `match`, `case_differs` and `changes` as in `QuotePlace`."""
 
-    found: QuotePlace
-    place: Place
-    text: str  # `document.text[place.start : place.end]`
-    sha256: str  # of the document's text, so that the place can be checked again
-
-    def as_json(self) -> dict[str, object]:
-        own = {"match": self.found.match, "case_differs": self.found.case_differs, "text": self.text, "sha256": self.sha256}
-        return self.place.as_json() | own | {"changes": [asdict(change) for change in self.found.changes]}
+    match: Literal["exact", "normalized", "changed"]
+    case_differs: bool
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Verified:
 
     match: Literal["exact", "normalized", "changed", "absent"] | None  # the best of all documents; None: there was no document
     similarity: float  # the share of the letters of the quote's words that the nearest stretch has in the same order
-    places: tuple[Quoted, ...]  # all places with the words of the quote; if there is none, the nearest stretch, if any is near
+    places: tuple[QuotedPlace, ...]  # all with the words of the quote; if there is none, the nearest stretch, if any is near
     files: int  # the number of documents searched, rows counted one by one
 
     @property
@@ -50,17 +47,17 @@ class Verified:
 def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
     """Look for a quote in documents, one after another; raises as `verify_quote`."""
     best = verify_quote(quote, "")
-    places: list[Quoted] = []
+    places: list[QuotedPlace] = []
     files = 0
     for one in documents:
         files += 1
         verified = verify_quote(quote, one.document.text)
         if not verified.word_for_word and verified.similarity <= best.similarity:
             continue
-        located = locate(one.file, one.document, [(found.start, found.end) for found in verified.places])
+        located = locate(one.file, one.document, [(quoted.start, quoted.end) for quoted in verified.places])
         here = [
-            Quoted(found, place, one.document.text[found.start : found.end], one.document.sha256)
-            for found, place in zip(verified.places, located, strict=True)
+            QuotedPlace(**vars(place), match=quoted.match, case_differs=quoted.case_differs, changes=quoted.changes)
+            for quoted, place in zip(verified.places, located, strict=True)
         ]
         places = places + here if best.word_for_word else here
         best = max(best, verified, key=lambda one: (_ORDER.index(one.match), one.similarity))

@@ -20,7 +20,7 @@ from runnel.server.context import Context
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded, load
 from runnel.server.metrics import Metrics
-from runnel.server.opened import OpenedFiles
+from runnel.server.opened import opened_files
 from runnel.server.refusals import Kind, Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
@@ -50,7 +50,7 @@ def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | Non
         await loaded
 
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.context = Context(settings, loading, work, OpenedFiles())
+    app.state.context = Context(settings, loading, work, opened_files())
     app.state.metrics = metrics = Metrics(work)
     for part in (status, embeddings, rerank, retrieval, page):
         app.include_router(part.router)

@@ -11,10 +11,11 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from runnel.server.loading import Loaded
-from runnel.server.opened import OpenedFiles
+from runnel.server.opened import Opened
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Done, Progress, Work
+from runnel.work import Recent
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
@@ -35,7 +36,7 @@ class Context:
     settings: ServerSettings
     loading: Future[Loaded]
     work: Work
-    opened: OpenedFiles
+    opened: Recent[Opened]
 
     def loaded(self, model: str | None = None) -> Loaded:
         """Return the models; refuse if they are not loaded, or if `model` is another one."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runnel.errors import InputError
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.search.finding import FileDocument
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture
 from runnel.text.documents.reader import DocumentReader
+from runnel.work import Recent
 
 OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
 _BYTES = 512 << 20  # of all files together; the latest one is kept, however large
@@ -21,40 +22,15 @@ _ID_DIGITS = 24
 
 
 @dataclass(frozen=True)
-class Opened:
+class Opened(FileDocument):
     """A file that was opened."""
 
-    id: str
-    name: str
-    document: DocumentText
-    content: SentenceVectors | DocumentText  # with the vectors of its sentences, or without, if the model reads the query first
-    file: bytes  # the file itself, if its pages can be shown; else b""
-
-    @property
-    def bytes(self) -> int:
-        """Return about how much memory it needs."""
-        vectors = self.content.vectors.nbytes + self.content.ids.nbytes if isinstance(self.content, SentenceVectors) else 0
-        return len(self.file) + 4 * len(self.document.text) + vectors
+    pdf: bytes = b""  # the file itself, if its pages can be shown
 
 
-class OpenedFiles:
-    """The latest opened files, for one event loop."""
-
-    def __init__(self, most_bytes: int = _BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._files: dict[str, Opened] = {}  # the least recently used first
-
-    def add(self, opened: Opened) -> None:
-        """Keep a file, and forget the least recently used ones beyond the limit."""
-        self._files.pop(opened.id, None)
-        self._files[opened.id] = opened
-        while len(self._files) > 1 and sum(one.bytes for one in self._files.values()) > self._most_bytes:
-            del self._files[next(iter(self._files))]
-
-    def get(self, id: str) -> Opened | None:
-        if id in self._files:
-            self._files[id] = self._files.pop(id)
-        return self._files.get(id)
+def opened_files(most: int = _BYTES) -> Recent[Opened]:
+    """Return the place of opened files, by id."""
+    return Recent(lambda one: one.bytes + len(one.pdf), most)
 
 
 def opened_id(name: str, data: bytes) -> str:

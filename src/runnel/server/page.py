@@ -30,7 +30,7 @@ from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
 from runnel.server.work import Done
 from runnel.server.work import Progress as Job
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
+from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -84,15 +84,16 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
         return _lines(_just({"id": id}))
     document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
 
-    def keep(content: SentenceVectors | DocumentText) -> dict[str, str]:
-        context.opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
+    def keep(vectors: SentenceVectors | None) -> dict[str, str]:
+        pdf = data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""
+        context.opened.put(id, Opened(name, document, vectors=vectors, pdf=pdf))
         return {"id": id}
 
     def read(progress: Progress) -> SentenceVectors:
         return next(retriever.remember([document], progress=progress))
 
     if not retriever.remembers:
-        return _lines(_just(keep(document)))
+        return _lines(_just(keep(None)))
     return await _streamed(request, context, [document.text], read, keep)
 
 
@@ -101,7 +102,7 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
     if id.startswith(OWN):
         one = _opened(context, id)
-        facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
+        facts = {"name": one.file, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.pdf)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
     index = context.loaded().expect_index()
     row = await asyncio.to_thread(index.document, id)
@@ -117,21 +118,21 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
         one, retriever = _opened(context, id), context.loaded().expect_retriever()
-        places, text, remembered = one.document.places(), one.document.text, retriever.remembers
+        read, remembered = one.document, retriever.remembers
 
         def score(progress: Progress) -> Scored:
-            return next(retriever.scan(q, [one.content], progress=progress))
+            return next(retriever.scan(q, [one.document if one.vectors is None else one.vectors], progress=progress))
     else:
         index = context.loaded().expect_index()
         row = await asyncio.to_thread(index.document, id)
         newest = await asyncio.to_thread(index.newest)
-        places, text, remembered = Places(row.blocks), row.text, newest.store.settings.remember
+        read, remembered = row.document(), newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
             return newest.score(q, id, progress=progress)
 
-    texts = [q] if remembered else [q, text]
-    return await _streamed(request, context, texts, lambda progress: answers_view(score(progress), places), lambda view: view)
+    texts = [q] if remembered else [q, read.text]
+    return await _streamed(request, context, texts, lambda progress: answers_view(read, score(progress)), lambda view: view)
 
 
 @router.get("/page/document/picture")
@@ -139,7 +140,7 @@ async def picture(id: Id, start: Offset, end: Offset, request: Request, context:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     if id.startswith(OWN):
         one = _opened(context, id)
-        text, places, name, file = one.document.text, one.document.places(), one.name, one.file
+        text, places, name, file = one.document.text, one.document.places(), one.file, one.pdf
     else:
         index = context.loaded().expect_index()
         row = await asyncio.to_thread(index.document, id)

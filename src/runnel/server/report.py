@@ -15,16 +15,15 @@ from typing import Any
 from runnel.errors import MissingDependency, ReadError
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Places
-from runnel.search.finding import STANDARD_INPUT, Answer, FileDocument, Findings
+from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings
 from runnel.server.view import answers_view, document_view, picture_view
-from runnel.text.documents.document import LINES
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
 log = logging.getLogger("runnel")
 
 # The modules of a report, each after the modules that it imports.
-_MODULES = ("offsets", "address", "document", "results", "strip", "picture", "keys", "drop", "pane", "app", "report")
+_MODULES = ("offsets", "address", "results", "document", "strip", "picture", "keys", "drop", "pane", "app", "report")
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -35,22 +34,15 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
     """Return the report of a query and what was found, as HTML, with the pages of PDF files that have results."""
     documents = {_id(one.file, one.document.id): (one, scored) for one, scored in findings.documents}
     hits: dict[str, dict[str, Any]] = {}
-    for answer in findings.answers:
-        name = _id(answer.place.file, answer.place.id)
+    for sentence in findings.sentences:
+        name = _id(sentence.file, sentence.id)
         title = documents[name][0].document.title or ""
         hit = hits.setdefault(name, {"id": name, "name": name, "title": title, "sentences": []})
-        hit["sentences"].append(answer.as_json() | _facts(answer, name))
+        hit["sentences"].append(sentence.as_json())
     views = {name: hit | _view(*documents[name], hit["sentences"], reader) for name, hit in hits.items()}
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
-    return write_report(query, scope, findings.answerable, list(hits.values()), views)
-
-
-def _facts(answer: Answer, name: str) -> dict[str, Any]:
-    """Return what the page shows otherwise than `find` does: lines of text files only, and other places of the document."""
-    line = answer.place.line if answer.place.kind in LINES else None
-    also = [(place.start, place.end) for place in answer.also if _id(place.file, place.id) == name]
-    return {"line": line, "also": also, "places": len(answer.places)}
+    return write_report(query, scope, findings.answers, list(hits.values()), views)
 
 
 def _id(file: str, row: str | None) -> str:
@@ -59,7 +51,7 @@ def _id(file: str, row: str | None) -> str:
 
 def _view(one: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
     places = one.document.places()
-    facts = {"pages": one.document.pages, "answers": answers_view(scored, places)}
+    facts = {"pages": one.document.pages, "answers": answers_view(one.document, scored)}
     return facts | _pictures(one, places, sentences, reader) | document_view(one.document.text, places)
 
 

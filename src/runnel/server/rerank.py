@@ -22,6 +22,7 @@ from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
 from runnel.server.loading import Loaded
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
+from runnel.work import top
 
 router = APIRouter(tags=["rerank"])
 
@@ -128,7 +129,7 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
             scores = np.array([by_text[text] for text in texts])
         else:
             scores = reranker.score(body.query, texts, progress=progress)
-        best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+        best = top(scores, body.top_n).tolist()
         results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
         if retriever is not None and wanted is not None:
             ranked = retriever.rank(body.query, [documents[place] for place in best], progress=total_progress(progress))
@@ -166,7 +167,7 @@ async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> li
                 score=float(scores[place]) if body.raw_scores else probability(scores[place]),
                 text=body.texts[place] if body.return_text else None,
             )
-            for place in np.argsort(-scores, kind="stable").tolist()
+            for place in top(scores).tolist()
         ]
 
     return (await context.run(request, [body.query, *body.texts], call)).value

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from runnel.records import Hit, highest
+from runnel.records import AnsweringSentence, Explanation, Sentence, highest
 from runnel.request import total_progress
-from runnel.search.finding import locate_sentences
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
-from runnel.text.nearest import Change
-from runnel.text.quotes import LONGEST_QUOTE, verify_quote
+from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
 
@@ -39,16 +37,12 @@ class FindRequest(Body):
     unit: Literal["sentence", "clauses", "paragraph"] | None = None
 
 
-class FoundSentence(BaseModel):
-    """A sentence; `start` and `end` count characters (code points) of its document."""
+@dataclass(frozen=True)
+class DocumentSentence(Sentence):
+    """A sentence; `start` and `end` count characters (code points) of its document, the one at position `document`."""
 
     document: int
     id: str | None
-    text: str
-    start: int
-    end: int
-    score: float
-    index: int
 
 
 Answers = Annotated[
@@ -61,7 +55,7 @@ class FindResponse(BaseModel):
 
     model: str
     answers: Answers
-    sentences: list[FoundSentence]
+    sentences: list[DocumentSentence]
     tokens: int
 
 
@@ -77,19 +71,6 @@ class SearchRequest(Body):
     sentences: int = Field(3, ge=0, le=1000)
 
 
-class HitSentence(BaseModel):
-    """A sentence of a document; `start` and `end` count characters (code points) of the stored text."""
-
-    text: str
-    start: int
-    end: int
-    score: float
-    index: int
-    page: int | None
-    headings: list[str]
-    after: str = Field(description="The first text below a question or heading.")
-
-
 class SearchHit(BaseModel):
     """A document of the index."""
 
@@ -100,7 +81,8 @@ class SearchHit(BaseModel):
     title: str
     source: str
     metadata: dict[str, Any]
-    sentences: list[HitSentence]
+    sentences: list[AnsweringSentence]
+    explanation: Explanation
 
 
 class SearchResponse(BaseModel):
@@ -119,24 +101,13 @@ class VerifyRequest(Body):
     document: str | None = None
 
 
-class VerifiedPlace(BaseModel):
-    """A place of the quote: characters (code points) [start, end) of the text, and the text there."""
-
-    text: str
-    start: int
-    end: int
-    match: Literal["exact", "normalized", "changed"]
-    case_differs: bool
-    changes: list[Change]
-
-
 class VerifyResponse(BaseModel):
     """Whether the text has the quote word for word, and all its places; see `verify_quote`."""
 
     match: Literal["exact", "normalized", "changed", "absent"]
     word_for_word: bool
     similarity: float
-    places: list[VerifiedPlace]
+    places: list[QuotePlace]
 
 
 @router.post("/find", responses=error_responses("/v1/find"))
@@ -147,11 +118,11 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
     texts = [one.text for one in documents]
 
-    def call(progress: Progress) -> tuple[float | None, list[FoundSentence]]:
+    def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
         ranked = retriever.rank(body.query, texts, unit=body.unit, progress=total_progress(progress))
         best = [(place, one) for place, scored in enumerate(ranked) for one in islice(scored.ranked(), body.top_k)]
         best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]  # stable: ties in reading order
-        found = [FoundSentence(document=place, id=documents[place].id, **asdict(one)) for place, one in best]
+        found = [DocumentSentence(document=place, id=documents[place].id, **asdict(one)) for place, one in best]
         return highest(one.answers for one in ranked), found
 
     done = await context.run(request, [body.query, *texts], call)
@@ -168,7 +139,7 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
     def call(progress: Progress) -> list[SearchHit]:
         options = body.model_dump(exclude={"query", "top_k"})
         hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
-        return [_as_json(hit) for hit in hits]
+        return [SearchHit(**hit.as_json()) for hit in hits]
 
     done = await context.run(request, [body.query], call)
     return SearchResponse(model=loaded.name, answers=highest(one.answers for one in done.value), documents=done.value)
@@ -186,19 +157,7 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         text = (await asyncio.to_thread(index.document, str(body.document))).text
 
     def call(progress: Progress) -> VerifyResponse:
-        found = verify_quote(body.quote, text)
-        places = [VerifiedPlace(text=text[one.start : one.end], **asdict(one)) for one in found.places]
-        return VerifyResponse(match=found.match, word_for_word=found.word_for_word, similarity=found.similarity, places=places)
+        verified = verify_quote(body.quote, text)
+        return VerifyResponse(**asdict(verified), word_for_word=verified.word_for_word)
 
     return (await context.run(request, [body.quote, text], call)).value
-
-
-def _as_json(hit: Hit) -> SearchHit:
-    sentences = [
-        HitSentence(**asdict(one), page=place.page, headings=list(place.headings), after=below)
-        for one, below, place in zip(hit.sentences, hit.below, locate_sentences(hit.id, hit), strict=True)
-    ]
-    return SearchHit(
-        id=hit.id, rank=hit.rank, score=hit.score, answers=hit.answers, title=hit.title, source=hit.source,
-        metadata=dict(hit.metadata), sentences=sentences,
-    )  # fmt: skip

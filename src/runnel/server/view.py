@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from runnel.models.sentence_retriever import Scored
-from runnel.records import Places, group_repeats
+from runnel.records import Places
+from runnel.search.finding import answering
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePicture
 from runnel.text.sentences import split_paragraphs
 
@@ -44,21 +46,14 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
     return [*pieces, (start, end, kind, page)]
 
 
-def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
-    """Return the best sentences of a document, best first, with the places of their repetitions (`also`), the relevance of all
-    parts of its text (`heat`), and the probability that it answers at all (`answers`). Levels and heat are relative to this
-    document and query.
+def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
+    """Return the best sentences of a document, best first, each with its level, the relevance of all parts of its text (`heat`),
+    and the probability that it answers at all (`answers`). Levels and heat are relative to this document and query.
     """
-    groups = group_repeats(scored.ranked(), max(1, min(_MARKED, len(scored) // _SHARE)))
-    lowest = groups[-1][0].score if groups else 0.0
-    sentences = []
-    for best, *others in groups:
-        page, headings = places.at(best.start + len(best.text) - len(best.text.lstrip()))
-        strength = (best.score - lowest) / ((groups[0][0].score - lowest) or 1.0)
-        facts = {"start": best.start, "end": best.end, "text": best.text, "score": round(best.score, 4)}
-        level = min(LEVELS, 1 + int(LEVELS * strength))
-        also = [(one.start, one.end) for one in others]
-        sentences.append(facts | {"level": level, "page": page, "headings": headings, "also": also, "places": len(also) + 1})
+    best = [sentence for sentence, _ in answering("", document, scored, max(1, min(_MARKED, len(scored) // _SHARE)))]
+    scores = [sentence.score for sentence in best] or [0.0]
+    levels = [min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0))) for score in scores]
+    sentences = [sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)]
     return {"sentences": sentences, "heat": _heat(scored), "count": len(scored), "answers": scored.answers}
 
 

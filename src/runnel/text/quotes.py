@@ -38,7 +38,7 @@ _MARKS = {**dict.fromkeys("‘’‚‛‹›′´`", "'"), **dict.fromkeys("“
 
 @dataclass(frozen=True, slots=True)
 class QuotePlace:
-    """A place of a quote: the characters [start, end) of the text.
+    """A place of a quote: `text` is the characters [start, end) of the text.
 
     Attributes:
         match: "exact": the same characters. "normalized": the same words; whitespace, quotation marks, dashes, hyphenation at
@@ -47,6 +47,7 @@ class QuotePlace:
         changes: in reading order.
     """
 
+    text: str
     start: int
     end: int
     match: Literal["exact", "normalized", "changed"]
@@ -87,7 +88,7 @@ def verify_quote(quote: str, text: str) -> Verification:
         raise InputError("the quote is empty; give the words to verify")
     if len(quote) > LONGEST_QUOTE:
         raise InputError(f"the quote has {len(quote):,} characters; expected at most {LONGEST_QUOTE:,}: verify it in parts")
-    exact = [QuotePlace(start, start + len(quote), "exact") for start in _occurrences(quote, text)]
+    exact = [QuotePlace(quote, start, start + len(quote), "exact") for start in _occurrences(quote, text)]
     wanted = _letters(quote)
     taken = np.array([(place.start, place.end) for place in exact], dtype=np.int64).reshape(-1, 2)
     normalized = []
@@ -95,7 +96,7 @@ def verify_quote(quote: str, text: str) -> Verification:
         before = int(np.searchsorted(taken[:, 0], end))
         if before == 0 or taken[before - 1, 1] <= start:
             differs = _letters(text[start:end], fold_case=False).folded != _letters(quote, fold_case=False).folded
-            normalized.append(QuotePlace(start, end, "normalized", case_differs=differs))
+            normalized.append(QuotePlace(text[start:end], start, end, "normalized", case_differs=differs))
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
@@ -104,7 +105,7 @@ def verify_quote(quote: str, text: str) -> Verification:
         return Verification("absent", (), 0.0)
     if not found.near or not found.changes:  # without changes: an accent away, after a character that is not shown
         return Verification("absent", (), found.similarity)
-    place = QuotePlace(found.start, found.end, "changed", changes=found.changes)
+    place = QuotePlace(text[found.start : found.end], found.start, found.end, "changed", changes=found.changes)
     return Verification("changed", (place,), found.similarity)
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.search.matrix import top
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
+from runnel.work import top
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import numpy as np
-
 from runnel.errors import InputError
 from runnel.evaluation.pieces import cut_sentences
 from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.evaluation.sentences import Scorer
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
+from runnel.work import top
 
 Span = tuple[int, int]
 """Characters [start, end) of a document."""
@@ -60,7 +59,7 @@ def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: T
     def choose(question: str, document: QaDocument) -> Parts:
         text = document.text
         spans, scores = score(question, text, document.sentences)
-        best = np.argsort(-scores, kind="stable")[:top_k]
+        best = top(scores, top_k)
         ranked = [(start, end) for start, end in spans[best].tolist()]
         if max_tokens is not None:
             ranked = fit(text, ranked, max_tokens, lambda part: len(tokenizer.encode(part)))

@@ -1,6 +1,7 @@
 // A document as paragraphs of plain text. Sentences are marked by painted ranges, so that the text is never parsed or changed.
 
 import { countBelow, unitOffsets } from "./offsets.js";
+import { placesOf } from "./results.js";
 
 export const LEVELS = 4; // of marks, as many as the style sheet has
 const FULL_LINE = 45; // characters: shorter lines were broken on purpose
@@ -38,9 +39,9 @@ export class DocumentView {
     this.pane.scrollTop = 0;
   }
 
-  // Mark sentences: [{start, end, level, also}, ...], level 1 to 4; `also` has the offsets of equal sentences.
+  // Mark sentences and their repetitions, by level from 1 to 4.
   mark(sentences) {
-    const places = sentences.flatMap(({ start, end, level, also }) => [[start, end], ...also].map((at) => ({ at, level })));
+    const places = sentences.flatMap((one) => placesOf(one).map((at) => ({ at, level: one.level })));
     this.sentences = places.sort((a, b) => a.at[0] - b.at[0]).map((one) => ({ ...one, units: this.trimmed(...one.at) }));
     this.current = -1;
     if (!window.CSS.highlights) return;

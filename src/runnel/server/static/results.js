@@ -10,8 +10,9 @@ export function element(tag, kind, ...content) {
   return made;
 }
 
-// Show hits: [{id, title, name, sentences: [{start, end, text, also, places, page, line, headings, before, after}]}, ...].
-// `also` has the offsets of equal sentences of the document, `places` counts those of all documents.
+const LINES = ["txt", "md", "code"]; // kinds of documents whose places are lines
+
+// Show hits: [{id, title, name, sentences}, ...]; the sentences are those of `runnel find --json`.
 export function showResults(list, hits, query) {
   list.replaceChildren(...hits.map((hit) => resultRow(hit, query)));
 }
@@ -53,7 +54,7 @@ export function titleOf({ title, name }) {
 function sentenceRow(hit, sentence, query) {
   const link = element("a", sentence.level ? `sentence level-${sentence.level}` : "sentence");
   link.setAttribute("href", formatAddress({ doc: hit.id, query, at: [sentence.start, sentence.end] }));
-  Object.assign(link, { doc: hit.id, starts: [sentence.start, ...(sentence.also ?? []).map(([start]) => start)] });
+  Object.assign(link, { doc: hit.id, starts: placesOf(sentence).map(([start]) => start) });
   link.append(
     element("span", "where", whereOf(sentence)),
     element("span", "around", oneLine(sentence.before), " "),
@@ -63,11 +64,17 @@ function sentenceRow(hit, sentence, query) {
   return link;
 }
 
+// Return the [start, end) of a sentence and of its repetitions in the same document.
+export function placesOf(sentence) {
+  const here = sentence.also.filter(({ file, id }) => file === sentence.file && id === sentence.id);
+  return [sentence, ...here].map(({ start, end }) => [start, end]);
+}
+
 // Return the page or line, the headings and the number of places of a sentence.
-function whereOf({ page, line, headings, places: count }) {
-  const places = count > 1 ? `${count} places` : "";
-  const first = page ? `page ${page}` : line ? `line ${line}` : "";
-  return [first, (headings ?? []).join(" › "), places].filter(Boolean).join(" · ");
+function whereOf({ page, line, kind, headings, also }) {
+  const places = also.length ? `${also.length + 1} places` : "";
+  const first = page ? `page ${page}` : LINES.includes(kind) ? `line ${line}` : "";
+  return [first, headings.join(" › "), places].filter(Boolean).join(" · ");
 }
 
 function oneLine(text) {

@@ -26,7 +26,6 @@ from runnel.text.reading import Decoded
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
 ROWS = ("jsonl", "csv", "tsv")
-LINES = ("txt", "md", "code")  # shown by lines: the text is that of the file
 HEAD_BYTES = 4096
 
 _SUFFIXES = {
@@ -172,10 +171,10 @@ class DocumentText:
     scanned: tuple[int, ...] = ()
 
     @staticmethod
-    def stored(text: str, places: Places, title: str | None = None) -> DocumentText:
-        """Return a document of an index from its text and its `places`; its kind is "txt"."""
+    def stored(text: str, places: Places, title: str | None = None, *, kind: str = "txt", id: str | None = None) -> DocumentText:
+        """Return a document of an index from its text and its `places`."""
         blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
-        return DocumentText(text, blocks, "txt", hashlib.sha256(text.encode()).hexdigest(), title)
+        return DocumentText(text, blocks, kind, hashlib.sha256(text.encode()).hexdigest(), title, id)
 
     def __hash__(self) -> int:
         return hash(self.text)  # which a text remembers
