@@ -15,9 +15,10 @@ from helpers.waiting import GIVE_UP_S
 
 import runnel
 from runnel import cli
-from runnel.commands import display
+from runnel.commands import display, options
 from runnel.ops import backend
 from runnel.ops.backend import wanted_device
+from runnel.text.documents.document import Limits
 
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
@@ -61,10 +62,10 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
     assert done.code == 2 and "Usage: runnel" in done.out + done.err
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in cli.COMMANDS])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
     """A letter in the middle, or a dash, is missing."""
-    parameters = typer.main.get_command(cli.app).commands[command].params
+    parameters = typer.main.get_command(cli.app).get_command(None, command).params
     options = [name for one in parameters for name in one.opts if name.startswith("--") and len(name) > 3]
     for option in options:
         for at in {len(option) // 2 + 1, *(at for at in range(2, len(option)) if option[at] == "-")}:
@@ -96,12 +97,12 @@ def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, argum
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_shared_options_are_the_same_in_all_commands(command):
-    parameters = typer.main.get_command(cli.app).commands[command.__name__].params
+    parameters = typer.main.get_command(cli.app).get_command(None, command).params
     shared = ["--json", *(["--device"] if command in cli.READERS else []), "--progress", "--quiet", "--verbose"]
     options = [one for one in parameters if one.opts[0].startswith("--")]
     assert [one.opts[0] for one in options[-len(shared) :]] == shared
     reads = {"--model", "--dtype"} & {one.opts[0] for one in options}
-    assert command in cli.READERS or not reads or command.__name__ in ("train", "adapt")  # accelerate chooses their device
+    assert command in cli.READERS or not reads or command in ("train", "adapt")  # accelerate chooses their device
 
 
 @pytest.mark.parametrize("arguments", ["-q find dog a.txt", "find dog a.txt -q"])
@@ -139,6 +140,10 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     assert used == [torch.device("cpu")] and backend._default_device is None
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
+
+
+def test_the_limit_of_parsing_is_the_default_one():
+    assert options.PARSE_SECONDS == Limits().seconds
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from helpers.document_files import pdf
 from helpers.pages import blocks, commands, missing, printed
 
 from runnel import Embedder, Engine, Request
-from runnel.cli import app
+from runnel.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -142,7 +142,8 @@ def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
 
 OPTIONS = {
     name: {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
-    for name, command in typer.main.get_command(app).commands.items()
+    for name in COMMANDS
+    for command in [typer.main.get_command(app).get_command(None, name)]
 }
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
 

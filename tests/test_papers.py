@@ -78,7 +78,7 @@ def test_command_can_be_run(command):
         return
     assert program == "runnel"
     name, *arguments = arguments
-    given = typer.main.get_command(app).commands[name].make_context(name, arguments).params
+    given = typer.main.get_command(app).get_command(None, name).make_context(name, arguments).params
     if name == "train":
         recipe = recipes.read(given["recipe"], size=given["size"], changes=tuple(given["changes"]))
         assert recipe.data.sets

@@ -1,4 +1,4 @@
-"""The command line: one function of `runnel.commands` per command; errors become one line and an exit code.
+"""The command line: one function and file of `runnel.commands` per command; errors become one line and an exit code.
 
 Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted. Commands that search have those
 of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
@@ -17,70 +17,74 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from runnel import __version__
-from runnel.commands.adapt import adapt
-from runnel.commands.analyze import analyze
-from runnel.commands.ask import ask
 from runnel.commands.display import print_text, printable, report_bug, say, show_on_stderr
-from runnel.commands.doctor import doctor
-from runnel.commands.embed import embed
-from runnel.commands.evaluate import evaluate
-from runnel.commands.find import find
-from runnel.commands.index import index
-from runnel.commands.info import info
-from runnel.commands.mcp import mcp
-from runnel.commands.mine import mine
 from runnel.commands.options import Device, Progress, Quiet, Verbose
-from runnel.commands.qa import qa
-from runnel.commands.read import read
-from runnel.commands.rerank import rerank
-from runnel.commands.search import search
-from runnel.commands.serve import serve
-from runnel.commands.synthesize import synthesize
-from runnel.commands.train import train
-from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
 # oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024 of them; torch keeps as many
 # for each thread. A server under load grew by 100 MiB per thousand requests. These are enough for the steps of a moment.
 _KEPT_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "4"}
 
-COMMANDS = (
-    find,
-    ask,
-    index,
-    search,
-    read,
-    verify,
-    serve,
-    mcp,
-    embed,
-    rerank,
-    evaluate,
-    qa,
-    analyze,
-    train,
-    mine,
-    synthesize,
-    adapt,
-    info,
-    doctor,
-)
-READERS = (find, ask, index, search, serve, mcp, embed, rerank, evaluate, qa, mine, synthesize, doctor)  # they load models
-LIKE_GREP = (find, search, ask, verify)  # commands with the exit codes of grep
+COMMANDS = {
+    "find": "Show the sentences of files that answer QUERY.",
+    "ask": "Answer QUERY from files or an index, with checked citations.",
+    "index": "Create or update an index of files and folders.",
+    "search": "Show the documents of an index that answer QUERY.",
+    "read": "Print the text of FILE, or of its lines, pages or characters.",
+    "verify": "Tell whether files have QUOTE word for word, and where.",
+    "serve": "Serve MODEL over HTTP, in the shapes of known clients.",
+    "mcp": "Serve documents to language-model agents.",
+    "embed": "Write one vector for each text of INPUT.",
+    "rerank": "Order documents by how well they answer a query.",
+    "evaluate": "Measure how good MODEL is, on tasks or on your questions.",
+    "qa": "Measure answers of a language model to long documents.",
+    "analyze": "Compare results of evaluate or qa in a table and a plot.",
+    "train": "Train or fine-tune a model as a recipe says.",
+    "mine": "Find hard negatives for training.",
+    "synthesize": "Let a language model write training examples.",
+    "adapt": "Adapt sentence retrieval to your documents.",
+    "info": "Show what a model is and what fits this machine.",
+    "doctor": "Check this installation.",
+}  # one file of `runnel.commands` each, imported when it runs
+# Commands that load models, and get --device; accelerate chooses the device of those that train.
+READERS = ("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "evaluate", "qa", "mine", "synthesize", "doctor")
+LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 _NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
+
+class _Commands(TyperGroup):
+    """The commands, each imported when it is needed; their list needs none."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"commands": dict.fromkeys(COMMANDS)})
+
+    def get_command(self, context: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name)(_command(getattr(import_module(f"runnel.commands.{name}"), name)))
+        return typer.main.get_command(alone)
+
+    def format_commands(self, context: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
 app = typer.Typer(
     name="runnel",
+    cls=_Commands,
+    rich_markup_mode=None,  # its libraries would take half of the time
     help="One pass over a text of any length, in model memory that does not grow: its vector, its relevance, "
     "or the sentences that answer.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -140,6 +144,7 @@ def run() -> int:
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     progress: Progress = None,
     quiet: Quiet = False,
@@ -148,6 +153,9 @@ def _root(
     if version:
         print_text(f"runnel {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        raise typer.Exit(2)
     show_on_stderr(progress, quiet=quiet, verbose=verbose)
 
 
@@ -157,7 +165,8 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
     It also gets --device if it is one of `READERS`; and --progress, --quiet and --verbose, as `runnel` itself does, because users
     write them in either place. The fields of a parameter that is a dataclass are options.
     """
-    failed = 2 if run in LIKE_GREP else 1
+    name = run.__name__
+    failed = 2 if name in LIKE_GREP else 1
 
     parameters, groups = [], {}
     for one in inspect.signature(run, eval_str=True).parameters.values():
@@ -172,8 +181,8 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
         if progress is not None or quiet or verbose:
             show_on_stderr(progress, quiet=quiet, verbose=verbose)
         try:
-            for name, group in groups.items():
-                options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
+            for group_name, group in groups.items():
+                options[group_name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
             with _models_on(device):
                 code = run(**options)
         except USAGE_ERROR:
@@ -188,7 +197,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
         except Exception as error:
             if interrupted.is_set():
                 code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
-            elif run in LIKE_GREP:
+            elif name in LIKE_GREP:
                 bug.set()
                 report_bug(error)  # else it would end in 1, which is no error there
                 code = failed
@@ -196,9 +205,9 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    added = [*([("device", "auto", Device)] if run in READERS else []), ("progress", None, Progress), ("quiet", False, Quiet)]
-    for name, default, kind in (*added, ("verbose", False, Verbose)):
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    added = [*([("device", "auto", Device)] if name in READERS else []), ("progress", None, Progress), ("quiet", False, Quiet)]
+    for option, default, kind in (*added, ("verbose", False, Verbose)):
+        parameters.append(inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     return wrapped
@@ -249,7 +258,3 @@ def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
     """Report errors that nobody can catch, except Ctrl-C, which is reported as "interrupted"."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
-
-
-for command in COMMANDS:
-    app.command()(_command(command))

@@ -197,7 +197,7 @@ def test_input_that_cannot_be_used_is_one_line(run, tmp_path, monkeypatch, comma
     name, *arguments = shlex.split(command)
     llm = ["--llm", "http://127.0.0.1:9/v1", "--llm-model", "x"] if name in ("qa", "synthesize") else []
     done = run(name, *arguments, *llm)
-    like_grep = name in [one.__name__ for one in cli.LIKE_GREP]
+    like_grep = name in cli.LIKE_GREP
     assert (done.code, done.out) == (2 if like_grep else 1, "")
     *notes, error = done.err.splitlines()
     assert INPUT[command] in error and error.startswith("runnel: error: ") and not any("error" in note for note in notes)

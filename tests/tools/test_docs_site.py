@@ -41,7 +41,7 @@ def test_every_page_is_built_and_listed(site):
     assert all((site / name).with_suffix(".html").exists() for name in listed) and (site / "index.html").exists()
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_commands_has_what_help_prints(site, run, terminal, command):
     _, _, section = docs_site.commands_page().partition(f"\n## {command}\n")
     section = html.unescape(section.partition("\n## ")[0])

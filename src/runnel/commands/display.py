@@ -24,7 +24,6 @@ import typer
 
 from runnel.commands.options import Json, refuse
 from runnel.errors import InputError
-from runnel.records import unanswered
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderHook
@@ -90,6 +89,8 @@ def _write_line(message: str) -> None:
 
 def note_unanswered(answers: float | None) -> None:
     """Say so if probably nothing answers, from the probability that something does; None: it is not known."""
+    from runnel.records import unanswered
+
     if said := unanswered(answers):
         say(f"{said}; what comes nearest:")
 

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.text.documents.document import Limits
-
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
 ModelOfIndex = Annotated[
@@ -37,7 +35,7 @@ OcrOption = Annotated[
         "--ocr", metavar="COMMAND", help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".'
     ),
 ]
-PARSE_SECONDS = int(Limits().seconds)
+PARSE_SECONDS = 120  # as `Limits.seconds`, whose import would take time
 ParseSeconds = Annotated[
     int, typer.Option("--parse-seconds", metavar="SECONDS", min=1, max=10**6, help="Most processor time to parse a file.")
 ]
