@@ -8,7 +8,6 @@ Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the pa
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import re
@@ -22,6 +21,7 @@ import numpy as np
 import yaml
 
 from runnel.errors import InputError, needing
+from runnel.files import digest
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -205,13 +205,12 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _meta(model: Model, name: object, revision: str | None, settings: Sequence[object], **facts: object) -> ModelMeta:
     """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
-    digest = hashlib.blake2b(repr((model.backbone.fingerprint(), settings)).encode(), digest_size=10).hexdigest()
     path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
     label = path.parent.name if path.name == "model" else path.name  # of a run
     weights = list(model.backbone.parameters())
     known: dict[str, object] = {
         "name": f"runnel/{label}",
-        "revision": revision or digest,
+        "revision": revision or digest(model.backbone.fingerprint(), repr(settings)),
         "framework": ["PyTorch"],
         "model_type": ["dense"],
         "n_parameters": sum(weight.numel() for weight in weights),

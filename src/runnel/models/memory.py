@@ -5,7 +5,6 @@ An index, a folder of `Reranker.remember` and the cache of `runnel find` hold th
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
-from runnel.files import write
+from runnel.files import digest, write
 from runnel.models.container import pack, unpack
 
 log = logging.getLogger("runnel")
@@ -112,7 +111,7 @@ def remember_in(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what is known of texts
     stored, fingerprint = {}, backbone.fingerprint()
     for text in dict.fromkeys(documents.values()):
-        key = hashlib.blake2b(f"{fingerprint} {precision} {text}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        key = digest(fingerprint, precision, text)
         stored[text] = StoredDocument(folder / f"{key}.safetensors", text, partial(load, fingerprint=fingerprint))
     missing = [text for text, document in stored.items() if not _sound(document)]
     for text, document in zip(missing, read(missing), strict=True):

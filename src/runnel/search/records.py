@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runnel.errors import InputError, StoreError
+from runnel.files import digest
 from runnel.records import Places
 from runnel.text.documents.document import DocumentText
 
@@ -82,10 +82,9 @@ class DocumentRow:
 
 
 def content_hash(row: DocumentRow) -> str:
-    """Return the SHA-256 of a document's text, title, source, metadata and blocks. A title counts once."""
+    """Return a digest of a document's text, title, source, metadata and blocks. A title counts once."""
     metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
-    content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    return digest(json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,6 @@ its last use: when all together are larger than `LIMIT_BYTES`, those that were u
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from runnel import __version__
 from runnel.errors import InputError, ReadError, StateError, describe
-from runnel.files import write
+from runnel.files import digest, file_digest, write
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
-_NAME_DIGITS = 32  # of each of the digests in a name: some file systems allow 143 bytes
 _digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded models, which may outlive a command
 
 
@@ -180,14 +178,11 @@ class DocumentCache:
 
     def _content(self, name: str) -> str:
         """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""
-        with open(name, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
         suffixes = "".join(Path(name).suffixes[-2:]).lower()
-        facts = json.dumps([digest, suffixes, __version__, *self.reading]).encode()
-        return hashlib.sha256(facts).hexdigest()[:_NAME_DIGITS]
+        return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
 
     def _path(self, entry: Entry) -> Path:
-        return self.folder / f"{entry.content}-{self._model_key[:_NAME_DIGITS]}.safetensors"
+        return self.folder / f"{entry.content}-{self._model_key}.safetensors"
 
     @cached_property
     def _stored(self) -> set[str]:
@@ -213,11 +208,8 @@ def model_digest(model: Model, name: str) -> str:
     found = BUILT_IN.get(name) or find_checkpoint(name)
     folder = found if found.is_dir() else found.parent
     dtypes = sorted({str(tensor.dtype) for tensor in model.backbone.state_dict().values()})
-    digest = hashlib.sha256(json.dumps(dtypes).encode())
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES):
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
+    files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
+    return digest(*dtypes, *(f"{path.name} {file_digest(path)}" for path in files))
 
 
 def _holds_rows(name: str) -> bool:

@@ -6,7 +6,6 @@ D  width of the vectors   S  sentences of a document
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from runnel.errors import InputError
-from runnel.files import sweep, write
+from runnel.files import digest, sweep, write
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
 from runnel.training.data import Evidence
@@ -82,7 +81,7 @@ def read_vector_data(
     texts: dict[str, str] = {}
     keyed: list[tuple[str, Evidence]] = []
     for example in examples:
-        key = hashlib.blake2b(example.document.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        key = digest(example.document)
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
     if not keyed:
         raise InputError("there are no evidence examples to train on")
