@@ -159,10 +159,7 @@ def extras() -> dict[str, dict[str, Any]]:
         return {}
     found: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
-        direct = [one for one in wanted if one.marker and _asks(one, extra)]
-        inner = {name for one in direct if one.name == DISTRIBUTION for name in one.extras}
-        every = direct + [one for one in wanted for name in inner if one.marker and _asks(one, name)]
-        missing = [problem for one in every if one.name != DISTRIBUTION and (problem := _missing(one))]
+        missing = [problem for one in wanted if one.marker and _asks(one, extra) and (problem := _missing(one))]
         found[extra] = {"for": purpose, "missing": missing}
     return found
 
