@@ -16,8 +16,10 @@ import time
 import venv
 from pathlib import Path
 
+from runnel.errors import DISTRIBUTION
+
 ROOT = Path(__file__).parents[1]
-MODULES = {"pyyaml": "yaml"}  # named otherwise than their distribution
+MODULES = {DISTRIBUTION: "runnel", "pyyaml": "yaml"}  # named otherwise than their distribution
 ROUNDS = 5
 
 SIZES = """
@@ -61,8 +63,8 @@ def main() -> None:
     python, seconds = install(Path(sys.argv[1]).absolute())
     lines = subprocess.run([python, "-c", SIZES], check=True, capture_output=True, text=True).stdout.splitlines()
     rows = {canonical(name): (version, int(size), needs) for name, version, size, *needs in map(str.split, lines)}
-    direct = [canonical(name) for name in rows["runnel"][2]]
-    names = ["runnel", *sorted(direct, key=lambda name: -rows[name][1])]
+    direct = [canonical(name) for name in rows[DISTRIBUTION][2]]
+    names = [DISTRIBUTION, *sorted(direct, key=lambda name: -rows[name][1])]
     modules = {name: MODULES.get(name, name.replace("-", "_")) for name in names}
     rounds = [{name: import_seconds(python, modules[name]) for name in names} for _ in range(ROUNDS)]
     times = {name: min(times[name] for times in rounds) for name in names}
