@@ -219,7 +219,7 @@ def test_embed_writes_bits_and_resumes(run, fake, corpus, tmp_path):
     fake.embed.stop_after = 4
     run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary")
     fake.embed.stop_after = None
-    assert "resumed after 4 vectors" in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary").err
+    assert "resuming after 4 vectors" in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary").err
     assert np.array_equal(np.load(tmp_path / "out.npy"), np.full((7, 1), 0b11100000, np.uint8))
     assert "precision ('ubinary', now None)" in run("embed", "corpus.jsonl", "--to", "out.npy").err
 

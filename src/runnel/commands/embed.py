@@ -11,12 +11,14 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.rows import RowFile, read_rows
+from runnel.commands.runs import say_resumed
 from runnel.commands.vectors import finish_vectors, load_ranges, vector_journal
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.text.shards import Shard
+from runnel.work import grouped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,23 +143,23 @@ class BlockEmbedder:
         self._embedder, self._journal = embedder, journal
         self._prompt = embedder.model.prompts.get(prompt, "")
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
-        self.resumed = 0  # vectors of an earlier run
         self.empty: list[str] = []
 
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
-        left = self._with_text(documents)
+        say_resumed(self._journal, "vector")
+        left, count = self._with_text(documents), 0
         for row, document in zip(self._journal.rows(), left, strict=False):
             name, text_digest, *_ = row.value
             if (name, text_digest) != (document.id, digest(document.text)):
                 raise self._journal.changed_error(
                     f"the input has changed since the work began: row {name!r} is now {document.id!r} or has another text"
                 )
-            self.resumed += 1
-        if self.resumed < len(self._journal):
-            raise self._journal.changed_error(f"the input has {counted(self.resumed, 'text')}, fewer than when the work began")
+            count += 1
+        if count < len(self._journal):
+            raise self._journal.changed_error(f"the input has {counted(count, 'text')}, fewer than when the work began")
         with Meter("embedding") as meter:
-            for block in _blocks(left):
+            for block in grouped(left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS):
                 self._embed(block, meter)
 
     def _embed(self, block: Sequence[Document], meter: Meter) -> None:
@@ -183,22 +185,7 @@ class BlockEmbedder:
         return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
 
 
-def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    block: list[Document] = []
-    characters = 0
-    for document in documents:
-        block.append(document)
-        characters += len(document.text)
-        if characters >= _BLOCK_CHARACTERS or len(block) == _BLOCK_ROWS:
-            yield block
-            block, characters = [], 0
-    if block:
-        yield block
-
-
 def _report(work: BlockEmbedder, facts: dict[str, object]) -> None:
-    if work.resumed:
-        say(f"note: resumed after {counted(work.resumed, 'vector')} of an earlier run")
     if work.empty:
         say(f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is {work.empty[0]!r}")
     _report_cut(work, facts)
