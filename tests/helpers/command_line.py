@@ -109,7 +109,7 @@ class FakeRetriever:
         if self.answers is None:
             return scored
         return [
-            replace(one, second=SecondLook(one.scores, self.answers, one.scores > -np.inf, one.scores, one.scores))
+            replace(one, second=SecondLook(one.scores, self.answers, one.scores > -np.inf, one.scores, one.scores, one.scores))
             for one in scored
         ]
 
