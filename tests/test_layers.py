@@ -1,6 +1,7 @@
 """The import direction: a layer imports only itself and layers below it."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,13 @@ def test_no_import_circles(inside_functions):
         for module in free:
             del left[module]
     assert not left, f"import circle among {sorted(left)}"
+
+
+def test_class_names_are_unique():
+    """But parts that operators and backbones have alike, and adapters for several libraries."""
+    shared = {"Buffers", "Gradients", "Inputs", "Shape", "RunnelRetriever", "RunnelSentences"}
+    shared |= {"Document"}  # of a user, and in the second look
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in FILES)
+    names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    public = Counter(name for name in names if not name.startswith("_"))
+    assert {name for name, count in public.items() if count > 1} <= shared

@@ -12,7 +12,7 @@ from runnel.records import Document
 from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
-from runnel.training.mining import LIKELY, NEGATIVE, POSITIVE, Judge, Mining, mine, word_triples
+from runnel.training.mining import LIKELY, NEGATIVE, POSITIVE, Mining, NegativeJudge, mine, word_triples
 from runnel.work import top
 
 bm25s = pytest.importorskip("bm25s")
@@ -192,7 +192,7 @@ def test_bars_on_scores_against_a_loop(settings, bar):
     texts = list(dict.fromkeys(random_texts(80, seed=3)))
     corpus, embedder = pool(*texts), ToyEmbedder()
     triples = [Triple(text, (f"{text} often", texts[i])) for i, text in enumerate(random_texts(9, seed=4))]
-    judge = Judge(embedder, corpus)
+    judge = NegativeJudge(embedder, corpus)
     found = drawn(corpus, triples, in_order(range(len(texts))), judge, number=80, ranks=(1, 80), **settings)
     refused = 0
     for triple, mined in zip(triples, found, strict=True):
@@ -210,7 +210,7 @@ def test_bars_on_scores_against_a_loop(settings, bar):
 
 def test_only_what_is_drawn_is_judged():
     corpus, embedder = pool(*random_texts(70, seed=5, words=40)), ToyEmbedder()
-    judge = Judge(embedder, corpus)
+    judge = NegativeJudge(embedder, corpus)
     drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)
     assert len(embedder.encoded) == 1 + 3
     drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)

@@ -121,14 +121,14 @@ class AgentDocuments:
             raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
         return FileDocument(name, replace(stored[wanted].document(), id=None))
 
-    def _keep(self, key: Hashable, one: FileDocument, remember: Remember) -> FileDocument:
+    def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""
-        one = self._kept.get(key) or one
-        if one.vectors is None and one.document.text.strip():
-            vectors = remember(one.document)
-            one = one if vectors is None else replace(one, vectors=vectors)
-        self._kept.put(key, one)
-        return one
+        source = self._kept.get(key) or read
+        if source.vectors is None and source.document.text.strip():
+            vectors = remember(source.document)
+            source = source if vectors is None else replace(source, vectors=vectors)
+        self._kept.put(key, source)
+        return source
 
 
 def _open_below(root: Path, path: Path) -> int:

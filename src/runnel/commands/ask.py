@@ -161,16 +161,20 @@ def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> Non
 
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
-    excerpts = [one.as_json() for one in context.excerpts]
-    facts = {
+    counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
+    return {
+        "question": context.question,
+        "answer": result.text or None,
         "cited": result.cited,
         "removed_citations": result.removed,
         "unsourced": result.unsourced,
         "misquoted": result.misquoted,
+        "excerpts": [excerpt.as_json() for excerpt in context.excerpts],
+        "left_out": context.left_out,
+        "context_tokens": context.tokens,
+        "llm_model": model,
+        **counts,
     }
-    counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
-    found = {"question": context.question, "answer": result.text or None, **facts, "excerpts": excerpts}
-    return found | {"left_out": context.left_out, "context_tokens": context.tokens, "llm_model": model, **counts}
 
 
 def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runnel.training.candidates import Search
     from runnel.training.corpora import Texts
     from runnel.training.data import Dropped, Triple
-    from runnel.training.mining import Judge, Mined, Mining
+    from runnel.training.mining import Mined, Mining, NegativeJudge
 
 
 @dataclass(frozen=True)
@@ -235,18 +235,20 @@ def _search(
         return search_by(bm25_ranker(pool, meter, **bm25))
 
 
-def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray] | None) -> Judge:
+def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray] | None) -> NegativeJudge:
     import numpy as np
 
-    from runnel.training.mining import Judge
+    from runnel.training.mining import NegativeJudge
 
     if known is None:
-        return Judge(embedder, pool)
+        return NegativeJudge(embedder, pool)
     vectors, places = known
-    return Judge(embedder, vectors=lambda rows: vectors[np.searchsorted(places, rows)])
+    return NegativeJudge(embedder, vectors=lambda rows: vectors[np.searchsorted(places, rows)])
 
 
-def _draw(examples: _Examples, journal: Journal, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
+def _draw(
+    examples: _Examples, journal: Journal, search: Search, mining: Mining, judge: NegativeJudge | None
+) -> dict[str, object]:
     """Mine for the remaining examples, write OUT, and count."""
     from runnel.training.mining import mine as negatives_of
 

@@ -204,10 +204,10 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
 
 def _explained(score: float, why: Explanation) -> str:
     """Return a document's score, its ranks and what they add: "score 0.0323: words 1 (+0.0164), meaning 3 (+0.0159), ..."."""
-    parts = [
+    ranks = [
         f"{name} {'not found' if part.rank is None else f'{part.rank} (+{part.score:.4f})'}"
         for name, part in (("words", why.words), ("meaning", why.meaning))
     ]
     if why.relevance is not None:
-        parts.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
-    return f"score {score:.4f}: {', '.join(parts)}"
+        ranks.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
+    return f"score {score:.4f}: {', '.join(ranks)}"

@@ -302,14 +302,14 @@ class RerankerModule(_ModelModule):
         if not self._trains:
             self._infers()
             with _outside_inference():
-                found = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
+                scores = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
         elif self._infers():
             with _outside_inference():
-                found = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
+                scores = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
         else:
             with self._precision() as long:
-                found = pair_scores(self.model, pairs, long)
-        return {**features, "scores": found[:, None]}
+                scores = pair_scores(self.model, pairs, long)
+        return {**features, "scores": scores[:, None]}
 
     def _score_texts(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of pairs, float32 (B,): the documents of each query in one call."""

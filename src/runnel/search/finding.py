@@ -142,19 +142,20 @@ class _Pool:
         self.places: dict[str, list[Place]] = {}  # of these texts, in all documents
         self.documents: dict[int, tuple[FileDocument, Scored]] = {}
 
-    def add(self, number: int, one: FileDocument, scored: Scored, nearness: float) -> None:
+    def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
         groups = group_repeats(scored.ranked(), self._count, self._best)
         texts = [normalize(group[0].text) for group in groups]
         for text, group in zip(texts, groups, strict=True):
-            found = group[0].score + nearness, -number
-            self._best[text] = max(found, self._best.get(text, found))
+            rank = group[0].score + nearness, -number
+            self._best[text] = max(rank, self._best.get(text, rank))
         self._best = dict(sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count])
         still = [(text, s) for text, group in zip(texts, groups, strict=True) if text in self._best for s in _in_order(group)]
         self.places = {text: self.places.get(text, []) for text in self._best}
-        for (text, _), place in zip(still, locate(one.file, one.document, [(s.start, s.end) for _, s in still]), strict=True):
+        spans = [(s.start, s.end) for _, s in still]
+        for (text, _), place in zip(still, locate(source.file, source.document, spans), strict=True):
             self.places[text].append(place)
-        self.documents[number] = one, scored
+        self.documents[number] = source, scored
         self.documents = {n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})}
 
 
@@ -210,31 +211,32 @@ def find(
         scores = retriever.first_look(query, _vectors(retriever, filled, findings.unit, cache, progress))
     else:
         scores = retriever.first_look(query, (one.document for one in filled), unit=findings.unit, progress=progress)
-    for number, one in enumerate(documents):
-        if not one.document.text.strip():
-            findings.count(one.file, one.document, 0)
+    for number, source in enumerate(documents):
+        if not source.document.text.strip():
+            findings.count(source.file, source.document, 0)
             continue
         scored = next(scores)
-        findings.count(one.file, one.document, len(scored))
-        pool.add(number, one, scored, retriever.nearness(scored))
-    kept = [one for one, _ in pool.documents.values()]
+        findings.count(source.file, source.document, len(scored))
+        pool.add(number, source, scored, retriever.nearness(scored))
+    kept = [source for source, _ in pool.documents.values()]
     looked = retriever.second_look([scored for _, scored in pool.documents.values()])
     findings.answers = highest(one.answers for one in looked)
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
-    for one, scored in zip(kept, looked, strict=True):
+    for source, scored in zip(kept, looked, strict=True):
+        calibrated = retriever.calibrated
         for sentence, places in answering(
-            one.file, one.document, scored, top_k, best, calibrated=retriever.calibrated, context=context, min_score=min_score
+            source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
         ):
             key = normalize(sentence.text)
             pool.places.setdefault(key, []).extend(places)
             if key not in best or sentence.score > best[key][0].score:
-                best[key] = sentence, one, scored
-    for sentence, one, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:  # stable: ties in file order
+                best[key] = sentence, source, scored
+    for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:  # stable: ties in file order
         also = tuple(place for place in dict.fromkeys(pool.places[normalize(sentence.text)]) if not place.same(sentence))
         parts = retriever.explain(query, scored, sentence.index) if explain else None
         findings.sentences.append(replace(sentence, also=also, parts=parts))
         if not any(known is scored for _, known in findings.documents):
-            findings.documents.append((one, scored))
+            findings.documents.append((source, scored))
     return findings
 
 
@@ -269,8 +271,7 @@ def _vectors(
 
 
 def answering(
-    file: str,
-    document: DocumentText,
+    source: FileDocument,
     scored: Scored,
     count: int,
     known: Collection[str] = (),
@@ -280,12 +281,13 @@ def answering(
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
     """Return the best sentences of a document, best first, and the `known` ones wherever they rank, each with all its places."""
-    text, spans, ranked = document.text, scored.spans, scored.ranked()
+    text, spans, ranked = source.document.text, scored.spans, scored.ranked()
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, count, known)
     sentences = {s.index: s for group in groups for s in group}
-    places = dict(zip(sentences, locate(file, document, [(s.start, s.end) for s in sentences.values()]), strict=True))
+    located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
+    places = dict(zip(sentences, located, strict=True))
     answers = []
     for best, *others in groups:
         last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))

@@ -19,7 +19,7 @@ from runnel.records import Explanation, Hit, Places, RankPart, expect_count
 from runnel.request import Progress, total_progress
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
-from runnel.search.finding import answering, locate
+from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
@@ -97,19 +97,19 @@ class Pipeline:
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
         ranked = [pair for pair in ranked if pair[0] in documents]  # in Qdrant, whose reads are live, a document may be gone
-        found = [documents[name] for name, _ in ranked]
+        rows = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
-            read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
-            shown = self._scored(query, found[: read if stages.sentences else 0], progress)
+            read = stages.read if stages.read is not None else len(rows) if self._remembers else _READ
+            shown = self._scored(query, rows[: read if stages.sentences else 0], progress)
         ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
         hits = []
-        for rank, ((name, score), row) in enumerate(zip(ranked, found, strict=True), start=1):
+        for rank, ((name, score), row) in enumerate(zip(ranked, rows, strict=True), start=1):
             explanation = _explanation([of_list.get(name) for of_list in ranks], weights, relevance.get(name))
-            document, scored = row.document(), shown.get(name)
-            (place,) = locate(row.file, document, [(0, len(row.text))])
+            source, scored = FileDocument(row.file, row.document()), shown.get(name)
+            (place,) = locate(source.file, source.document, [(0, len(row.text))])
             hit = Hit(name, score, rank, row.text, (), row.title, row.source, row.metadata, place, explanation)
             if scored is not None:
-                best = answering(row.file, document, scored, stages.sentences, calibrated=self._calibrated)
+                best = answering(source, scored, stages.sentences, calibrated=self._calibrated)
                 sentences = tuple(sorted((sentence for sentence, _ in best), key=lambda sentence: sentence.index))
                 hit = replace(hit, sentences=sentences, answers=scored.answers)
             hits.append(hit)

@@ -102,15 +102,15 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
     if id.startswith(OWN):
         one = _opened(context, id)
-        facts = {"name": one.file, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.pdf)}
-        return {"id": id} | facts | document_view(one.document.text, one.document.places())
+        shown = {"name": one.file, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.pdf)}
+        return {"id": id} | shown | document_view(one.document.text, one.document.places())
     index = context.loaded().expect_index()
     row = await asyncio.to_thread(index.document, id)
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
     pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
-    facts = {"name": id, "title": row.title, "pages": pages, "pictures": pictures}
-    return {"id": id} | facts | document_view(row.text, places)
+    shown = {"name": id, "title": row.title, "pages": pages, "pictures": pictures}
+    return {"id": id} | shown | document_view(row.text, places)
 
 
 @router.get("/page/document/answers")

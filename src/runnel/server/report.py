@@ -49,24 +49,24 @@ def _id(file: str, row: str | None) -> str:
     return file if row is None else f"{file}#{row}"
 
 
-def _view(one: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
-    places = one.document.places()
-    facts = {"pages": one.document.pages, "answers": answers_view(one.document, scored)}
-    return facts | _pictures(one, places, sentences, reader) | document_view(one.document.text, places)
+def _view(source: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
+    places = source.document.places()
+    view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
+    return view | _pictures(source, places, sentences, reader) | document_view(source.document.text, places)
 
 
 def _pictures(
-    one: FileDocument, places: Places, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader
+    source: FileDocument, places: Places, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader
 ) -> dict[str, Any]:
     """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by "start-end"}."""
     pngs, boxes = {}, {}
-    if one.document.kind != "pdf" or one.file == STANDARD_INPUT:
+    if source.document.kind != "pdf" or source.file == STANDARD_INPUT:
         return {"pictures": False}
     try:
         for sentence in sentences:
-            part = page_part(one.document.text, places, sentence["start"], sentence["end"])
+            part = page_part(source.document.text, places, sentence["start"], sentence["end"])
             if part is not None:
-                drawn = picture_view(reader.picture(one.file, part))
+                drawn = picture_view(reader.picture(source.file, part))
                 pngs[drawn["page"]] = drawn.pop("png")
                 boxes[f"{sentence['start']}-{sentence['end']}"] = drawn
     except (ReadError, MissingDependency) as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Places
-from runnel.search.finding import answering
+from runnel.search.finding import FileDocument, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePicture
 from runnel.text.sentences import split_paragraphs
@@ -50,7 +50,9 @@ def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
     """Return the best sentences of a document, best first, each with its level, the relevance of all parts of its text (`heat`),
     and the probability that it answers at all (`answers`). Levels and heat are relative to this document and query.
     """
-    best = [sentence for sentence, _ in answering("", document, scored, max(1, min(_MARKED, len(scored) // _SHARE)))]
+    best = [
+        sentence for sentence, _ in answering(FileDocument("", document), scored, max(1, min(_MARKED, len(scored) // _SHARE)))
+    ]
     scores = [sentence.score for sentence in best] or [0.0]
     levels = [min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0))) for score in scores]
     sentences = [sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)]

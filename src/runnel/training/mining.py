@@ -67,7 +67,7 @@ class Mining:
         return min(bars)
 
 
-class Judge:
+class NegativeJudge:
     """An embedder that scores candidates."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Mined:
 
 
 def mine(
-    triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: Judge | None = None, start: int = 0
+    triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
 ) -> Iterator[Mined]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
     if mining.needs_scores and judge is None:
@@ -158,7 +158,7 @@ class _Draw:
         self._missing -= 1
 
 
-def _fill_judged(draws: list[_Draw], mining: Mining, judge: Judge) -> None:
+def _fill_judged(draws: list[_Draw], mining: Mining, judge: NegativeJudge) -> None:
     """Draw and score until every example has its negatives or no candidates are left."""
     queries = judge.embedder.encode_query([draw.mined.triple.query for draw in draws])  # (B, d)
     positives = [draw.mined.triple.positives for draw in draws]

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import OpenRows, attribute, parse, related, tag, title_of, walk
 
 _WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
@@ -77,7 +77,7 @@ class _Body:
         self.canonical, self.levels, self.note = canonical, levels, note
         self.paragraphs: list[list[str]] = []  # open paragraphs: a text box nests paragraphs in a paragraph
         self.runs = 0  # open elements: outside of a run, a tab is a tab stop
-        self.rows = Rows()
+        self.rows = OpenRows()
 
     def read(self, root: Element) -> None:
         # A Fallback repeats the content for old programs.

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Rows, attribute, parse, tag, title_of, walk
+from runnel.text.documents.parts import OpenRows, attribute, parse, tag, title_of, walk
 
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -45,7 +45,7 @@ class _Content:
         self.canonical, self.kind, self.limits = canonical, kind, limits
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         self.paragraphs: list[list[str]] = []  # open paragraphs: notes and text boxes nest paragraphs in a paragraph
-        self.rows = Rows()
+        self.rows = OpenRows()
         self.lists = self.in_notes = self.contents = 0  # open elements
         self.notes: list[str] = []
         self.pages = 0

@@ -53,7 +53,7 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
             yield "start", child
 
 
-class Rows:
+class OpenRows:
     """The open rows of tables: the paragraphs of a row form one block, and a table in a cell is a part of the cell."""
 
     def __init__(self) -> None:

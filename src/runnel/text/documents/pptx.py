@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Rows, attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import OpenRows, attribute, parse, related, tag, title_of, walk
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -57,7 +57,7 @@ def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], k
     """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders, otherwise paragraphs)."""
     skipped = {id(element) for element in read_before}
     paragraph: list[str] | None = None
-    rows = Rows()
+    rows = OpenRows()
     shape_kind = "paragraph"
 
     def left_out(element: Element) -> bool:
