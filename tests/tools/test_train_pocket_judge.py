@@ -13,7 +13,7 @@ pytest.importorskip("zstandard", reason="the training script reads compressed da
 
 from runnel import SentenceRetriever
 from runnel.backbones.encoder.model import Encoder
-from runnel.models.heads import Judge
+from runnel.models.judges import Judge
 from tools.train_pocket import judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 

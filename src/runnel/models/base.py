@@ -40,19 +40,17 @@ from runnel.models.heads import (
     EndVector,
     FirstVector,
     Head,
-    Judge,
     LmHead,
     MatchScore,
     MeanVector,
-    PairJudge,
     PlainMeanVector,
     Pooling,
     TokenFeatures,
     VectorRelevance,
     VectorScore,
-    sentence_heads,
     vector_head,
 )
+from runnel.models.judges import Judge, PairJudge, sentence_heads
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
 from runnel.models.published_heads import ResidualVector, StateScore

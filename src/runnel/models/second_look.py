@@ -20,7 +20,7 @@ from torch import Tensor
 
 from runnel.backbones.encoder.layout import whole_tokens
 from runnel.models.base import Model
-from runnel.models.heads import Judge, PairJudge
+from runnel.models.judges import Judge, PairJudge
 from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
