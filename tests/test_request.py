@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.request import Collector, RangeSums, Request, Result, with_total
+from runnel.request import RangeSums, Reading, Request, Result, with_total
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
 
 
 def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
-    collector = Collector(request, request.ids, weight)
+    reading = Reading(request, request.ids)
     for start, part in segments(hidden, cuts):
-        collector.read(start, part)
-    return collector.result(0, None)
+        weights = weight[torch.from_numpy(request.ids[start : start + len(part)])]
+        reading.add(len(part), *reading.part(start, part, weights))
+    return reading.result()
 
 
 @settings(max_examples=50, deadline=None)
@@ -55,7 +56,7 @@ def test_ranges_overlap_as_they_like(length: int, cuts: list[int], ends: list[tu
     got = collected(Request(ids, ranges=np.array(spans)), hidden, weight, cuts)
     expected = torch.stack([mean(ids, hidden, weight, a, b) for a, b in spans])
     torch.testing.assert_close(got.means, expected, rtol=1e-4, atol=1e-5)
-    assert got.hidden.shape == (0, 0)
+    assert got.hidden.shape == (0, WIDTH)
 
 
 def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
@@ -73,16 +74,18 @@ def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], 
     """Ranges with gaps between them, each given out once, in order."""
     edges = np.cumsum(np.array(lengths).ravel())
     ids, hidden, weight = data(int(edges[-1]) + 2)
-    sums = RangeSums(edges.reshape(-1, 2), weight[torch.from_numpy(ids)])
+    sums = RangeSums(edges.reshape(-1, 2))
     taken = []
     for start, part in segments(hidden, cuts):
-        sums.add(start, part)
+        weights = weight[torch.from_numpy(ids[start : start + len(part)])]
+        sums.add(start + len(part), sums.part(start, part, weights))
         first, complete = sums.take_complete()
         assert first == len(taken)
         assert first + len(complete) == np.searchsorted(edges[1::2], start + len(part), side="right")
         taken += list(complete)
     expected = [mean(ids, hidden, weight, a, b) for a, b in edges.reshape(-1, 2)]
-    torch.testing.assert_close((torch.stack(taken) / sums.totals()[:, None]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    rows = torch.stack(taken)
+    torch.testing.assert_close((rows[:, :-1] / rows[:, -1:]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
@@ -91,7 +94,7 @@ def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
     requests = [Request(np.arange(5), tag=0), Request(nothing, (), tag=1), Request(nothing, tag=2), Request(np.arange(3), tag=3)]
     results = list(Engine(Toy(), step_tokens=4).map(requests))
     assert [result.tag for result in results] == [0, 1, 2, 3]
-    assert results[1].get().hidden.shape == (0, 0)
+    assert not len(results[1].get().hidden)
     with pytest.raises(InputError, match="T >= 1"):
         results[2].get()
     assert isinstance(Engine(Toy()).run([requests[0]])[0].hidden, torch.Tensor)

@@ -8,7 +8,6 @@ by one of the threads that wait for results, in turn, and reads for all.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
 from runnel.records import expect_count
-from runnel.request import Active, Call, Collector, Request, Result
+from runnel.request import Call, Packed, Reading, Request, Result, pack
 
 __all__ = ["Engine", "Request", "Result"]
 
@@ -73,7 +72,7 @@ class Engine:
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
-        self._active: dict[Active, None] = {}  # requests in flight of all calls, oldest first
+        self._active: dict[Reading, None] = {}  # requests in flight of all calls, oldest first
         self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
         self._free = [0]
 
@@ -183,12 +182,12 @@ class Engine:
             if not self._turns:
                 self._drop_unwanted()
 
-    def _start(self, call: Call, index: int, request: Request) -> Active | Result:
+    def _start(self, call: Call, index: int, request: Request) -> Reading | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
             nothing = request.positions is not None and not len(request.positions) and not request.keep_state
             if ids.ndim == 1 and not len(ids) and nothing:
-                return Collector(request, ids, self.weight).result(index, None)
+                return Reading(request, ids, index=index).result()
             if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
                 raise InputError(f"token ids must be integers of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
@@ -203,15 +202,15 @@ class Engine:
                 self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
-            return Active(call, index, request, ids, self.weight, ends)
+            return Reading(request, ids, ends, call, index)
         except RunnelError as error:
             return Result(index, request.tag, error=error)
 
-    def _share(self, item: Active) -> int:
+    def _share(self, item: Reading) -> int:
         """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
         return item.left if item.least <= self.step_tokens else 0
 
-    def _plan(self, active: list[Active]) -> list[tuple[Active, int]]:
+    def _plan(self, active: list[Reading]) -> list[tuple[Reading, int]]:
         """Return (request, tokens) pairs of the next step: half for the oldest, then shortest first, the rest for the oldest."""
         oldest = active[0]
         room = self.step_tokens if len(active) > 1 else self.text_tokens
@@ -242,11 +241,13 @@ class Engine:
                     self._remove(item)
             raise
 
-    def _run_plan(self, plan: Sequence[tuple[Active, int]]) -> None:
+    def _run_plan(self, plan: Sequence[tuple[Reading, int]]) -> None:
         if not plan:
             return
-        parts = self._read(plan).split([count for _, count in plan])
-        results = [self._deliver(item, hidden) for (item, _), hidden in zip(plan, parts, strict=True)]
+        step = pack(plan)
+        hidden = self._read(step)
+        given = zip(plan, hidden.split(step.lengths), step.parts(hidden, self.weight), strict=True)
+        results = [self._deliver(item, part, *outputs) for (item, _), part, outputs in given]
         with self._changed:
             for (item, count), result in zip(plan, results, strict=True):
                 item.call.tokens += count
@@ -261,29 +262,24 @@ class Engine:
             item.call.finished.append(Result(item.index, item.request.tag, error=Cancelled("the request was cancelled")))
             self._remove(item)
 
-    def _remove(self, item: Active) -> None:
+    def _remove(self, item: Reading) -> None:
         """Free a request's row and forget it, after its call has got the news. A second time nothing happens."""
         self._release(item)
         self._active.pop(item, None)
         item.call.active.pop(item, None)
 
-    def _read(self, plan: Sequence[tuple[Active, int]]) -> Tensor:
-        ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
-        added = self._added(plan, ids.numel())
-        if self.backbone.recurrent:
-            lengths, read_rows, write_rows = [count for _, count in plan], *self._rows(plan)
-        else:
-            lengths = [length for item, count in plan for length in item.blocks(count)]
-            read_rows = write_rows = [-1] * len(lengths)
-        cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
+    def _read(self, step: Packed) -> Tensor:
+        added = None if self.mark_vectors is None or step.marks is None else step.marks @ self.mark_vectors
         if self._read_blocks is not None:
-            hidden = self._read_blocks(ids, cu_seqlens, added)
+            hidden = self._read_blocks(step.ids, step.cu_seqlens, added)
         else:
+            nowhere = [-1] * (step.cu_seqlens.numel() - 1)
+            read_rows, write_rows = self._rows(step.plan) if self.backbone.recurrent else (nowhere, nowhere)
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
-            hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
+            hidden = self.backbone.step(step.ids, step.cu_seqlens, self._pool, *rows, added)
         return hidden.float()  # fp64 of a backbone in fp64
 
-    def _rows(self, plan: Sequence[tuple[Active, int]]) -> tuple[list[int], list[int]]:
+    def _rows(self, plan: Sequence[tuple[Reading, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
         read_rows, write_rows = [], []
         for item, count in plan:
@@ -295,29 +291,19 @@ class Engine:
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
         return read_rows, write_rows
 
-    def _added(self, plan: Sequence[tuple[Active, int]], total: int) -> Tensor | None:
-        if self.mark_vectors is None or all(item.request.marks is None for item, _ in plan):
-            return None
-        marks = torch.zeros(total, self.mark_vectors.shape[0])
-        start = 0
-        for item, count in plan:
-            if item.request.marks is not None:
-                marks[start : start + count] = torch.as_tensor(item.request.marks[item.done : item.done + count])
-            start += count
-        return marks @ self.mark_vectors
-
-    def _deliver(self, item: Active, hidden: Tensor) -> Result | None:
+    def _deliver(self, item: Reading, hidden: Tensor, picked: Tensor, rows: Tensor) -> Result | None:
         try:
             # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
                 at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
-            item.collector.read(item.done, hidden)
-            item.done += hidden.shape[0]
+            item.add(len(hidden), picked, rows)
+            if item.request.take is not None:
+                item.request.take(item.done - len(hidden), hidden)
             if item.left:
                 return None
             state = self._pool.select([item.row]) if item.request.keep_state else None
-            return item.collector.result(item.index, state)
+            return item.result(state)
         except Exception as error:  # one request's failure is its own result; the others continue
             return Result(item.index, item.request.tag, error=error)
 
@@ -341,7 +327,7 @@ class Engine:
         self._pool.tokens[row] = 0 if state is None else state.tokens[0]
         return row
 
-    def _release(self, item: Active) -> None:
+    def _release(self, item: Reading) -> None:
         if item.row >= 0:
             self._free.append(item.row)
             item.row = -1

@@ -7,10 +7,12 @@ Hidden vectors are used as they are computed and not kept. They are summed in fp
 
 from __future__ import annotations
 
+import itertools
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +22,7 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.errors import InputError
 
-_NONE = torch.empty(0, 0)
-
-
-class Marks(Protocol):
-    """Marks (T, K) float32 of a long text, computed for each segment."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, tokens: slice, /) -> np.ndarray: ...
+_NONE = torch.empty(0, 1)
 
 
 @dataclass(eq=False)
@@ -43,8 +36,7 @@ class Request:
         take: called for each segment with the number of its first token and its hidden vectors (n, D) fp32.
         state: the state (one row) to start from. It is not changed, so several requests may share it.
         keep_state: also return the state after the last token.
-        marks: (T, K) float32, or an object that computes slices on request; multiplied by the engine's `mark_vectors` and added
-            to the embeddings.
+        marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the embeddings.
         tag: any value, returned with the result.
     """
 
@@ -54,7 +46,7 @@ class Request:
     take: Callable[[int, Tensor], None] | None = None
     state: State | None = None
     keep_state: bool = False
-    marks: np.ndarray | Marks | None = None
+    marks: np.ndarray | None = None
     tag: Any = None
     _cancelled: bool = field(default=False, repr=False)
 
@@ -94,8 +86,8 @@ class Result:
 
     @property
     def means(self) -> Tensor:
-        """(B, D) fp32 weighted means over the ranges; zeros for an empty one."""
-        return (self.sums / self.totals.clamp(min=1e-300)[:, None]).float()
+        """(B, D) weighted means over the ranges, in the dtype of `hidden`; zeros for an empty one."""
+        return (self.sums / self.totals.clamp(min=1e-300)[:, None]).to(self.hidden.dtype)
 
     def get(self) -> Result:
         """Return the result, or raise its error."""
@@ -141,137 +133,88 @@ def total_progress(progress: Callable[[int], None] | None) -> Progress | None:
     return report
 
 
-class Collector:
-    """A collector of a request's outputs from the hidden vectors as they are computed; `weight` (V,) of each id in sums."""
-
-    def __init__(self, request: Request, ids: np.ndarray, weight: Tensor | None) -> None:
-        self._request = request
-        self._positions, ranges = request.wanted()
-        if len(self._positions) and not 0 <= self._positions.min() <= self._positions.max() < len(ids):
-            raise InputError(f"positions are {reprlib.repr(self._positions.tolist())}; expected numbers from 0 to {len(ids) - 1}")
-        if len(ranges) and not 0 <= ranges.min() <= ranges.max() <= len(ids):
-            raise InputError(f"ranges are {reprlib.repr(ranges.tolist())}; expected [start, end) from 0 to {len(ids)}")
-        self._order: np.ndarray | None = None
-        if len(self._positions) > 1:
-            self._order = np.argsort(self._positions, kind="stable")
-            self._positions = self._positions[self._order]
-        self._kept: list[Tensor] = []
-        self._next = 0
-        self._sums: RangeSums | None = None
-        if len(ranges):
-            weights = (
-                torch.ones(len(ids), dtype=torch.float32) if weight is None else weight[torch.from_numpy(ids.astype(np.int64))]
-            )
-            self._sums = RangeSums(ranges, weights)
-
-    def read(self, start: int, hidden: Tensor) -> None:
-        """Take the hidden vectors (n, D) of tokens [start, start + n)."""
-        if self._next < len(self._positions):
-            stop = int(np.searchsorted(self._positions, start + hidden.shape[0]))
-            if stop > self._next:
-                self._kept.append(hidden[torch.from_numpy(self._positions[self._next : stop] - start)])
-                self._next = stop
-        if self._sums is not None:
-            self._sums.add(start, hidden)
-        if self._request.take is not None:
-            self._request.take(start, hidden)
-
-    def result(self, index: int, state: State | None) -> Result:
-        """Return the outcome, after the last token."""
-        hidden = torch.cat(self._kept) if self._kept else _NONE
-        if self._order is not None:
-            hidden = hidden[torch.from_numpy(np.argsort(self._order))]
-        sums, totals = (_NONE, _NONE) if self._sums is None else self._sums.result()
-        return Result(index, self._request.tag, hidden, sums, totals, state)
-
-
 class RangeSums:
-    """Weighted sums of hidden vectors over token ranges (B, 2), which may overlap, updated segment by segment; `weights` (T,).
+    """Weighted sums of hidden vectors over token ranges (B, 2), which may overlap, updated segment by segment.
 
     The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum is not lost next to a large
-    one.
+    one. A row (D + 1,) fp64 is a sum with the sum of its weights.
     """
 
-    def __init__(self, ranges: np.ndarray, weights: Tensor) -> None:
+    def __init__(self, ranges: np.ndarray) -> None:
         # A single range, the usual case, needs no search, which matters for short texts read in a fraction of a millisecond.
         simple = len(ranges) == 1 and ranges[0, 0] < ranges[0, 1]
         self._edges = ranges[0] if simple else np.unique(ranges)
         self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)  # (B, 2) of each range
-        self._weights = weights
-        self._closed: list[Tensor] = []
-        self._open: Tensor | None = None  # (D,) fp64 sum of the stretch `_next`
-        self._next = self._width = 0
+        self._closed: list[Tensor] = []  # rows of complete stretches
+        self._open: Tensor | None = None  # (1, D + 1) the row of the stretch `_next` so far
+        self._next = 0
 
-    def add(self, start: int, hidden: Tensor) -> None:
-        """Sum the hidden vectors (n, D) of tokens [start, start + n); segments must come in order, each token once."""
-        self._width, stop = hidden.shape[1], start + hidden.shape[0]
-        a, b = max(start, int(self._edges[0])), min(stop, int(self._edges[-1]))
+    def part(self, start: int, hidden: Tensor, weights: Tensor) -> Tensor:
+        """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D) and weights (n,)."""
+        a, b = max(start, int(self._edges[0])), min(start + len(hidden), int(self._edges[-1]))
         if a >= b:
-            return
-        first, last = self._next, int(np.searchsorted(self._edges, b, side="right")) - 1  # [first, last) are complete
-        part = hidden if (a, b) == (start, stop) else hidden[a - start : b - start]
-        weights = self._weights[a:b]
-        self._next = last
-        if last == first or (last == first + 1 and b == self._edges[last]):
-            total = (weights @ part).double()
-            self._open = total if self._open is None else total + self._open
-            if last > first:
-                self._closed.append(self._open[None])
-                self._open = None
-            return
-        edges = torch.from_numpy(
-            np.maximum(self._edges[first : last + 1] - a, 0)
-        )  # stretches run from each edge to the next, and to the end
-        sums = F.embedding_bag(torch.arange(b - a), part, edges, mode="sum", per_sample_weights=weights).double()
-        if self._open is not None:
-            sums[0] += self._open
-        self._closed.append(sums[:-1])
-        self._open = sums[-1].clone()
+            return hidden.new_zeros(0, hidden.shape[1] + 1, dtype=torch.float64)
+        if b - a < len(hidden):
+            hidden, weights = hidden[a - start : b - start], weights[a - start : b - start]
+        first, last = int(np.searchsorted(self._edges, a, side="right")) - 1, int(np.searchsorted(self._edges, b))
+        if last - first == 1:
+            sums, totals = (weights @ hidden)[None], weights.sum(dtype=torch.float64)[None]
+        else:
+            edges = np.maximum(self._edges[first:last] - a, 0)
+            owner = torch.from_numpy(np.repeat(np.arange(last - first), np.diff(edges, append=b - a))).to(weights.device)
+            at = torch.arange(b - a, device=hidden.device), hidden, torch.from_numpy(edges).to(hidden.device)
+            sums = F.embedding_bag(*at, mode="sum", per_sample_weights=weights)
+            totals = weights.new_zeros(last - first, dtype=torch.float64).index_add(0, owner, weights.double())
+        return torch.cat([sums.double(), totals[:, None]], dim=1)
+
+    def add(self, stop: int, rows: Tensor) -> None:
+        """Add the `part` of the tokens up to `stop`; segments must come in order, each token once."""
+        if self._open is not None and len(rows):
+            rows = torch.cat([rows[:1] + self._open, rows[1:]])
+        complete = max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
+        self._next += complete
+        if len(rows):
+            self._open = rows[complete:] if complete < len(rows) else None
+        if complete or not self._closed:
+            self._closed.append(rows[:complete])
+
+    @property
+    def settled(self) -> int:
+        """The number of tokens before the first incomplete stretch."""
+        return sys.maxsize if self._next == max(0, len(self._edges) - 1) else int(self._edges[self._next])
 
     def take_complete(self) -> tuple[int, Tensor]:
-        """Return the first newly complete range and the sums (k, D) fp64 of all; for ranges in order that do not overlap."""
-        sums, self._closed = self._all_closed(), []
-        first = self._next - len(sums)
+        """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order that do not overlap."""
+        rows, self._closed = self._all_closed(), []
+        first = self._next - len(rows)
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])
-        return int(a), sums[torch.from_numpy(self._stretches[a:b, 0] - first)]
+        return int(a), rows[torch.from_numpy(self._stretches[a:b, 0] - first)]
 
-    def totals(self) -> Tensor:
-        """Return the weights (B,) fp64 of all ranges."""
-        if len(self._edges) < 2:
-            return torch.zeros(len(self._stretches), dtype=torch.float64)
-        if len(self._stretches) == 1:  # faster than the general case, which matters for short texts
-            return self._weights[self._edges[0] : self._edges[-1]].sum(dtype=torch.float64)[None].cpu()
-        weights = self._weights[: self._edges[-1]].cpu().numpy()
-        return self._of_ranges(torch.from_numpy(np.add.reduceat(weights, self._edges[:-1], dtype=np.float64)))
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """Return the sums (B, D) fp64 of all ranges, and their totals (B,)."""
-        return self._of_ranges(self._all_closed()), self.totals()
-
-    def _all_closed(self) -> Tensor:
-        if len(self._closed) == 1:
-            return self._closed[0]
-        return torch.cat(self._closed) if self._closed else torch.zeros(0, self._width, dtype=torch.float64)
-
-    def _of_ranges(self, stretches: Tensor) -> Tensor:
-        """Return sums over ranges from the sums of all stretches."""
+    def result(self) -> Tensor:
+        """Return the rows (B, D + 1) of all ranges."""
+        stretches = self._all_closed()
         if len(self._stretches) == len(stretches) == 1:
             return stretches
         first, last = torch.from_numpy(self._stretches.T)
         single = last - first == 1
         if bool(single.all()):
             return stretches[first]
-        before = torch.cat([stretches.new_zeros(1, *stretches.shape[1:]), stretches.cumsum(0)])
-        sums = before[last] - before[first]
-        sums[single] = stretches[first[single]]
-        return sums
+        before = torch.cat([stretches.new_zeros(1, stretches.shape[1]), stretches.cumsum(0)])
+        rows = before[last] - before[first]
+        rows[single] = stretches[first[single]]
+        return rows
+
+    def _all_closed(self) -> Tensor:
+        if len(self._closed) == 1:
+            return self._closed[0]
+        return torch.cat(self._closed) if self._closed else torch.zeros(0, 1, dtype=torch.float64)
 
 
 @dataclass(eq=False)
 class Call:
     """One call of `map` or `as_completed`, and its news: what steps have done for it since it last looked."""
 
-    active: dict[Active, None] = field(default_factory=dict)  # requests in flight, oldest first
+    active: dict[Reading, None] = field(default_factory=dict)  # requests in flight, oldest first
     finished: list[Result] = field(default_factory=list)
     tokens: int = 0
     error: Exception | None = None  # of a step
@@ -289,22 +232,75 @@ class Call:
         return finished, tokens
 
 
-class Active:
-    """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
+class Reading:
+    """A request that is being read: what it has given so far, and in an engine its call and its pool row (-1: none).
 
-    __slots__ = ("call", "collector", "done", "ends", "ids", "index", "request", "row")
+    `ends`: of the text's blocks (`Backbone.block_ends`).
+    """
 
     def __init__(
-        self, call: Call, index: int, request: Request, ids: np.ndarray, weight: Tensor | None, ends: np.ndarray | None
+        self, request: Request, ids: np.ndarray, ends: np.ndarray | None = None, call: Call | None = None, index: int = 0
     ) -> None:
-        self.call, self.index, self.request, self.ids, self.ends = call, index, request, ids, ends
-        self.collector = Collector(request, ids, weight)
+        self.request, self.ids, self.ends, self.index = request, ids, ends, index
+        self.call = call or Call()
         self.done = 0
         self.row = -1
+        positions, ranges = request.wanted()
+        if len(positions) and not 0 <= positions.min() <= positions.max() < len(ids):
+            raise InputError(f"positions are {reprlib.repr(positions.tolist())}; expected numbers from 0 to {len(ids) - 1}")
+        if len(ranges) and not 0 <= ranges.min() <= ranges.max() <= len(ids):
+            raise InputError(f"ranges are {reprlib.repr(ranges.tolist())}; expected [start, end) from 0 to {len(ids)}")
+        self._order = np.argsort(positions, kind="stable") if len(positions) > 1 else None
+        self._positions = positions if self._order is None else positions[self._order]
+        self._picked: list[Tensor] = []
+        self._sums = RangeSums(ranges) if len(ranges) else None
+        self._leading = len(ranges) - len(positions)  # ranges before the first with a position, for `take_complete`
+
+    def part(self, start: int, hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what tokens [start, start + n) give: hidden vectors (p, D) at positions, and rows of `RangeSums`."""
+        first, last = np.searchsorted(self._positions, [start, start + len(hidden)])
+        at = torch.from_numpy(self._positions[first:last] - start)
+        picked = hidden[at] if first < last else hidden.new_zeros(0, hidden.shape[1])
+        return picked, _NONE if self._sums is None else self._sums.part(start, hidden, weights)
+
+    def add(self, count: int, picked: Tensor, rows: Tensor) -> None:
+        """Add the `part` of the next `count` tokens."""
+        self.done += count
+        if len(picked) or not self._picked:
+            self._picked.append(picked)
+        if self._sums is not None:
+            self._sums.add(self.done, rows)
+
+    def take_complete(self) -> tuple[Tensor, Tensor]:
+        """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in order and not overlap.
+
+        The last position is in the last range, and so on; the first ranges may have none. Without ranges: of all positions read.
+        """
+        hidden = torch.cat(self._picked)
+        if self._sums is None:
+            self._picked = [hidden[:0].detach()]  # which keeps no graph
+            return hidden, _NONE
+        first, rows = self._sums.take_complete()
+        count = max(0, min(len(rows), first + len(rows) - self._leading))
+        self._picked = [hidden[count:]]
+        return hidden[:count], rows
+
+    def result(self, state: State | None = None) -> Result:
+        """Return the outcome, after the last token."""
+        hidden = torch.cat(self._picked) if self._picked else _NONE
+        if self._order is not None:
+            hidden = hidden[torch.from_numpy(np.argsort(self._order))]
+        rows = _NONE if self._sums is None else self._sums.result()
+        return Result(self.index, self.request.tag, hidden, rows[:, :-1], rows[:, -1], state)
 
     @property
     def left(self) -> int:
         return len(self.ids) - self.done
+
+    @property
+    def settled(self) -> int:
+        """The number of tokens that are in no unfinished range, of those read."""
+        return self.done if self._sums is None else min(self.done, self._sums.settled)
 
     @property
     def least(self) -> int:
@@ -313,7 +309,8 @@ class Active:
 
     def blocks(self, count: int) -> list[int]:
         """Return the lengths of the blocks that make up the next `count` tokens."""
-        assert self.ends is not None
+        if self.ends is None:
+            return [count]
         first, last = np.searchsorted(self.ends, [self.done, self.done + count], side="right")
         return np.diff(self.ends[first:last], prepend=self.done).tolist()
 
@@ -323,3 +320,45 @@ class Active:
             return max(0, min(self.left, room))
         count = int(np.searchsorted(self.ends, self.done + room, side="right"))
         return max(0, int(self.ends[count - 1]) - self.done) if count else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The tokens of a step: the next ones of several readings, laid end to end."""
+
+    plan: Sequence[tuple[Reading, int]]  # with the number of tokens of each
+    starts: list[int]  # the first token of each
+    ids: Tensor  # (t,) int64
+    cu_seqlens: Tensor  # of the blocks
+    marks: Tensor | None  # (t, K) float32
+
+    @property
+    def lengths(self) -> list[int]:
+        return [count for _, count in self.plan]
+
+    def parts(self, hidden: Tensor, weight: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in ranges, None: 1."""
+        weights = hidden.new_ones(len(hidden)) if weight is None else weight[self.ids].to(hidden)
+        split = zip(self.plan, self.starts, hidden.split(self.lengths), weights.split(self.lengths), strict=True)
+        return [reading.part(*inputs) for (reading, _), *inputs in split]
+
+
+def pack(plan: Sequence[tuple[Reading, int]]) -> Packed:
+    """Lay out the next tokens of several readings; each block of a text is a sequence."""
+    places = [slice(reading.done, reading.done + count) for reading, count in plan]
+    ids = np.concatenate([reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)], dtype=np.int64)
+    kinds, marks, start = [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None], None, 0
+    if kinds:
+        marks = torch.zeros(len(ids), kinds[0])
+        for (reading, count), place in zip(plan, places, strict=True):
+            if reading.request.marks is not None:
+                marks[start : start + count] = torch.from_numpy(reading.request.marks[place])
+            start += count
+    lengths = [length for reading, count in plan for length in reading.blocks(count)]
+    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
+    return Packed(plan, [place.start for place in places], torch.from_numpy(ids), cu_seqlens, marks)
+
+
+def as_leaf(tensor: Tensor) -> Tensor:
+    """Return the same tensor as a leaf, which collects gradients for a later backward pass of the tensor."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)

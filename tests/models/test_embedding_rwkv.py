@@ -15,7 +15,7 @@ from torch import Tensor
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
 from runnel.models.embedding_rwkv import PROMPTS, TEMPLATES
-from runnel.models.match import Item
+from runnel.models.items import Item
 from runnel.training.forward import make_pair
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny"

@@ -7,7 +7,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from runnel.models.lexical import FEATURES, K1, LEADING, WINDOW, B, WordTable, sentence_features, static_bm25, word_table, words
+from runnel.models.lexical import (
+    FEATURES,
+    K1,
+    LEADING,
+    WINDOW,
+    B,
+    WordTable,
+    piece_features,
+    sentence_features,
+    static_bm25,
+    word_table,
+    words,
+)
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ".", "!", "-", "the", "of", "a", "cat", "cats", "dog", "##s", "##ma", "##tic"]
 PIECES += ["house", "houses", "auto", "press", "##press", "##ion", "un", "rain", "##y", "19", "is", "glass"]
@@ -168,3 +180,23 @@ def test_a_long_document_takes_no_loop_over_its_sentences(table: WordTable):
     began = time.process_time()
     sentence_features(numbers, np.linspace(0, len(numbers), 20_001).astype(np.int64), ids("cat house rain ##y"), table)
     assert time.process_time() - began < 2
+
+
+def test_features_of_pieces_against_the_formulas() -> None:
+    rng = np.random.default_rng(3)
+    bounds = np.array([2, 5, 5, 9, 14])
+    ids, query, idf = rng.integers(0, 6, 16), np.array([1, 4, 4, 29]), rng.random(31).astype(np.float32)
+    got = piece_features(ids, bounds, query, idf)
+    sentences = [ids[a:b].tolist() for a, b in pairwise(bounds)]
+    terms = [1, 4, 29]
+    df = {t: sum(t in s for s in sentences) for t in terms}
+    dynamic = {t: math.log(1 + (4 - df[t] + 0.5) / (df[t] + 0.5)) for t in terms}
+    average = sum(map(len, sentences)) / 4
+    for row, sentence in zip(got, sentences, strict=True):
+        share = sum(idf[t] for t in terms if t in sentence) / sum(idf[t] for t in terms)
+        bm25 = sum(
+            dynamic[t] * sentence.count(t) * 1.9 / (sentence.count(t) + 0.9 * (0.6 + 0.4 * len(sentence) / average))
+            for t in terms
+            if t in sentence
+        ) / sum(dynamic.values())
+        np.testing.assert_allclose(row, [share, bm25], rtol=1e-4, atol=1e-5)

@@ -54,7 +54,7 @@ class Head(nn.Module):
 
     jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
     pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
-    matches: ClassVar[bool] = False  # it also needs the means of two parts and their matching tokens; see `models/match.py`
+    matches: ClassVar[bool] = False  # it also needs the means of two parts and their matching tokens; see `models/items.py`
     stored: ClassVar[bool] = False  # it uses stored vectors: query and document are read separately
     state: ClassVar[str | None] = None  # the tensor of the state that it reads after the last token instead of hidden vectors
 
@@ -153,7 +153,7 @@ class MatchScore(Head):
         score = self.linear(wide(torch.cat([mean, end], dim=-1)))[:, 0]
         cosine = F.cosine_similarity(self.match(wide(mean)), self.match(wide(other)), dim=-1)
         score = score + self.cosine_weight * cosine
-        return score if lexical is None else score + lexical.to(score.dtype) @ self.lexical_weight
+        return score if lexical is None else score + lexical.to(score) @ self.lexical_weight
 
 
 class LmHead(Head):

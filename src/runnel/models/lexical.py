@@ -188,7 +188,8 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
     local = local * terms.count / max(float((local * terms.count).sum()), 1e-9)
     out[:, 5] = np.bincount(hits.sentence, local[hits.term], sentences)
     out[:, 6] = _near(hits, static, sentences)
-    out[:, 7] = _piece_bm25(ids, bounds, query_ids, len(table.idf))
+    _, of_pieces, _ = _of_pieces(ids, bounds, *np.unique(query_ids, return_counts=True), len(table.idf))
+    out[:, 7] = of_pieces / max(float(of_pieces.max(initial=0.0)), 1e-9)
     out[:, 8] = np.log1p(lengths) / 4
     out[:, 9] = float(static[inside].sum())
     out[:, 10] = np.log1p(float(terms.count.sum())) / 4
@@ -299,20 +300,28 @@ def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarra
     return np.bincount(hits.sentence, parts, sentences), idf
 
 
-def piece_hits(ids: np.ndarray, bounds: np.ndarray, pieces: np.ndarray, size: int) -> Hits:
-    """Return the occurrences of sorted pieces of a vocabulary of this size."""
+def piece_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
+    """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from single pieces that the query has too.
+
+    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 with the sentences of this
+    document as the collection, divided by the sum of the query's idf in it.
+    """
+    terms = np.unique(query_ids)
+    hits, score, local = _of_pieces(ids[bounds[0] : bounds[-1]], bounds - bounds[0], terms, np.ones(len(terms)), len(idf))
+    absent = np.count_nonzero(local == 0) * np.log1p(2 * len(score) + 1)
+    share = np.bincount(hits.sentence, idf[terms][hits.term], len(score)) / (idf[terms].sum() + 1e-6)
+    return np.stack([share, (K1 + 1) * score / (local.sum() + absent + 1e-6)], axis=1).astype(np.float32)
+
+
+def _of_pieces(
+    ids: np.ndarray, bounds: np.ndarray, pieces: np.ndarray, weight: np.ndarray, size: int
+) -> tuple[Hits, np.ndarray, np.ndarray]:
+    """Return the hits of sorted pieces of a vocabulary of this size, including stop words and punctuation, and their `bm25`."""
     wanted = np.zeros(size, bool)
     wanted[pieces] = True
     where = np.flatnonzero(wanted[ids])
-    return _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
-
-
-def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size: int) -> np.ndarray:
-    """Return (S,) BM25 over single pieces, including stop words and punctuation, relative to the best sentence."""
-    pieces, weight = np.unique(query_ids, return_counts=True)
-    hits = piece_hits(ids, bounds, pieces, size)
-    score, _ = bm25(hits, weight.astype(np.float64), np.diff(bounds).astype(np.float64))
-    return score / max(float(score.max(initial=0.0)), 1e-9)
+    hits = _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
+    return hits, *bm25(hits, weight, np.diff(bounds).astype(np.float64))
 
 
 def _leading(score: np.ndarray, count: int) -> np.ndarray:

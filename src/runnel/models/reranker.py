@@ -21,8 +21,8 @@ from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
-from runnel.models.match import Item, query_marks
+from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, WITHOUT_TOKENS
+from runnel.models.items import Item, mark, unit_scores
 from runnel.models.memory import DocumentState, Memory, Precision, check_precision, remember_in
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, relevance_features, sentence_tokens
 from runnel.ops.backend import inference
@@ -295,7 +295,7 @@ class Reranker:
         except (KeyError, IndexError, RuntimeError) as error:
             raise StateError("a remembered document does not fit this model's shapes; remember or index it again") from error
         if self._head.matches:
-            matches = [query_marks(len(ids), start, query_ids, document.ids, self._idf) for document in documents]
+            matches = [self._marks(ids, start, query_ids, document.ids) for document in documents]
             hidden = engine.extend(state, ids, np.stack([marks for marks, _ in matches]))
             weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
             mean = (weight @ hidden[:, start:]) / weight.sum()
@@ -337,16 +337,24 @@ class Reranker:
         if not self._head.matches:
             return Item(self._head.request(ids), rendered.cut, empty)
         place, start = rendered.slices["document"], rendered.slices["query"].start
-        marks, share = query_marks(total, start, query_ids, np.unique(ids[place]), self._idf)
+        marks, share = self._marks(ids, start, query_ids, np.unique(ids[place]))
         ranges = np.array([[place.start, start], [start, total]])
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
 
+    def _marks(self, ids: np.ndarray, start: int, query: np.ndarray, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of its idf in the document.
+
+        `document` has distinct, sorted ids.
+        """
+        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+        marks[start : start + len(query)] = mark(query, document, self._idf, MARK_QUERY)
+        terms, first = np.unique(query, return_index=True)
+        share = marks[start + first, MARK_MATCH].sum() / (self._idf[terms].sum() + 1e-6)
+        return marks, np.array([[share]], dtype=np.float32)
+
     def _score(self, result: Result) -> float:
         with inference():
-            if not self._head.matches:
-                return float(self._head(self._head.pooled(result))[0])
-            document, query = result.means[:1], result.means[1:]
-            return float(self._head(query, result.hidden, document, torch.from_numpy(result.tag))[0])
+            return float(unit_scores(self._head, result)[0])
 
 
 def _first_places(texts: Sequence[str]) -> list[int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,11 +18,11 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.heads import MatchScore
-from runnel.models.match import DocumentMarks, Item, SentenceScores, lexical_features
-from runnel.ops.backend import inference
+from runnel.models.heads import MARK_DOCUMENT, MARKS
+from runnel.models.items import Item, UnitScores, mark
+from runnel.models.lexical import piece_features
 from runnel.records import expect_text
-from runnel.request import Progress, Request, Result, with_total
+from runnel.request import Progress, Reading, Request, with_total
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded
 
@@ -78,17 +77,22 @@ class Scanner:
     def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
         """Return a query and a document as one row."""
         query_ids, before, place = self.prefix(query)
-        ids, start, full = np.concatenate([before, tokens.ids]), len(before), tokens.full
-        ends = tokens.ends[full] + start
+        ids, start = np.concatenate([before, tokens.ids]), len(before)
+        ends, ranges, marks, lexical = self._units(query_ids, tokens)
         if not self._head.matches:
-            return Item(Request(ids, ends), sentences=tokens, labels=labels)
-        bounds = tokens.bounds + start
-        ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)[full]
-        marks = DocumentMarks(tokens.ids, query_ids, self._idf)[:]
-        marks = np.concatenate([np.zeros((start, marks.shape[1]), np.float32), marks])
-        lexical = lexical_features(tokens.ids, np.unique(tokens.bounds), query_ids, self._idf)  # of the full ones
-        ranges = np.concatenate([[[place.start, place.stop]], ranges])
-        return Item(Request(ids, ends, ranges, marks=marks, tag=lexical.astype(np.float32)), sentences=tokens, labels=labels)
+            return Item(Request(ids, ends + start), sentences=tokens, labels=labels)
+        ranges = np.concatenate([[[place.start, place.stop]], ranges + start])
+        marks = np.pad(marks, ((start, 0), (0, 0)))
+        return Item(Request(ids, ends + start, ranges, marks=marks, tag=lexical), sentences=tokens, labels=labels)
+
+    def _units(self, query_ids: np.ndarray, tokens: SentenceTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the sentences with a token."""
+        full, edges = tokens.full, np.unique(tokens.bounds)
+        marks, lexical = np.zeros((len(tokens.ids), MARKS), np.float32), np.zeros((len(edges) - 1, 0), np.float32)
+        if self._head.matches:
+            marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
+            lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
+        return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
 
     def scores(
         self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
@@ -96,7 +100,11 @@ class Scanner:
         """Yield each document and the scores (S,) float32 of its sentences, in order; -inf for sentences without a token."""
         requests, report = with_total((self._request(query, tokens) for tokens in documents), progress)
         for result in self.model.engine.map(requests, report):
-            yield self._scores(query, result.get())
+            tokens, parts = result.get().tag
+            scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
+            if parts:
+                scores[tokens.full] = torch.cat(parts).numpy()
+            yield tokens, scores
 
     def window_scores(
         self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
@@ -121,21 +129,14 @@ class Scanner:
         return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(np.float32)
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
-        if not self._head.matches:
-            return Request(tokens.ids, tokens.ends[tokens.full], state=query.state, tag=(tokens, None))
-        weights = self.model.weight[torch.from_numpy(tokens.ids.astype(np.int64))]
-        scores = SentenceScores(tokens, weights, query.mean, cast(MatchScore, self._head))
-        marks = DocumentMarks(tokens.ids, query.ids, self._idf)
-        return Request(tokens.ids, (), take=scores.take, state=query.state, marks=marks, tag=(tokens, scores))
+        ends, ranges, marks, lexical = self._units(query.ids, tokens)
+        reading = Reading(Request(tokens.ids, ends, ranges if self._head.matches else None), tokens.ids)
+        units = UnitScores(self._head, reading, lexical, query.mean[None])
+        scores: list[Tensor] = []
 
-    def _scores(self, query: ScannedQuery, result: Result) -> tuple[SentenceTokens, np.ndarray]:
-        tokens: SentenceTokens = result.tag[0]
-        made: SentenceScores | None = result.tag[1]
-        scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
-        if not len(tokens.ids):
-            return tokens, scores
-        if made is not None:
-            return tokens, made.result(query.ids, self._idf)
-        with inference():
-            scores[tokens.full] = self._head(result.hidden).numpy()
-        return tokens, scores
+        def take(start: int, hidden: Tensor) -> None:
+            weights = self.model.weight[torch.from_numpy(tokens.ids[start : start + len(hidden)].astype(np.int64))]
+            reading.add(len(hidden), *reading.part(start, hidden, weights))
+            scores.append(units.take_complete())
+
+        return Request(tokens.ids, (), take=take, state=query.state, marks=marks, tag=(tokens, scores))

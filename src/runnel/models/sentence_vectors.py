@@ -167,12 +167,13 @@ class _Rounded:
 
     def start(self, ranges: np.ndarray, weights: Tensor, places: np.ndarray) -> None:
         """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
-        self._sums, self._places = RangeSums(ranges, weights), places
+        self._sums, self._weights, self._places = RangeSums(ranges), weights, places
 
     def add(self, start: int, hidden: Tensor) -> None:
-        self._sums.add(start, hidden)
+        stop = start + len(hidden)
+        self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
         first, complete = self._sums.take_complete()
-        places, sums = self._places[first : first + len(complete)], complete.float()
+        places, sums = self._places[first : first + len(complete)], complete[:, :-1].float()
         scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
         self.vectors[places] = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8).numpy()
         self.scales[places] = scale[:, 0].numpy()

@@ -1,13 +1,13 @@
 """Trainable forward passes: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
 
-T  tokens of a row   S  sentences of a document   N  scored units of all items: pairs, or sentences that have a token
-d  width of vectors  n  rows or pairs             D  width of hidden vectors   F  lexical features
+T  tokens of a row   S  sentences of a document   d  width of vectors   n  rows or pairs
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 
 import numpy as np
 import torch
@@ -17,15 +17,11 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import Head
-from runnel.models.match import Item
+from runnel.models.items import Item, UnitScores, unit_scores
 from runnel.models.reranker import Reranker
 from runnel.models.scanner import Scanner
-from runnel.request import Request
 from runnel.text.sentences import read_sentences, read_spans
-from runnel.training.segments import WHOLE, Long, StepResult, close, cut, gather, read
-
-_NOTHING = np.zeros(0, dtype=np.int64)
+from runnel.training.segments import WHOLE, Long, Step, begin, close, read, steps
 
 
 def trainable(model: Model) -> None:
@@ -64,10 +60,7 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
     """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
-    parts = list(read(model, requests, long))
-    each = torch.arange(len(rows), device=model.backbone.device)
-    hidden, means = gather(parts, *((each[:0], each) if head.pooling == "mean" else (each, each[:0])))
-    result: Tensor = head(means if head.pooling == "mean" else hidden)
+    result: Tensor = head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
     return result
 
 
@@ -114,89 +107,18 @@ def make_item(
 
 def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
     """Return scores (n,) of pairs, as from `Reranker.score`."""
-    return _Units.of(model, "rerank", pairs).read(long)
+    head = model.head("rerank")
+    return torch.cat([unit_scores(head, result) for result in read(model, [pair.request for pair in pairs], long)])
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
     """Return scores (S,) of each item's sentences, as from `SentenceRetriever.score`; without a token -inf, without gradient."""
-    units = _Units.of(model, "sentences", items)
-    scores = units.read(long)
-    result = []
-    for number, item in enumerate(items):
-        mine = scores[torch.from_numpy(units.item == number)]
-        full = torch.from_numpy(item.full).to(scores.device)
-        result.append(scores.new_full((len(full),), -torch.inf).masked_scatter(full, mine))
-    return result
-
-
-@dataclass(frozen=True, eq=False)
-class _Units:
-    """All scored units, in order, with the indices of their inputs; the ranges are empty for a head that does not match."""
-
-    model: Model
-    head: Head
-    requests: list[Request]
-    item: np.ndarray  # (N,) of each unit
-    unit: np.ndarray  # (N,) its number in the item
-    range: Tensor  # (N,) its range among those of all requests
-    other: Tensor  # (N,) the range that it is compared with
-    lexical: Tensor  # (N, F) float32
-
-    @staticmethod
-    def of(model: Model, job: str, items: Sequence[Item]) -> _Units:
-        head, device, requests = model.head(job), model.backbone.device, [item.request for item in items]
-        counts = [len(request.wanted()[0]) for request in requests]
-        owner = np.repeat(np.arange(len(items)), counts)
-        matched = torch.from_numpy(owner)[: None if head.matches else 0]
-        first = torch.from_numpy(np.cumsum([0, *counts]))[matched]
-        lexical = np.concatenate([request.tag for request in requests]) if head.matches and requests else np.zeros((0, 0))
-        return _Units(
-            model,
-            head,
-            requests,
-            item=owner,
-            unit=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
-            # An item's first range is the one that its units are compared with.
-            range=(torch.arange(len(matched)) + matched + 1).to(device),
-            other=(first + matched).to(device),
-            lexical=torch.from_numpy(lexical).to(device),
-        )
-
-    def read(self, long: Long) -> Tensor:
-        return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
-
-    def scores(self, parts: Sequence[StepResult], chosen: Tensor) -> Tensor:
-        """Return scores (m,) of the chosen units (m,), whose tokens are all in `parts`."""
-        chosen = chosen.to(self.range.device)
-        result: Tensor
-        if not self.head.matches:
-            result = self.head(gather(parts, chosen, chosen[:0])[0])
-            return result
-        mine, other = self.range[chosen], self.other[chosen]
-        ranges = torch.cat([mine, other]).unique()
-        hidden, means = gather(parts, chosen, ranges)
-        result = self.head(
-            means[torch.searchsorted(ranges, mine)], hidden, means[torch.searchsorted(ranges, other)], self.lexical[chosen]
-        )
-        return result
-
-    def steps(self, long: Long) -> int:
-        """Return the number of steps of `read`."""
-        longest = max(len(request.ids) for request in self.requests)
-        return -(-longest // (long.segment_tokens or longest))
-
-    def last_steps(self, long: Long) -> tuple[np.ndarray, np.ndarray]:
-        """Return the step that each unit (N,) ends in, and the last step whose scores need each range (B,)."""
-        size = long.segment_tokens or max(len(request.ids) for request in self.requests)
-        ends, uses = [], [_NOTHING]
-        for request in self.requests:
-            positions, ranges = request.wanted()
-            last = positions // size
-            if len(ranges):  # the mean needs the whole sentence, and the query is needed to the end
-                last = (ranges[1:, 1] - 1) // size
-                uses.append(np.concatenate([[(len(request.ids) - 1) // size], last]))
-            ends.append(last)
-        return np.concatenate(ends), np.concatenate(uses)
+    head, scores = model.head("sentences"), []
+    for item, result in zip(items, read(model, [item.request for item in items], long), strict=True):
+        units = unit_scores(head, result)
+        full = torch.from_numpy(item.full).to(units.device)
+        scores.append(units.new_full((len(full),), -torch.inf).masked_scatter(full, units))
+    return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,25 +137,32 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
     the document: a segment's graph is freed when no later sentence can reach it. The gradients of all pieces add up to those of
     one backward pass over `sentence_scores` with the same `long`. Sentences without a token appear in no piece.
     """
-    units = _Units.of(model, "sentences", items)
-    each = long.gradient_segments or units.steps(long)
-    ends, last_use = units.last_steps(long)
-    done = 0
-    blocks: list[list[tuple[StepResult, StepResult]]] = [[]]
-    for part in read(model, units.requests, long):
-        blocks[-1].append((part, cut(part)))
-        done += 1
-        if done % each and done < units.steps(long):
+    head = model.head("sentences")
+    readings = begin(model, [item.request for item in items])
+    units = [UnitScores(head, reading, reading.request.tag) for reading in readings]
+    full = [np.flatnonzero(item.full) for item in items]
+    size = long.segment_tokens or max(reading.left for reading in readings)
+    # The mean of the query is compared with every sentence, so the segments with the query are needed to the end.
+    query = max(int(item.request.wanted()[1][0, 1]) for item in items) if head.matches else 0
+    blocks: list[tuple[int, int, list[Step]]] = []  # with their first token and their end
+    block: list[Step] = []
+    for number, step in enumerate(steps(model, readings, long, cut=True), 1):
+        block.append(step)
+        going = [reading for reading in readings if reading.left]
+        if going and number % (long.gradient_segments or number + 1):
             continue
-        chosen = np.flatnonzero((ends >= done - len(blocks[-1])) & (ends < done))
-        if len(chosen):
-            leaves = [leaf for block in blocks for _, leaf in block]
-            scores = units.scores(leaves, torch.from_numpy(chosen))
-            yield SegmentScores(units.item[chosen], units.unit[chosen], scores)
-        still = []
-        for block in blocks:
-            if any(bool((last_use[leaf.ranges.cpu()] >= done).any()) for _, leaf in block):
-                still.append(block)
-            else:
-                close(block)
-        blocks = [*still, []]
+        blocks, block = [*blocks, ((number - len(block)) * size, number * size, block)], []
+        first = [unit.done for unit in units]
+        pieces = [unit.take_complete() for unit in units]
+        item = np.repeat(np.arange(len(items)), [len(piece) for piece in pieces])
+        if len(item):
+            sentence = np.concatenate([rows[a : unit.done] for rows, a, unit in zip(full, first, units, strict=True)])
+            yield SegmentScores(item, sentence, torch.cat(pieces))
+        if not going:
+            close(unit.cut for unit in units)
+        settled = min((reading.settled for reading in going), default=number * size)
+        needed = [bool(going) and (first_token < query or end > settled) for first_token, end, _ in blocks]
+        for (_, _, steps_read), keep in zip(blocks, needed, strict=True):
+            if not keep:
+                close(pair for parts, leaves in chain(*steps_read) for pair in zip(parts, leaves, strict=True))
+        blocks = list(compress(blocks, needed))

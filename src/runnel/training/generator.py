@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -34,7 +33,7 @@ from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
 from runnel.training.rows import RowData, write_rows
-from runnel.training.segments import Long, StepResult, gather, read
+from runnel.training.segments import Long, begin, read, steps
 from runnel.training.sentence_table import label_sentences, units_of
 
 log = logging.getLogger("runnel")
@@ -127,27 +126,31 @@ class GeneratorModule(ModelModule):
 
     def forward(self, items: Sequence[Completion]) -> tuple[Tensor, list[tuple[()]]]:
         """Return the loss of each completion (n,), summed over its reply, and no scores."""
-        parts = list(read(self.model, [item.request for item in items], self.long))
-        each = self._losses(items, parts)
+        results = read(self.model, [item.request for item in items], self.long)
+        each = self._losses([result.hidden for result in results], [item.targets for item in items])
         owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
         return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
 
     def pieces(self, items: Sequence[Completion]) -> Iterator[Tensor]:
         """Yield the loss of the tokens in each part; see the base."""
-        parts = read(self.model, [item.request for item in items], self.long)
-        for _, between_cuts in groupby(parts, lambda part: part.step // (self.long.gradient_segments or 1)):
-            some = list(between_cuts)
-            if any(len(part.picked) for part in some):
-                yield self._losses(items, some).sum()
+        readings = begin(self.model, [item.request for item in items])
+        done = [0] * len(items)
+        for number, _ in enumerate(steps(self.model, readings, self.long), 1):
+            if number % (self.long.gradient_segments or 1) and any(reading.left for reading in readings):
+                continue
+            hidden = [reading.take_complete()[0] for reading in readings]
+            ends = [start + len(part) for start, part in zip(done, hidden, strict=True)]
+            targets = [item.targets[start:end] for item, start, end in zip(items, done, ends, strict=True)]
+            done = ends
+            if any(map(len, hidden)):
+                yield self._losses(hidden, targets).sum()
 
-    def _losses(self, items: Sequence[Completion], parts: Sequence[StepResult]) -> Tensor:
-        """Return the losses of the tokens of replies in `parts`, in their order over all items."""
+    def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
+        """Return the losses of target tokens from the hidden vectors before them, of all items in their order."""
         device = self.backbone.device
-        places = torch.cat([part.picked for part in parts]).sort().values
-        targets = torch.from_numpy(np.concatenate([item.targets for item in items])).to(device)[places]
         with torch.autocast(device.type, enabled=False):  # the head stays in fp32; `Long.bf16` is for the backbone
-            hidden, _ = gather(parts, places, places[:0])
-            return token_losses(lm_head(self.model), embedding_table(self.backbone), hidden, targets)
+            known = torch.from_numpy(np.concatenate(targets)).to(device)
+            return token_losses(lm_head(self.model), embedding_table(self.backbone), torch.cat(list(hidden)), known)
 
 
 def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from datasets import Features, List, Value
 
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.match import Item
+from runnel.models.items import Item
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import make_item

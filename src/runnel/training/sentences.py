@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runnel.models.base import Model
-from runnel.models.match import Item
+from runnel.models.items import Item
 from runnel.training.forward import sentence_scores, sentence_segments
 from runnel.training.losses import sentence_loss, sentence_weights
 from runnel.training.packed_trainer import ModelModule, PackedTrainer

@@ -1,0 +1,97 @@
+"""A query and a document read as one row: marks on matching tokens, and scores of its units.
+
+T  tokens of a text   D  width of hidden vectors   n  units: a pair, or the sentences with a token   F  lexical features
+K  kinds of mark
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.models.heads import MARK_MATCH, MARKS, Head
+from runnel.request import Reading, Request, Result, as_leaf
+from runnel.text.sentences import SentenceTokens
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A query and a document to read as one row, in which a pair or the document's sentences (n) are scored.
+
+    The request's positions are the ends of the scored units. With a head that matches, its ranges are the text that the units
+    are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their lexical features
+    (n, F) float32.
+    """
+
+    request: Request
+    cut: int = 0  # tokens of the document cut by `max_tokens`
+    empty: bool = False  # the document of a pair has no token
+    sentences: SentenceTokens | None = None  # None for a pair
+    labels: np.ndarray | None = None  # (S,) float32, 1 for sentences that answer the query; None if unknown
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that are read."""
+        return len(self.request.ids)
+
+    @property
+    def full(self) -> np.ndarray:
+        """(S,) bool, True for sentences with a token, which are scored; (1,) for a pair."""
+        return np.ones(1, dtype=bool) if self.sentences is None else self.sentences.full
+
+
+def mark(ids: np.ndarray, earlier: np.ndarray, idf: np.ndarray, kind: int) -> np.ndarray:
+    """Return marks (T, K) of a text's tokens read after another text with the `earlier` ids, distinct and sorted."""
+    marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+    marks[:, kind] = 1
+    if len(earlier):
+        marks[:, MARK_MATCH] = idf[ids] * (earlier[np.searchsorted(earlier, ids).clip(max=len(earlier) - 1)] == ids)
+    return marks
+
+
+def unit_scores(head: Head, result: Result) -> Tensor:
+    """Return the scores (n,) of an `Item`'s units from the result of its request."""
+    inputs: tuple[Tensor, ...] = (head.pooled(result),)
+    if head.matches:
+        means = result.means
+        inputs = means[1:], result.hidden, means[:1], torch.from_numpy(result.tag)
+    scores: Tensor = head(*inputs)
+    return scores
+
+
+class UnitScores:
+    """Scores of the units of a request like an `Item`'s, each computed after its last token is read; then only it is kept.
+
+    `other` (1, D) is the mean of the text that the units are compared with, if that is not the request's first range. The rows
+    of that range may be in the graph of many scores, so they get a backward pass of their own: `cut`.
+    """
+
+    def __init__(self, head: Head, reading: Reading, lexical: np.ndarray, other: Tensor | None = None) -> None:
+        self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
+        self.cut = (torch.empty(0), torch.empty(0))  # rows with the first range, and the same as a leaf
+        self.done = 0  # units
+
+    def take_complete(self) -> Tensor:
+        """Return the scores (k,) of the units that are newly complete."""
+        hidden, rows = self._reading.take_complete()
+        first, self.done = self.done, self.done + len(hidden)
+        if self._head.matches and self._other is None and not len(self.cut[0]) and len(rows):
+            self.cut = rows, as_leaf(rows)
+            rows = self.cut[1][1:]
+        if not len(hidden):
+            return hidden.new_zeros(0)
+        if not self._head.matches:
+            result: Tensor = self._head(hidden)
+            return result
+        other = _means(self.cut[1][:1]) if self._other is None else self._other
+        lexical = torch.from_numpy(self._lexical[first : self.done]).to(hidden)
+        scores: Tensor = self._head(_means(rows).to(hidden), hidden, other.to(hidden), lexical)
+        return scores
+
+
+def _means(rows: Tensor) -> Tensor:
+    """Return means (k, D) of rows of `RangeSums`."""
+    return rows[:, :-1] / rows[:, -1:]
