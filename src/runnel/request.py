@@ -169,14 +169,13 @@ class RangeSums:
 
     def add(self, stop: int, rows: Tensor) -> None:
         """Add the `part` of the tokens up to `stop`; segments must come in order, each token once."""
-        if self._open is not None and len(rows):
-            rows = torch.cat([rows[:1] + self._open, rows[1:]])
         complete = max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
         self._next += complete
-        if len(rows):
-            self._open = rows[complete:] if complete < len(rows) else None
+        first = rows[:1] if self._open is None else rows[:1] + self._open
         if complete or not self._closed:
-            self._closed.append(rows[:complete])
+            self._closed.append(rows[:complete] if self._open is None else torch.cat([first, rows[1:complete]])[:complete])
+        if len(rows):  # the graph of the open row reaches back to its own tokens alone
+            self._open = None if complete == len(rows) else rows[complete:] if complete else first
 
     @property
     def settled(self) -> int:
@@ -276,14 +275,13 @@ class Reading:
 
         The last position is in the last range, and so on; the first ranges may have none. Without ranges: of all positions read.
         """
-        hidden = torch.cat(self._picked)
-        if self._sums is None:
-            self._picked = [hidden[:0].detach()]  # which keeps no graph
-            return hidden, _NONE
-        first, rows = self._sums.take_complete()
-        count = max(0, min(len(rows), first + len(rows) - self._leading))
-        self._picked = [hidden[count:]]
-        return hidden[:count], rows
+        hidden, rows = torch.cat(self._picked), _NONE
+        rest, last = 0, self._picked[-1]
+        if self._sums is not None:
+            first, rows = self._sums.take_complete()
+            rest = len(hidden) - max(0, min(len(rows), first + len(rows) - self._leading))  # the end of an unfinished range
+        self._picked = [last[len(last) - rest :] if rest else last[:0].detach()]  # its graph reaches back no further
+        return hidden[: len(hidden) - rest], rows
 
     def result(self, state: State | None = None) -> Result:
         """Return the outcome, after the last token."""
