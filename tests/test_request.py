@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.request import RangeSums, Reading, Request, Result, with_total
+from runnel.request import OpenRequest, RangeSums, Request, Result, with_total
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
 
 
 def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
-    reading = Reading(request, request.ids)
+    reading = OpenRequest(request, request.ids)
     for start, part in segments(hidden, cuts):
         weights = weight[torch.from_numpy(request.ids[start : start + len(part)])]
         reading.add(len(part), *reading.part(start, part, weights))

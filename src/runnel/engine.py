@@ -23,7 +23,7 @@ from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
 from runnel.records import expect_count
-from runnel.request import Call, Packed, Reading, Request, Result, pack
+from runnel.request import Call, OpenRequest, Packed, Request, Result, pack
 
 __all__ = ["Engine", "Request", "Result"]
 
@@ -72,7 +72,7 @@ class Engine:
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
-        self._active: dict[Reading, None] = {}  # requests in flight of all calls, oldest first
+        self._active: dict[OpenRequest, None] = {}  # requests in flight of all calls, oldest first
         self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
         self._free = [0]
 
@@ -182,12 +182,12 @@ class Engine:
             if not self._turns:
                 self._drop_unwanted()
 
-    def _start(self, call: Call, index: int, request: Request) -> Reading | Result:
+    def _start(self, call: Call, index: int, request: Request) -> OpenRequest | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
             nothing = request.positions is not None and not len(request.positions) and not request.keep_state
             if ids.ndim == 1 and not len(ids) and nothing:
-                return Reading(request, ids, index=index).result()
+                return OpenRequest(request, ids, index=index).result()
             if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
                 raise InputError(f"token ids must be integers of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
@@ -202,15 +202,15 @@ class Engine:
                 self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
-            return Reading(request, ids, ends, call, index)
+            return OpenRequest(request, ids, ends, call, index)
         except RunnelError as error:
             return Result(index, request.tag, error=error)
 
-    def _share(self, item: Reading) -> int:
+    def _share(self, item: OpenRequest) -> int:
         """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
         return item.left if item.least <= self.step_tokens else 0
 
-    def _plan(self, active: list[Reading]) -> list[tuple[Reading, int]]:
+    def _plan(self, active: list[OpenRequest]) -> list[tuple[OpenRequest, int]]:
         """Return (request, tokens) pairs of the next step: half for the oldest, then shortest first, the rest for the oldest."""
         oldest = active[0]
         room = self.step_tokens if len(active) > 1 else self.text_tokens
@@ -241,7 +241,7 @@ class Engine:
                     self._remove(item)
             raise
 
-    def _run_plan(self, plan: Sequence[tuple[Reading, int]]) -> None:
+    def _run_plan(self, plan: Sequence[tuple[OpenRequest, int]]) -> None:
         if not plan:
             return
         step = pack(plan)
@@ -262,7 +262,7 @@ class Engine:
             item.call.finished.append(Result(item.index, item.request.tag, error=Cancelled("the request was cancelled")))
             self._remove(item)
 
-    def _remove(self, item: Reading) -> None:
+    def _remove(self, item: OpenRequest) -> None:
         """Free a request's row and forget it, after its call has got the news. A second time nothing happens."""
         self._release(item)
         self._active.pop(item, None)
@@ -279,7 +279,7 @@ class Engine:
             hidden = self.backbone.step(step.ids, step.cu_seqlens, self._pool, *rows, added)
         return hidden.float()  # fp64 of a backbone in fp64
 
-    def _rows(self, plan: Sequence[tuple[Reading, int]]) -> tuple[list[int], list[int]]:
+    def _rows(self, plan: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
         read_rows, write_rows = [], []
         for item, count in plan:
@@ -291,7 +291,7 @@ class Engine:
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
         return read_rows, write_rows
 
-    def _deliver(self, item: Reading, hidden: Tensor, picked: Tensor, rows: Tensor) -> Result | None:
+    def _deliver(self, item: OpenRequest, hidden: Tensor, picked: Tensor, rows: Tensor) -> Result | None:
         try:
             # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
@@ -327,7 +327,7 @@ class Engine:
         self._pool.tokens[row] = 0 if state is None else state.tokens[0]
         return row
 
-    def _release(self, item: Reading) -> None:
+    def _release(self, item: OpenRequest) -> None:
         if item.row >= 0:
             self._free.append(item.row)
             item.row = -1

@@ -213,7 +213,7 @@ class RangeSums:
 class Call:
     """One call of `map` or `as_completed`, and its news: what steps have done for it since it last looked."""
 
-    active: dict[Reading, None] = field(default_factory=dict)  # requests in flight, oldest first
+    active: dict[OpenRequest, None] = field(default_factory=dict)  # requests in flight, oldest first
     finished: list[Result] = field(default_factory=list)
     tokens: int = 0
     error: Exception | None = None  # of a step
@@ -231,7 +231,7 @@ class Call:
         return finished, tokens
 
 
-class Reading:
+class OpenRequest:
     """A request that is being read: what it has given so far, and in an engine its call and its pool row (-1: none).
 
     `ends`: of the text's blocks (`Backbone.block_ends`).
@@ -324,7 +324,7 @@ class Reading:
 class Packed:
     """The tokens of a step: the next ones of several readings, laid end to end."""
 
-    plan: Sequence[tuple[Reading, int]]  # with the number of tokens of each
+    plan: Sequence[tuple[OpenRequest, int]]  # with the number of tokens of each
     starts: list[int]  # the first token of each
     ids: Tensor  # (t,) int64
     cu_seqlens: Tensor  # of the blocks
@@ -341,7 +341,7 @@ class Packed:
         return [reading.part(*inputs) for (reading, _), *inputs in split]
 
 
-def pack(plan: Sequence[tuple[Reading, int]]) -> Packed:
+def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:
     """Lay out the next tokens of several readings; each block of a text is a sequence."""
     places = [slice(reading.done, reading.done + count) for reading, count in plan]
     ids = np.concatenate([reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)], dtype=np.int64)

@@ -147,7 +147,7 @@ def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         Endpoint(model="any")
     assert Endpoint(key="secret").url == "https://api.openai.com/v1"
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingDependency, match=r"runnel\[llm\]"):
+    with pytest.raises(MissingDependency, match=r"\[answers\]"):
         Endpoint("http://127.0.0.1:9/v1")
 
 

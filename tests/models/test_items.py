@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.models.heads import MatchScore
 from runnel.models.items import UnitScores
-from runnel.request import Reading, Request
+from runnel.request import OpenRequest, Request
 
 
 @settings(max_examples=80, deadline=None)
@@ -28,7 +28,7 @@ def test_scores_of_sentences(lengths: list[int], cuts: list[int], blank: list[in
     torch.manual_seed(0)
     head, query = MatchScore(WIDTH, lexical=2, match_size=4).requires_grad_(False), torch.randn(1, WIDTH)
     full = np.diff(bounds) > 0
-    reading = Reading(Request(ids, ends[full], np.stack([bounds[:-1], bounds[1:]], axis=1)[full]), ids)
+    reading = OpenRequest(Request(ids, ends[full], np.stack([bounds[:-1], bounds[1:]], axis=1)[full]), ids)
     lexical = np.random.default_rng(0).random((int(full.sum()), 2), dtype=np.float32)
     units = UnitScores(head, reading, lexical, query)
     got = []

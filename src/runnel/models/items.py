@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from runnel.models.heads import MARK_MATCH, MARKS, Head
-from runnel.request import Reading, Request, Result, as_leaf
+from runnel.request import OpenRequest, Request, Result, as_leaf
 from runnel.text.sentences import SentenceTokens
 
 
@@ -69,7 +69,7 @@ class UnitScores:
     of that range may be in the graph of many scores, so they get a backward pass of their own: `cut`.
     """
 
-    def __init__(self, head: Head, reading: Reading, lexical: np.ndarray, other: Tensor | None = None) -> None:
+    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Tensor | None = None) -> None:
         self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
         self.cut = (torch.empty(0), torch.empty(0))  # rows with the first range, and the same as a leaf
         self.done = 0  # units

@@ -22,7 +22,7 @@ from runnel.models.heads import MARK_DOCUMENT, MARKS
 from runnel.models.items import Item, UnitScores, mark
 from runnel.models.lexical import piece_features
 from runnel.records import expect_text
-from runnel.request import Progress, Reading, Request, with_total
+from runnel.request import OpenRequest, Progress, Request, with_total
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded
 
@@ -130,7 +130,7 @@ class Scanner:
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         ends, ranges, marks, lexical = self._units(query.ids, tokens)
-        reading = Reading(Request(tokens.ids, ends, ranges if self._head.matches else None), tokens.ids)
+        reading = OpenRequest(Request(tokens.ids, ends, ranges if self._head.matches else None), tokens.ids)
         units = UnitScores(self._head, reading, lexical, query.mean[None])
         scores: list[Tensor] = []
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.request import Packed, Reading, Request, Result, as_leaf, pack
+from runnel.request import OpenRequest, Packed, Request, Result, as_leaf, pack
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Long:
 WHOLE = Long()
 
 
-Outputs = tuple[Tensor, Tensor]  # `Reading.part` of the tokens of a step
+Outputs = tuple[Tensor, Tensor]  # `OpenRequest.part` of the tokens of a step
 Step = list[tuple[Outputs, Outputs]]  # of each reading in the step, and the same as leaves
 
 
-def begin(model: Model, requests: Sequence[Request]) -> list[Reading]:
+def begin(model: Model, requests: Sequence[Request]) -> list[OpenRequest]:
     """Return requests of at least one token each, not read yet."""
     lengths = [len(request.ids) for request in requests]
     if not all(lengths) or not lengths:
         raise InputError(f"training rows need at least one token each, got lengths {lengths[:8]}")
-    return [Reading(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
+    return [OpenRequest(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
 
 
 def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
@@ -56,7 +56,7 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     return [reading.result() for reading in readings]
 
 
-def steps(model: Model, readings: Sequence[Reading], long: Long, *, cut: bool = False) -> Iterator[Step]:
+def steps(model: Model, readings: Sequence[OpenRequest], long: Long, *, cut: bool = False) -> Iterator[Step]:
     """Read the same segment of all that are long enough in one step; yield after each what it gave them.
 
     With `cut` the readings get leaves, which collect gradients for `close`.

@@ -73,9 +73,9 @@ class EncoderConfig(BackboneConfig):
                 f"passage_tokens may be at most {self.max_positions - MARKERS}"
             )
 
-        for form in FORMS:
-            if not 0 <= self.own_layers(form) <= self.num_layers:
-                raise InputError(f"{form}_layers must be from 0 to the {self.num_layers} layers, got {self.own_layers(form)!r}")
+        for name in ("sentence_layers", "judge_layers", "pair_layers"):
+            if not 0 <= (own := getattr(self, name)) <= self.num_layers:
+                raise InputError(f"{name} must be from 0 to the {self.num_layers} layers, got {own!r}")
 
     @property
     def head_size(self) -> int:
