@@ -95,3 +95,10 @@ def test_what_is_no_stream_of_this_model_is_refused(kind: str, tmp_path: Path) -
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(StateError, match=f"{path} is damaged"):
         embedder.load_stream(path)
+
+
+def test_a_last_word_that_gets_fewer_tokens_moves_its_sentence_to_the_passage_before(tmp_path: Path) -> None:
+    embedder = Embedder(tiny("passages", tmp_path))
+    begun = "".join(SENTENCES[i] for i in (1, 2, 0, 3, 1, 0, 1, 2, 0, 1)) + "The clause is exe"
+    stream = embedder.stream().feed(begun).feed("cuted!  ")
+    np.testing.assert_allclose(stream.embedding(), embedder.encode(begun + "cuted!  "), atol=2e-5)

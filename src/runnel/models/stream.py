@@ -176,10 +176,13 @@ class PassageStream:
         layout, tokens = self._lay_out()
         # Not what could still be read as one: the last word may lose tokens when it is complete.
         whole = 0 if self.tokens else whole_tokens(self._model.backbone)
-        if layout is not None and len(layout.passages) > 2 and tokens.bounds[layout.passages[-2]] > whole:
-            self._sum = self._sum + self._read(layout.ids[: layout.edges[-2]])
-            self.tokens += int(layout.edges[-2])
-            self._text = self._text[tokens.spans[layout.passages[-2], 0] :]
+        if layout is not None and len(layout.passages) > 3:
+            # A last sentence that is alone in its passage may then fit into the one before.
+            last = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
+            if tokens.bounds[layout.passages[last]] > whole:
+                self._sum = self._sum + self._read(layout.ids[: layout.edges[last]])
+                self.tokens += int(layout.edges[last])
+                self._text = self._text[tokens.spans[layout.passages[last], 0] :]
         self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # so that a very long sentence is not split too often
 
     def _lay_out(self) -> tuple[Layout | None, SentenceTokens]:
