@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny import WORDS, judging_encoder
 
 from runnel import SentenceRetriever
@@ -108,3 +109,27 @@ def test_a_document_without_an_answer(retriever: SentenceRetriever) -> None:
     found = find(retriever, QUERY, [document("a", "\u200b")])
     assert (found.sentences, found.answers, len(found.files)) == ([], None, 1)
     assert find(retriever, QUERY, []).answers is None
+
+
+def test_the_best_are_read_together_with_the_query(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    (document,) = retriever.remember([" ".join(one.document.text for one in some(12))])
+    (both,) = retriever.scan(QUERY, [document])
+    judging, model = retriever._judging, retriever.model
+    assert judging is not None and both.first is not None and both.second is not None
+    monkeypatch.setattr(judging, "_pair", None)
+    (apart,) = retriever.scan(QUERY, [document])
+    assert apart.second is not None and both.answers == apart.answers
+    read = both.second.read
+    before = np.where(read, both.first.scores + apart.second.judged, -np.inf)
+    together = np.where(read, both.second.judged - apart.second.judged, np.inf)
+    better = np.flatnonzero(read & (together > together.min() + 1e-6))
+    assert read.sum() > 20 and 5 < len(better) <= 16 and set(better) <= set(np.argsort(-before)[:16].tolist())
+    begin, end = model.tokenizer.markers()
+    asked = both.first.query[:9]  # half of what this encoder reads at once
+    row, first, last = judging._row(both.first, int(better[0]), begin, end, asked)
+    hidden = model.backbone.step_forms(torch.from_numpy(row).long(), torch.tensor([0, len(row)]), forms=("pair",))
+    around = ~np.isin(row, [begin, end])
+    around[: 1 + len(asked)] = around[first:last] = False
+    idf = torch.from_numpy(model.words.idf[asked])
+    alone = model.heads["pair"].look(hidden, idf, len(asked), slice(first, last), torch.from_numpy(around))
+    assert together[better[0]] == pytest.approx(float(alone), abs=1e-4)

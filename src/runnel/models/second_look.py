@@ -24,6 +24,7 @@ from runnel.models.judges import Judge, PairJudge
 from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
+from runnel.work import top
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking
@@ -170,6 +171,13 @@ def lay_around(
     return np.concatenate(row).astype(np.int32), first, first + len(text)
 
 
+def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> Tensor:
+    """Return (T,) bool: what is read with a sentence, without markers and the first `before` tokens."""
+    around = ~np.isin(row, markers)
+    around[:before] = around[sentence] = False
+    return torch.from_numpy(around)
+
+
 def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
     """Return the facts of a document after both looks, (6,): with the best of the judge's scores and the mean of the best."""
     best = np.sort(np.append(judged, floor))[-_BEST:]
@@ -196,9 +204,11 @@ class Judging:
 
         A fitted judge learned from English: of another script it sees single letters, and does harm (docs/choose.md).
         """
+        if not self.calibrated:
+            return True
         text = self._model.tokenizer.decode(query.tolist()).replace("[UNK]", "\N{GREEK SMALL LETTER ALPHA}")
         letters = [character for character in text if character.isalpha()]
-        return not self.calibrated or 2 * sum(map(str.isascii, letters)) >= len(letters)
+        return 2 * sum(map(str.isascii, letters)) >= len(letters)
 
     def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
         """Return the second look at each document: the best sentences of all are read again, a document's `MOST` at most.
@@ -230,9 +240,8 @@ class Judging:
         """Return (document, sentence) of those to read again."""
         pairs: list[tuple[float, int, int]] = []
         for d, look in enumerate(looks):
-            best = np.argsort(-look.scores, kind="stable")[:MOST]
             near = self.nearness(look)
-            pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
+            pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in top(look.scores, MOST) if look.scores[s] > -np.inf]
         return [(d, s) for _, d, s in sorted(pairs)[: MOST if len(looks) == 1 else TOGETHER]]
 
     def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
@@ -251,9 +260,8 @@ class Judging:
         asked = torch.nn.functional.normalize(hidden[0], dim=-1), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
-            around = (row != begin) & (row != end)
-            around[:before] = around[first:last] = False
-            found.append(self._head(*asked, vectors[first:last], vectors[torch.from_numpy(around)]))
+            around = _around(row, before, slice(first, last), (begin, end))
+            found.append(self._head(*asked, vectors[first:last], vectors[around]))
         return torch.stack(found).double().numpy()
 
     def _judge_pairs(self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray) -> np.ndarray:
@@ -261,15 +269,14 @@ class Judging:
         others.
         """
         before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
-        best = np.argsort(-(before + apart), kind="stable")[:_PAIRS]
+        best = top(before + apart, _PAIRS)
         begin, end = self._model.tokenizer.markers()
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         rows = [self._row(look, sentence, begin, end, asked) for look, sentence in (chosen[i] for i in best)]
         idf, found = torch.from_numpy(self._model.words.idf[asked]), []
         for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
-            around = (row != begin) & (row != end)
-            around[: 1 + len(asked)] = around[first:last] = False
-            found.append(head.look(hidden, idf, len(asked), slice(first, last), torch.from_numpy(around)))
+            around = _around(row, 1 + len(asked), slice(first, last), (begin, end))
+            found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
         judged = torch.stack(found).double().numpy()
         values = np.full(len(chosen), judged.min())
         values[best] = judged

@@ -38,6 +38,7 @@ from runnel.ops.backend import inference
 MARKERS = 2  # [CLS] and [SEP] around a passage
 Form = Literal["texts", "sentences", "judge", "pair"]
 FORMS: tuple[Form, ...] = get_args(Form)
+_LAYERS: dict[Form, str] = {"sentences": "sentence_layers", "judge": "judge_layers", "pair": "pair_layers"}  # a form's own
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class EncoderConfig(BackboneConfig):
     sentence_layers: int = 0
     judge_layers: int = 0
     pair_layers: int = 0
-    unchecked = ("begin_id", "sentence_layers", "judge_layers", "pair_layers")
+    unchecked = ("begin_id", *_LAYERS.values())
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +74,7 @@ class EncoderConfig(BackboneConfig):
                 f"passage_tokens may be at most {self.max_positions - MARKERS}"
             )
 
-        for name in ("sentence_layers", "judge_layers", "pair_layers"):
+        for name in _LAYERS.values():
             if not 0 <= (own := getattr(self, name)) <= self.num_layers:
                 raise InputError(f"{name} must be from 0 to the {self.num_layers} layers, got {own!r}")
 
@@ -88,8 +89,7 @@ class EncoderConfig(BackboneConfig):
 
     def own_layers(self, form: Form) -> int:
         """Return how many upper layers of a form are not those of texts."""
-        own = {"texts": 0, "sentences": self.sentence_layers, "judge": self.judge_layers, "pair": self.pair_layers}
-        return own[form]
+        return getattr(self, _LAYERS[form]) if form in _LAYERS else 0
 
     def shared_layers(self, forms: Sequence[Form]) -> int:
         """Return how many lower layers all these forms have in common."""
@@ -221,8 +221,7 @@ class Encoder(Backbone):
 
     def layers_of(self, form: Form) -> list[EncoderLayer]:
         """Return all layers of a form in order."""
-        forms = {"sentences": self.sentence_layers, "judge": self.judge_layers, "pair": self.pair_layers}
-        own = [*forms[form]] if form in forms else []
+        own = [*getattr(self, _LAYERS[form])] if form in _LAYERS else []
         layers = [*self.layers[: self.num_layers - len(own)], *own]
         return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
@@ -257,7 +256,7 @@ class Encoder(Backbone):
 
     def linear_layers(self) -> list[nn.Linear | Int8Linear]:
         """See `Backbone.linear_layers`: those of `step`, without other forms."""
-        others = {*self.sentence_layers.modules(), *self.judge_layers.modules(), *self.pair_layers.modules()}
+        others = {module for name in _LAYERS.values() for module in getattr(self, name).modules()}
         return [layer for layer in super().linear_layers() if layer not in others]
 
     def flops(self, tokens: int) -> int:
