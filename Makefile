@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 EXTRAS := documents,search,serve,agents,answers,lab,ray,qdrant,langchain,llama-index,haystack
 DEMO := runs/demo
 
-.PHONY: demo test check check-base fix dist bench bench-check docs pocket clean
+.PHONY: demo test test-all check check-base fix dist bench bench-check docs pocket clean
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
@@ -23,8 +23,14 @@ demo: $(BASE)
 
 # Two processes at a time with a thread each: most tests are too small for more. Files are handed out in the order of tests/conftest.py.
 # Bytecode is kept even where the environment says otherwise: hundreds of tests start a process that imports the package.
+TEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(TEST)
+
+# With the tests that start servers, browsers and many processes, and those that train for long.
+test-all: $(READY)
+	$(TEST) -m "not release and not network"
 
 check: $(READY)
 	$(BIN)/ruff format --check .

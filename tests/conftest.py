@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,35 +16,12 @@ pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tas
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported, here and in processes of tests
 
-TESTS = Path(__file__).parent
-# First what compiles most, one file of it in each process: a kernel is compiled twice if both need it at the same time.
-# Then few tests that take long, most in processes of their own. What comes last keeps one process busy while the other waits.
-LONGEST_FILES = (
-    "contracts/test_backbones.py",
-    "test_readme.py",
-    "search/test_killed.py",
-    "integrations/test_ray.py",
-    "contracts/test_ops.py",
-    "server/test_load.py",
-    "test_daemon.py",
-    "training/test_run.py",
-    "training/test_shipped_recipes.py",
-    "training/test_distributed.py",
-    "training/test_resume.py",
-    "commands/test_resume.py",
-    "test_examples.py",
-    "tools/test_train_pocket.py",
-    "text/documents/test_real_files.py",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order whole files: the longest first, then by their number of tests. `make test` hands them out in this order."""
-    order = {TESTS / name: rank for rank, name in enumerate(LONGEST_FILES)}
-    if missing := [str(path) for path in order if not path.exists()]:
-        raise pytest.UsageError(f"{', '.join(missing)}: no such file; correct LONGEST_FILES in {__file__}")
+    """Order whole files: those of slow tests first, then by their number of tests. `make test` hands them out in this order."""
     counts = Counter(item.path for item in items)
-    items.sort(key=lambda item: (order.get(item.path, len(order)), -counts[item.path], item.path))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -counts[item.path], item.path))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,10 @@ from helpers.waiting import GIVE_UP_S, wait_for
 from runnel.cli import LIKE_GREP
 from runnel.commands import background
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the background process was tested on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the background process was tested on Linux only"),
+]
 QUESTION = "Where does water go?"
 TEXT = "Rivers carry water to the sea. The dog sleeps.\n\nA tuple cannot be changed. Models read text.\n"
 

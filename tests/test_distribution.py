@@ -42,7 +42,7 @@ def test_the_sources_have_the_package_and_the_changes() -> None:
     assert names == tracked() | {"CHANGELOG.md"}  # hatchling adds the rest of BESIDE
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path: Path) -> None:
     first, second = (build("sdist", ROOT, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name in "ab")
     assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
@@ -59,7 +59,7 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
     assert metadata == {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
     wheel, folder = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]

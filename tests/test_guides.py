@@ -18,6 +18,8 @@ from helpers.pages import blocks, commands, missing, printed
 from runnel import Embedder, Engine, Request
 from runnel.cli import COMMANDS, app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 GUIDES = ("quickstart", "how-it-works", "embed", "integrations", "search", "documents")

@@ -22,6 +22,8 @@ from runnel.commands import evaluate_retrieval
 from runnel.evaluation.metrics import parse_metrics
 from runnel.training import recipes
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "papers.md").read_text(encoding="utf-8")
 COMMANDS = [

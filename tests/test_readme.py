@@ -13,6 +13,8 @@ import pytest
 from helpers.pages import blocks, commands, missing, printed
 from helpers.stub_endpoint import serve
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = [(kind, body) for kind, _, body in blocks(README)]

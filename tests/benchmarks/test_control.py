@@ -15,6 +15,8 @@ from benchmarks.control import read_experiment, run_experiment
 from benchmarks.control_page import page_text, plot
 from runnel.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("ir_measures")
 
@@ -125,7 +127,6 @@ def test_what_is_finished_is_not_run_again(finished, monkeypatch):
     assert said == [] and figures(fewer) == figures(first)[2:]
 
 
-@pytest.mark.slow
 def test_a_killed_experiment_resumes(place):
     """kill -9 before, in and after the training of a part ends its process too; the figures are those of an undisturbed run."""
     psutil = pytest.importorskip("psutil")

@@ -16,6 +16,8 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.lock import WriterLock
 
+pytestmark = pytest.mark.slow
+
 HEART = "The heart is a muscle. It pumps blood through the body."
 RIVER = "# Water\n\nRivers carry water to the sea."
 

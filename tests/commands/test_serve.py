@@ -12,8 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
+import pytest
 from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager

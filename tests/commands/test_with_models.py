@@ -11,6 +11,8 @@ from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker, SentenceRetriever
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The cat sat on the mat. A river runs to the sea.\n\nThe dog sat on the cat. Is the clause executed?\n"
 DOCUMENTS = {"a": "a river runs to the sea", "b": "the cat sat", "c": "the finally clause is executed"}
 
@@ -45,7 +47,7 @@ def test_find(run, model, tmp_path):
     np.testing.assert_allclose([s["score"] for s in found], [s.score for s in expected], atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [100_000, pytest.param(5_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [100_000, pytest.param(5_000_000, marks=pytest.mark.release)])
 def test_find_in_one_very_long_line(run, model, tmp_path, size):
     (tmp_path / "a.txt").write_text("the cat sat on the mat " * (size // 23))
     done = run("find", "cat", "a.txt", "--model", model, "--json", "-k", 1)
@@ -111,7 +113,7 @@ def test_rerank(run, model, corpus, tmp_path):
     assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_million_words_in_bounded_memory(model, tmp_path):
     """Peak memory of `find` on 1,000,000 words, less that on 50,000, is a few copies of the text and its sentences."""
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
@@ -71,7 +73,6 @@ def test_haystack_pipeline(monkeypatch, capsys):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "library", "first"),
     [

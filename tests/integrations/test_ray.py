@@ -24,7 +24,7 @@ from runnel.search import encoding
 
 ray = pytest.importorskip("ray")
 DOCUMENTS = 40
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own
 
 
 @pytest.fixture(scope="module")

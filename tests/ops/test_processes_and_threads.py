@@ -11,6 +11,8 @@ import pytest
 from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
 
+pytestmark = pytest.mark.slow
+
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 START = """

@@ -14,6 +14,8 @@ import pytest
 from helpers.children import PATHS, PROGRAMS
 from llvmlite import binding
 
+pytestmark = pytest.mark.slow
+
 HASWELL = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
 ALDERLAKE = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avxvnni"}  # 8-bit products in 256 bits
 CONTRACTS = "tests/contracts/test_ops.py", "tests/contracts/test_backbones.py", "tests/ops/test_int8_matmul.py"
@@ -53,7 +55,7 @@ def test_a_matrix_product_of_another_processor(tmp_path: Path) -> None:
     assert found["x86"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_contracts_hold_without_avx_512(tmp_path: Path) -> None:
     found = run_tests(tmp_path, HASWELL, *CONTRACTS, "-k", EVERY_KERNEL)
     check_code(found, 50)
@@ -61,7 +63,7 @@ def test_contracts_hold_without_avx_512(tmp_path: Path) -> None:
     assert found["x86"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_8_bit_products_of_256_bits(tmp_path: Path) -> None:
     found = run_tests(tmp_path, ALDERLAKE, *CONTRACTS, "-k", "test_int8 or 8_bit")
     check_code(found, 50)

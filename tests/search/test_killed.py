@@ -17,6 +17,8 @@ from programs.killed_writer import text_of
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 
+pytestmark = pytest.mark.slow
+
 
 def run_and_kill(uri: str, after: float) -> list[int]:
     """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
@@ -46,7 +48,7 @@ def check(uri: str, acknowledged: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "times", "seconds"), [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.slow), ("s3", 2, 1.0)]
+    ("kind", "times", "seconds"), [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.release), ("s3", 2, 1.0)]
 )
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, times, seconds):
     place, rng, last = place_of(kind), random.Random(7), -1

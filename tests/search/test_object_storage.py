@@ -21,6 +21,8 @@ from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 from runnel.search.tables import schemas
 
+pytestmark = pytest.mark.slow
+
 _names = itertools.count()
 
 
@@ -95,7 +97,7 @@ QUICK = {*CROSSED, (1, 6), (3, 1), (3, 6), (4, 4), (5, 1), (5, 5), (5, 6)}
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+    ("first", "second"), [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.release) for pair in PAIRS]
 )
 def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
     """The first is held before one of its steps, the second begins and is held before one of its own; then the first goes on."""

@@ -19,6 +19,8 @@ from helpers.waiting import GIVE_UP_S
 from benchmarks.serving import Case, Load, cases, measure, run_phase, server, vanish
 from runnel.models.base import load_model
 
+pytestmark = pytest.mark.slow
+
 SMALL = Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2)
 
 
@@ -116,7 +118,7 @@ def test_a_restart_under_load_loses_only_what_was_not_answered(model):
         process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_64_clients_with_texts_of_20_and_200000_tokens(model):
     with server("pocket") as url:
         assert "| the same again | 1,120 |" in asyncio.run(measure(url, model, Load(), print))

@@ -18,6 +18,8 @@ from runnel.server.opened import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(2)>"
 FILLER = [f"Ship {n} 🚢 carries number {n * n} of its goods to the harbor." for n in range(200)]
 GARDEN = ["Roses need water every day.", "The gardener 🌹 waters the roses in the morning.", "Bees visit them at noon."]

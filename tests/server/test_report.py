@@ -6,6 +6,8 @@ from helpers.document_files import pdf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 STATIC = "src/runnel/server/static"
 SENTENCES = [
     "The cat sat on the mat.", "A 𝔘nicorn 🦄 drank.", "Nothing happened here.", "Birds sang.", "The dog barked all night.",

@@ -9,6 +9,8 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from runnel import Document, Embedder, Index
 
+pytestmark = pytest.mark.slow
+
 POSTS = ("/v1/embeddings", "/embed", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/find", "/v1/search", "/v1/verify")
 GETS = ("/v1/models", "/info", "/health", "/ready", "/metrics")
 

@@ -18,6 +18,8 @@ pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install --gro
 pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; pip install --group docs")
 from tools import docs_site
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 

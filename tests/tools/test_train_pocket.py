@@ -24,6 +24,8 @@ from tools.train_pocket.measure import ALONE, LATE, OTHER, calibration_table, co
 from tools.train_pocket.recall import recall
 from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
 
+pytestmark = pytest.mark.slow
+
 D = 16
 
 

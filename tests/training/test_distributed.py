@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.sentence_table import SentenceData
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

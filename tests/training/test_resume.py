@@ -18,7 +18,7 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.sentences import SentenceTrainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def losses(folder: Path) -> list[list[float]]:

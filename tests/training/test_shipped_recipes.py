@@ -10,7 +10,7 @@ from runnel.training import recipes
 from runnel.training.progress import read_metrics
 from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.mark.parametrize("name", sorted(TINY.keys() - {"pairs"}))

@@ -19,6 +19,8 @@ from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 
+pytestmark = pytest.mark.slow
+
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)  # 250 million parameters, the largest tensor a 30th of them
 LINUX = Path("/proc/self/status")
@@ -83,10 +85,10 @@ def check(measured: tuple[int, int, int], own: float) -> None:
     ("stored", "dtype", "own"),
     [
         (torch.float32, "bfloat16", 1.0),
-        pytest.param(torch.float16, "float32", 1.0, marks=pytest.mark.slow),
-        pytest.param(torch.float16, "bfloat16", 1.0, marks=pytest.mark.slow),
-        pytest.param(torch.bfloat16, "bfloat16", 0.0, marks=pytest.mark.slow),
-        pytest.param(torch.float32, "float32", 0.0, marks=pytest.mark.slow),
+        pytest.param(torch.float16, "float32", 1.0, marks=pytest.mark.release),
+        pytest.param(torch.float16, "bfloat16", 1.0, marks=pytest.mark.release),
+        pytest.param(torch.bfloat16, "bfloat16", 0.0, marks=pytest.mark.release),
+        pytest.param(torch.float32, "float32", 0.0, marks=pytest.mark.release),
     ],
 )
 def test_a_gigabyte_is_in_memory_once(small: Path, tmp_path: Path, stored: torch.dtype, dtype: str, own: float) -> None:
@@ -96,7 +98,7 @@ def test_a_gigabyte_is_in_memory_once(small: Path, tmp_path: Path, stored: torch
 
 
 @needs_linux
-@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", 1.0), pytest.param("float32", 0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", 1.0), pytest.param("float32", 0.0, marks=pytest.mark.release)])
 def test_a_pickle_is_in_memory_once(small: Path, tmp_path: Path, dtype: str, own: float) -> None:
     config = Mamba2Config(vocab_size=4096, hidden_size=768, num_layers=20)
     torch.save({name: torch.zeros(shape) for name, shape in shapes_of(config).items()}, tmp_path / "pytorch_model.bin")

@@ -10,6 +10,8 @@ from helpers.document_files import pdf
 
 from runnel.text.documents.reader import DocumentReader
 
+pytestmark = pytest.mark.slow
+
 ROOTS = ("/usr/share/doc", "/usr/share/texmf", "/usr/lib/python3/dist-packages", str(Path(sys.prefix) / "share"))
 
 
