@@ -3,6 +3,7 @@
 import logging
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ import torch
 import typer
 from helpers.waiting import GIVE_UP_S
 
+import runnel
 from runnel import cli
-from runnel.commands import display
+from runnel.commands import display, options
 from runnel.ops import backend
 from runnel.ops.backend import wanted_device
+from runnel.text.documents.document import Limits
 
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
@@ -30,6 +33,19 @@ def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
 def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
+
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.first_look = interrupted
+    done = run("find", "dog", "a.txt")
+    assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
+
+
+def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp_path):
+    def interrupted(*arguments, **options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("no compiled object yet") from None
 
     (tmp_path / "a.txt").write_text("One dog.")
     fake.find.first_look = interrupted
@@ -57,6 +73,10 @@ def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
             done = run(command, typo)
             assert re.findall("--[a-z0-9-]+", done.err.partition("No such option")[2]) == [typo, option]
             assert done.code == 2
+
+
+def test_version(run):
+    assert run("--version").out == f"runnel {runnel.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +140,10 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     assert used == [torch.device("cpu")] and backend._default_device is None
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
+
+
+def test_the_limit_of_parsing_is_the_default_one():
+    assert options.PARSE_SECONDS == Limits().seconds
 
 
 @pytest.mark.parametrize(

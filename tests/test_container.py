@@ -46,6 +46,16 @@ def test_the_package_is_built_from_what_is_copied() -> None:
     assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(project["project"]["classifiers"])
 
 
+def test_it_runs_as_a_user_without_rights_who_writes_in_the_volume_alone() -> None:
+    names = [name for name, _ in STEPS]
+    assert arguments("USER") == ["runnel"]
+    assert names.index("USER") > max(i for i, name in enumerate(names) if name in ("RUN", "COPY"))
+    (volume,) = arguments("VOLUME")
+    written = [part.partition("=")[2] for part in shlex.split(arguments("ENV")[0]) if not part.startswith("PATH=")]
+    assert written
+    assert all(path.startswith(f"{volume}/") for path in written)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
     command, check = json.loads(arguments("ENTRYPOINT")[0]), json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])

@@ -6,6 +6,7 @@ Everything is real: processes, sockets, terminals and the model `pocket`.
 import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -115,6 +116,30 @@ def test_the_folder_and_the_environment_are_those_of_the_command_line(line, proc
     assert (line.folder / "other" / "v.npy").stat().st_mode & 0o777 == 0o600
 
 
+def on_terminal(line, *, warm):
+    """What a command writes on a terminal of 70 columns, without links, whose ids are random."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
+    process = line.popen("search", QUESTION, "--in", "library", warm=warm, stdin=slave, stdout=slave, stderr=slave,
+                         environment={"TERM": "xterm-256color"})  # fmt: skip
+    os.close(slave)
+    shown = b""
+    try:
+        while data := os.read(master, 1 << 16):
+            shown += data
+    except OSError:  # Linux reports the end of a terminal as an error
+        pass
+    os.close(master)
+    assert process.wait(GIVE_UP_S) == 0
+    return re.sub(rb"\x1b\]8;[^\x1b]*\x1b\\", b"", shown)
+
+
+def test_a_terminal_is_a_terminal(line, process):
+    cold = on_terminal(line, warm=False)
+    assert b"\x1b[1;36m" in cold and max(map(len, cold.split(b"\r\n"))) < 110
+    assert on_terminal(line, warm=True) == cold
+
+
 FULL = b"runnel: error: [Errno 28] No space left on device\n"
 
 
@@ -154,6 +179,13 @@ def test_ctrl_c_interrupts_the_command(line, process):
     fresh = wait_for(lambda: (facts := process()) and not facts["commands"] and facts)  # it has started itself again
     assert (fresh["pid"], fresh["busy"]) == (pid, False)
     assert line("find", QUESTION, "a.txt")[0] == 0 and process()["commands"] == 1
+
+
+def test_a_killed_command_line_ends_its_command(line, process):
+    with waiting(line, process) as child:
+        child.kill()
+        child.wait(GIVE_UP_S)
+        wait_for(lambda: (facts := process()) and not facts["busy"])
 
 
 def test_a_busy_process_is_not_waited_for(line, process):
@@ -254,6 +286,40 @@ def test_a_sandbox_is_not_left(line, process, begin, found):
     assert found in out and (err.startswith(DIFFERENT) if begin else not err)
     assert run("-c", HELLO)[0] == (b"different\n" if begin else b"ready\n")
     assert process()["commands"] == before + (not begin)
+
+
+def test_what_is_no_command_line_is_ignored(line, process, monkeypatch):
+    for name, value in (line.environment() | {"GOMP_SPINCOUNT": "4000"}).items():  # importing runnel before torch sets the last
+        monkeypatch.setenv(name, value)
+    hello = {"do": "run", "source": background.source(), "settings": background.settings()}
+    for data in (b"", b"\n", b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b'{"do": "dance"}\n', b'{"do": "run"}\n', b"\xff\xfe\n"):
+        with background._connect() as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) in (b"", b'{"answer": "different"}\n')
+    for second in (b"", b" {}\n", b' {"arguments": ["find"]}\n'):  # without descriptors, or not whole
+        with background._connect() as connection:
+            background.send(connection, hello)
+            assert background.receive(connection) == {"answer": "ready"}
+            connection.sendall(second)
+        wait_for(lambda: not process()["busy"])
+    assert line("find", QUESTION, "a.txt") == line.cold
+
+
+def test_memory_does_not_grow(line, process):
+    commands = [SAME[name] for name in ("find", "find in many", "search", "rerank")]
+    for command in commands * 2:
+        line(*command, data=TEXT.encode())
+    before = process()["peak_bytes"]
+    for command in commands * 8:
+        line(*command, data=TEXT.encode())
+    assert process()["peak_bytes"] - before < 20e6
+
+
+def test_an_idle_process_ends(tmp_path):
+    line = CommandLine(tmp_path)
+    assert line("serve", "--background", "--idle", "0.02")[0] == 0
+    wait_for(lambda: not (line.runtime / "runnel" / "socket").exists())
 
 
 def test_two_starts_at_once_start_one(tmp_path):

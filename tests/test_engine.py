@@ -29,6 +29,13 @@ def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: i
         torch.testing.assert_close(result.hidden, alone(backbone, ids), rtol=1e-5, atol=1e-5)
 
 
+def test_no_step_is_larger_than_asked_for() -> None:
+    backbone = Toy()
+    Engine(backbone, step_tokens=16).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
+    assert max(backbone.steps) == 16
+    assert sum(backbone.steps) == 149
+
+
 def test_results_come_in_request_order_or_as_they_finish() -> None:
     engine = Engine(Toy(), step_tokens=16)
     lengths = [500, 3, 4, 5, 6, 7]
@@ -54,6 +61,12 @@ def test_requests_are_drawn_as_there_is_room() -> None:
     assert drawn < 20 + 64
 
 
+def test_positions_may_come_in_any_order_and_repeat() -> None:
+    backbone, ids = Toy(), ids_of(30)
+    got = Engine(backbone, step_tokens=7).run([Request(ids, positions=[29, 0, 12, 12])])[0]
+    torch.testing.assert_close(got.hidden, alone(backbone, ids)[[29, 0, 12, 12]])
+
+
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_what_is_wanted_outside_of_a_text_is_the_error_of_its_request(wrong: int) -> None:
     ids = ids_of(3)
@@ -76,6 +89,14 @@ def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
     for tail, result in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
         torch.testing.assert_close(result.hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
     assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9
+
+
+def test_end_state_and_its_token_count() -> None:
+    backbone, ids = Toy(), ids_of(50)
+    state = next(Engine(backbone, step_tokens=8).map([Request(ids, keep_state=True)])).state
+    _, expected = backbone(torch.as_tensor(ids))
+    torch.testing.assert_close(state["h"], expected["h"], rtol=1e-5, atol=1e-5)
+    assert state.tokens.tolist() == [50]
 
 
 def test_one_failing_request_does_not_harm_the_others() -> None:
@@ -118,6 +139,17 @@ def test_cancelling_one_request() -> None:
     second = next(results)
     assert isinstance(second.error, Cancelled)
     assert len(engine._free) == len(engine._pool), "all state rows are free again"
+
+
+def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
+    backbone = Toy()
+    engine = Engine(backbone, step_tokens=8)
+    results = engine.as_completed([Request(ids_of(1000)), Request(ids_of(3))])
+    next(results)
+    results.close()
+    assert len(engine._free) == len(engine._pool)
+    ids = ids_of(20)
+    torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
 def test_marks_move_the_embeddings() -> None:
@@ -196,6 +228,12 @@ def test_whole_requests_in_any_packing_and_step_size(lengths: list[int], step: i
     assert all(sum(packed) <= step or len(packed) == 1 for packed in whole.lengths)
 
 
+def test_short_requests_share_a_step_and_a_long_one_takes_its_own() -> None:
+    whole = Whole()
+    Engine(whole, step_tokens=16).run([Request(ids_of(n, n)) for n in (4, 30, 5, 6, 3)])
+    assert [sorted(packed) for packed in whole.lengths] == [[3, 4, 5], [30], [6]]
+
+
 def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
     whole, good = Whole(), ids_of(20)
     requests = [
@@ -231,6 +269,14 @@ def test_horizontally_each_text_is_read_in_one_step() -> None:
     backbone = Toy()
     Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
     assert sorted(backbone.steps) == [9, 40, 100]
+
+
+def test_horizontally_a_text_goes_on_from_a_state() -> None:
+    backbone, ids = Toy(), ids_of(50)
+    engine = Engine(backbone, step_tokens=8, whole=True)
+    state = next(engine.map([Request(ids[:20], keep_state=True)])).state
+    (result,) = engine.run([Request(ids[20:], state=state)])
+    torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------

@@ -128,6 +128,22 @@ def test_a_failed_step_fails_every_call_in_it_and_no_other(failing: BaseExceptio
     after.check()
 
 
+def test_a_map_closed_while_another_thread_runs_a_step_is_dropped_after_it() -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=8)
+    backbone.allowed.release()
+    unfinished = engine.as_completed([Request(ids_of(400)), Request(ids_of(3))])
+    next(unfinished)
+    assert backbone.started.acquire(blocking=False)
+    other = Caller(engine, 3)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    unfinished.close()
+    assert len(engine._active) == 2, "the step still reads for it"
+    backbone.allowed.release()
+    other.check()
+    assert not engine._active and len(engine._free) == len(engine._pool)
+
+
 def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
     backbone = Gate()
     engine = Engine(backbone, step_tokens=4)
@@ -148,3 +164,22 @@ def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
     for _ in range(100):
         backbone.allowed.release()
     long.check()
+
+
+def test_threads_share_an_engine() -> None:
+    backbone = Toy()
+    engine = Engine(backbone, step_tokens=16)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        texts = [ids_of(n, seed * 100 + n) for n in (50, 3, 17)]
+        for ids, result in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
+            if not torch.allclose(result.hidden[0], alone(backbone, ids)[-1], atol=1e-4):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,21 @@ def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_p
     assert done == ["file", "rename", "folder"]
 
 
+def test_many_writers_of_one_file(tmp_path):
+    texts = [bytes([65 + n]) * 50_000 for n in range(8)]
+    threads = [threading.Thread(target=write, args=(tmp_path / "out", text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "out").read_bytes() in texts and names(tmp_path) == ["out"]
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such directory; create it first: '.*missing'"):
+        write(tmp_path / "missing" / "out", b"x")
+
+
 @pytest.mark.parametrize("name", ["..", "folder"])
 def test_a_directory_is_no_file_to_write(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -98,6 +114,12 @@ def test_devices_and_pipes_are_not_replaced(tmp_path, name):
     with pytest.raises(OSError, match="is not a regular file; name another one"):
         write(tmp_path / name, b"")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and names(tmp_path) == ["link", "pipe"]
+
+
+@pytest.mark.skipif(not Path("/dev").is_dir(), reason="this system has no /dev")
+def test_nothing_in_dev_is_replaced():
+    with pytest.raises(OSError, match="not a regular file"):
+        write(Path("/dev/runnel-test"), b"")
 
 
 @needs_full_device
@@ -123,6 +145,13 @@ def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(tmp_path) == []
+
+
+def test_errors_about_other_files_keep_their_names(tmp_path):
+    with pytest.raises(FileNotFoundError, match="input"), replacing(tmp_path / "out"):
+        (tmp_path / "input").read_bytes()
+    with pytest.raises(ValueError, match="a bug"), replacing(tmp_path / "out"):
+        raise ValueError("a bug")
 
 
 # ---- files that others may have put there ----------------------------------------------------------------------------

@@ -50,6 +50,10 @@ def test_loading_a_model_does_not_import_what_torch_itself_leaves_out(model):
     assert "sympy" not in loaded_after(f"import runnel; runnel.SentenceRetriever.load({model!r})")
 
 
+def test_records_and_errors_are_light():
+    assert not loaded_after("import runnel.records, runnel.errors") & HEAVY
+
+
 def test_reading_files_needs_no_torch():
     assert "torch" not in loaded_after("import runnel.text.documents.reader, runnel.commands.rows")
 

@@ -105,6 +105,12 @@ def test_another_setting_is_refused_and_the_advice_helps(out, state):
     begun(out, Row(0, 1), model="n")
 
 
+def test_work_without_rows_is_replaced(out):
+    begun(out, model="m")
+    assert names(out) == []
+    begun(out, Row(0, 1), model="n")
+
+
 def test_one_process_works_at_a_time(out):
     with Journal(out, {}), pytest.raises(StoreBusy, match=f"process {os.getpid()}"), Journal(out, {}):
         pass
@@ -154,3 +160,23 @@ def test_leftovers_of_a_killed_process_go(out, tmp_path, leftover):
     with Journal(out, {}):
         pass
     assert names(out) == ["out.jsonl", "out.jsonl.json"]
+
+
+def test_a_full_disk_is_named(out):
+    with Journal(out, {}) as journal:
+        journal.begin()
+        journal._database.execute("PRAGMA max_page_count = 10")
+        with pytest.raises(OSError, match=r"No space left on device.*out\.jsonl\.sqlite"):
+            journal.add(*(Row(n, 0, bytes(5000)) for n in range(20)))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_others_cannot_read_the_rows(out, tmp_path):
+    begun(out, Row(0, "a text"))
+    assert (tmp_path / "out.jsonl.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("name", "error"), [("", IsADirectoryError), ("missing/out", FileNotFoundError)])
+def test_a_place_that_cannot_be_written(tmp_path, name, error):
+    with pytest.raises(error), Journal(tmp_path / name, {}):
+        pass

@@ -92,3 +92,12 @@ def test_what_is_not_a_lock_is_left_as_it_is(path, tmp_path, kind):
         WriterLock(path, path).acquire()
     assert not isinstance(caught.value, StoreBusy)
     assert (sorted(tmp_path.iterdir()), mine.read_text()) == before
+
+
+@pytest.mark.parametrize("content", ["", "process 7", "process 1234567\n"])
+def test_a_lock_file_that_was_left_behind_is_used_again(path, content):
+    path.write_text(content)
+    lock = WriterLock(path, path)
+    lock.acquire()
+    assert path.read_text() == f"process {os.getpid()}\n"
+    lock.release()

@@ -88,6 +88,14 @@ def test_command_can_be_run(command):
         assert parse_metrics(given["metrics"].split(","))
 
 
+def test_sizes_exist():
+    lines = re.findall(r"^# .*also --size (.*)\n(?:runnel mine .*\n)?runnel train (\S+)", PAGE, re.M)
+    assert len(lines) == PAGE.count("also --size") == 7
+    for line, command in lines:
+        named = [size for size in line.split(", ") if size != "..."]
+        assert named and set(named) <= set(recipes.sizes(command))
+
+
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
@@ -159,3 +167,15 @@ def test_commands_run_in_the_order_of_the_page(run, tmp_path):
         else:
             assert benchmarks(arguments[2:]) == 0, command
     evaluate_retrieval._model.cache_clear()
+
+
+def test_no_two_commands_write_to_one_place():
+    places = re.findall(r" --(?:to|out) (\S+)", "\n".join(COMMANDS))
+    assert len(places) > 40 and sorted(places) == sorted(set(places))
+
+
+def test_training_data_are_mined_before_or_listed():
+    listed = set(re.findall(r"`([\w.-]+)`", "\n".join(re.findall(r"^\| (.*?) \| ", PAGE, re.M))))
+    mined = {re.search(r" --to (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel mine ")}
+    trained = {re.search(r" --data (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel train ")}
+    assert len(mined) == 4 and trained <= mined | listed

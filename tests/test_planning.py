@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.toy import Toy
 
-from benchmarks.shapes import describe_subject, random_backbone
+from benchmarks.shapes import describe_subject, load_subject, random_backbone
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
@@ -66,9 +66,33 @@ def test_steps_go_by_the_device(monkeypatch):
     assert (asked.step_tokens, asked.text_tokens) == (8000, 8000)
 
 
+def test_steps_stay_within_the_memory_of_a_gpu(monkeypatch):
+    toy = OnGpu()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 1000 * toy.step_bytes_per_token, 1 << 40))
+    engine = Engine(toy)
+    assert engine.step_tokens == engine.text_tokens == fit(toy, 1000 * toy.step_bytes_per_token).segment == 960
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 9000 * toy.step_bytes_per_token, 1 << 40))
+    assert (Engine(toy).step_tokens, Engine(toy).text_tokens) == (8960, 4096)
+
+
 def test_too_little_for_one_segment_says_how_much_is_needed(backbone):
     with pytest.raises(InputError, match=r"memory_bytes=1,000 is too small.*give at least"):
         Engine.plan(backbone, 1000)
+
+
+def test_a_small_budget_gets_what_fits(backbone):
+    needed = 4 * backbone.state_bytes + 5 * backbone.step_bytes_per_token
+    found = fit(backbone, needed)
+    assert found.segment == 5
+    assert Engine(backbone, found).step_tokens == Engine(backbone, memory_bytes=needed).step_tokens == 5
+
+
+def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
+    assert Engine.plan(backbone, 1 << 20).tokens_per_s is None
+    found = Engine.plan(load_subject("tiny", torch.float32), 1 << 20)
+    assert found.tokens_per_s is not None and 100 < found.tokens_per_s < 1e8
+    assert str(found).endswith(f", about {found.tokens_per_s:,.0f} tokens/s")
+    assert found.segment == fit(backbone, 1 << 20).segment
 
 
 CONFIGS = {

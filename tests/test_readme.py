@@ -74,6 +74,13 @@ def test_python_blocks(folder):
     assert missing(printed(PYTHON), done.stdout) == [], done.stdout
 
 
+def test_shell_blocks_are_what_the_makefile_does():
+    lines = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
+    assert lines == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -c constraints.txt -e .", "make demo"]
+    makes = subprocess.run(["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "cp -R examples/files/. runs/demo" in makes
+
+
 @pytest.mark.parametrize(
     ("target", "installed"),
     [("demo", ["-e ."]), ("docs", ["-e .", "--group docs"]), ("test", ["-e .", "-e '.[$EXTRAS]' --group dev"])],
@@ -109,6 +116,15 @@ def test_commands_that_are_not_run_exist_with_their_options(run, line):
     done = run(name, "--help")
     assert program == "runnel" and done.code == 0, done.err
     assert all(option in done.out for option in arguments if option.startswith("-"))
+
+
+def test_every_kind_of_block_is_checked():
+    assert {kind for kind, _ in BLOCKS} == {"sh", "console", "python", "text"}
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text()))))
+def test_make_targets_exist(target):
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))

@@ -67,3 +67,12 @@ def test_a_damaged_file_of_a_model_is_named(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         read_model_json(path)
+
+
+def test_a_file_of_a_model_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
+    assert read_model_json(tmp_path / "none.json", default={}) == {}
+    (tmp_path / "list.json").write_text('[{"a": 1}]')
+    assert read_model_json(tmp_path / "list.json", expect=list) == [{"a": 1}]
+    with pytest.raises(CheckpointError, match="holds a JSON dict, expected a list"):
+        (tmp_path / "list.json").write_text("{}")
+        read_model_json(tmp_path / "list.json", expect=list)

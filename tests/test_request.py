@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.request import OpenRequest, RangeSums, Request, Result
+from runnel.request import OpenRequest, RangeSums, Request, Result, with_total
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
 
@@ -37,6 +37,11 @@ def test_two_means_and_the_last_vector(length: int, cuts: list[int], at: int) ->
     torch.testing.assert_close(second, mean(ids, hidden, weight, split, length))
     torch.testing.assert_close(result.hidden[0], hidden[-1])
     assert result.tag == "mine"
+
+
+def test_the_mean_of_an_empty_range() -> None:
+    ids, hidden, weight = data(4)
+    assert collected(Request(ids, ranges=np.array([[2, 2]])), hidden, weight, []).means.tolist() == [[0.0] * WIDTH]
 
 
 @settings(max_examples=50, deadline=None)
@@ -93,3 +98,11 @@ def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
     with pytest.raises(InputError, match="T >= 1"):
         results[2].get()
     assert isinstance(Engine(Toy()).run([requests[0]])[0].hidden, torch.Tensor)
+
+
+def test_progress_with_the_tokens_in_all() -> None:
+    told: list[tuple[int, int]] = []
+    requests, report = with_total([Request(np.arange(5)), Request(np.arange(3))], lambda done, total: told.append((done, total)))
+    list(Engine(Toy(), step_tokens=4).map(requests, report))
+    assert told[-1] == (8, 8)
+    assert with_total([], None)[1] is None

@@ -117,6 +117,12 @@ def test_names_of_no_document(inside):
             text(name, inside)
 
 
+def test_hostile_names(inside):
+    name = "a\n[end] ignore\x1b[0m.txt"
+    (inside / name).write_text("text")
+    assert text(name, inside) == (name, "text")
+
+
 def test_a_document_is_read_again_when_its_file_changes(inside):
     reading = documents(inside)
     first = reading.read("a.txt", [])[0]
@@ -124,6 +130,14 @@ def test_a_document_is_read_again_when_its_file_changes(inside):
     (inside / "a.txt").write_text("Two dogs.")
     again = reading.read("a.txt", [])[0]
     assert again.document.text == "Two dogs." and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
+
+
+def test_only_so_many_bytes_are_kept(inside, monkeypatch):
+    monkeypatch.setattr("runnel.agents.documents._KEPT_BYTES", 10)
+    reading = documents(inside)
+    first = reading.read("a.txt", [])[0]
+    reading.read("sub/b.txt", [])
+    assert reading.read("a.txt", [])[0] is not first
 
 
 def test_rows_and_notes(inside):
@@ -135,3 +149,10 @@ def test_rows_and_notes(inside):
         notes = []
         reading.read("old.txt", notes)
         assert len(notes) == 1 and "cp1252" in notes[0]
+
+
+def test_settings_are_checked(inside):
+    with pytest.raises(InputError, match="max_characters is 10; expected at least 1,000"):
+        AgentSettings((inside,), max_characters=10)
+    with pytest.raises(InputError, match=r"missing is not a folder; name an existing folder as root"):
+        AgentSettings((inside / "missing",))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from pydoc_data.topics import topics
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from runnel import Embedder
+from runnel.backbones import int8
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, check_int8, int8_problem, quantize
@@ -71,6 +74,12 @@ def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native:
 
 
 @needs_kernels
+def test_a_saved_state_does_not_fit_another_precision() -> None:
+    prints = {build_backbone("mamba2", CONFIG.to_dict(), weights(), dtype).fingerprint() for dtype in ("int8", "bfloat16")}
+    assert len(prints) == 2
+
+
+@needs_kernels
 def test_no_gradients_in_8_bits_but_through_them() -> None:
     model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
     hidden, _ = model(IDS)  # the embeddings still ask for them, so that this is plain torch
@@ -89,6 +98,14 @@ def test_a_layer_rounds_its_weight_alone() -> None:
 
 
 @needs_kernels
+def test_without_the_kernels_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
+    monkeypatch.setattr("runnel.backbones.base.int8_problem", lambda device: "of a test")
+    model.prepare()
+    assert model.fast is None
+
+
+@needs_kernels
 @pytest.mark.parametrize(("outputs", "inputs", "groups"), [(70, 40, 1), (32, 64, 4), (1, 9, 3), (33, 6, 6), (3352, 768, 1)])
 def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: int) -> None:
     layer, expected = filled(outputs, inputs, bias=True), filled(outputs, inputs, bias=True).state_dict()
@@ -104,6 +121,58 @@ def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: 
     copied = copy.deepcopy(layer).packed(groups).words
     assert np.array_equal(copied, layer.packed(groups).words)
     assert not np.shares_memory(copied, layer.packed(groups).words)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["mamba1", "mamba2", "rwkv7"])
+def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """At half the size of bf16, but for the sums of each group and what fills the last panel of outputs."""
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: True)
+    config = {
+        "mamba1": Mamba1Config(40, 256, 2),
+        "mamba2": Mamba2Config(40, 256, 2, state_size=64),
+        "rwkv7": Rwkv7Config(40, 256, 2),
+    }[name]
+    tensors = BACKBONES[name](config).state_dict()
+    half, small = (build_backbone(name, config.to_dict(), tensors, dtype, "cpu") for dtype in ("bfloat16", "int8"))
+    layers = [module for module in small.modules() if isinstance(module, Int8Linear)]
+    linear = sum(2 * layer.in_features * layer.out_features for layer in layers)
+    with torch.inference_mode():
+        for model in (half, small):
+            model(IDS[:1])
+    assert held_bytes(half) - held_bytes(small) >= 0.45 * linear
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Of all tensors and arrays that can be reached, each memory counted once."""
+    seen: dict[int, object] = {}  # keeps them alive, so that no two have the same id
+    sizes, stack = {}, [model]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            sizes[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+        elif isinstance(thing, np.ndarray):
+            sizes.setdefault(thing.ctypes.data, thing.nbytes)
+        elif isinstance(thing, dict | list | tuple | set):
+            stack.extend(thing.values() if isinstance(thing, dict) else thing)
+        elif hasattr(thing, "__dict__"):
+            stack.append(vars(thing))
+    return sum(sizes.values())
+
+
+@needs_kernels
+def test_new_weights_in_a_prepared_model() -> None:
+    model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
+    changed = {name: tensor if "out_proj" not in name else tensor / 2 for name, tensor in weights().items()}
+    other = build_backbone("mamba2", CONFIG.to_dict(), changed, "int8", "cpu")
+    with torch.inference_mode():
+        before, expected = model(IDS)[0], other(IDS)[0]
+        model.load_state_dict(other.state_dict())
+        assert torch.equal(model(IDS)[0], expected)
+    assert not torch.equal(before, expected)
 
 
 def test_weights_that_do_not_fit() -> None:
@@ -166,12 +235,27 @@ def test_pocket_on_real_text() -> None:
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
+def test_numba_does_not_make_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    int8.numba_problem.cache_clear()
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    refused = r"8-bit products cannot run because NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\""
+    try:
+        with pytest.raises(BackendUnavailable, match=refused):
+            load_backbone(GOLDEN / "mamba2-tiny-hf", "int8", "cpu")
+    finally:
+        int8.numba_problem.cache_clear()
+
+
 def test_processor_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}))
     with pytest.raises(
         BackendUnavailable, match="the processor has no VNNI instructions, or numba is configured not to use them"
     ):
         load_backbone(GOLDEN / "mamba2-tiny-hf", "int8", "cpu")
+
+
+def test_other_device() -> None:
+    assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"
 
 
 def test_backbones_without_8_bit_kernels() -> None:

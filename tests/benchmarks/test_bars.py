@@ -70,6 +70,13 @@ def test_each_bar_can_be_lost_and_held(key):
     assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
 
 
+def test_a_missing_system_is_named():
+    points = [p for p in POINTS if p["system"] != "llama.cpp"]
+    skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]
+    row = by_key(values(points=points, skipped=skipped))["llama.cpp"]
+    assert (row.lost, row.shown) == (False, "llama_cpp is not installed")
+
+
 @pytest.mark.parametrize("system", ["transformers", "llama.cpp", "runnel"])
 def test_a_failed_check_loses_the_bar(system):
     wrong = {"outcome": "wrong", "note": "differs", "tokens_per_s": None, "of_roofline": None}
@@ -78,6 +85,14 @@ def test_a_failed_check_loses_the_bar(system):
     lost = {"runnel": "roofline mamba2-130m"}.get(system, system)
     assert (found[lost].lost, found[lost].value) == (True, None)
     assert "differs" in found[lost].shown
+
+
+def test_a_model_that_could_not_be_measured_loses_its_bar():
+    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
+    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
+    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
+    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
+    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
 
 
 def test_the_whole_check(fake_workers, monkeypatch):

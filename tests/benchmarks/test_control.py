@@ -1,9 +1,14 @@
 """The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed."""
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from helpers.waiting import GIVE_UP_S
 
 from benchmarks import control
 from benchmarks.control import read_experiment, run_experiment
@@ -120,6 +125,46 @@ def test_what_is_finished_is_not_run_again(finished, monkeypatch):
     (place / "experiment.toml").write_text(FILE.replace("seeds = [0, 1]", "seeds = [1]"))
     fewer, said = run(place, monkeypatch)
     assert said == [] and figures(fewer) == figures(first)[2:]
+
+
+def test_a_killed_experiment_resumes(place):
+    """kill -9 before, in and after the training of a part ends its process too; the figures are those of an undisturbed run."""
+    psutil = pytest.importorskip("psutil")
+    (place / "experiment.toml").write_text(
+        FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
+    )
+    command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to"]
+    for moment in ("mamba2-0/settings.json", "mamba2-0/run/tensorboard", "llama-0/run/model"):
+        process = subprocess.Popen([*command, place / "to"], cwd=SHIPPED.parent.parent, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + GIVE_UP_S
+        while not (place / "to" / moment).exists():
+            assert process.poll() is None and time.monotonic() < deadline, moment
+            time.sleep(0.02)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate()
+        assert children and not psutil.wait_procs(children, timeout=GIVE_UP_S)[1], "a part goes on without its command"
+    for name in ("to", "undisturbed"):
+        subprocess.run([*command, place / name], cwd=SHIPPED.parent.parent, check=True, capture_output=True)
+    resumed, expected = (json.loads((place / name / "control.json").read_text()) for name in ("to", "undisturbed"))
+    assert figures(resumed) == figures(expected) and resumed["parts"][0]["peak_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda place: (place / "experiment.toml").write_text(FILE.replace("1e-2", "1e-3")), r"\(recipe\)"),
+        (lambda place: (place / "data" / "pairs.csv").write_text("query,positive\na,b\n"), r"\(data\)"),
+    ],
+)
+def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, named):
+    """Also those of a part that was interrupted."""
+    place = shutil.copytree(finished[0], tmp_path / "place")
+    (place / "experiment.toml").write_text(FILE)
+    (place / "to" / "mamba2-0" / "part.json").unlink()
+    change(place)
+    with pytest.raises(InputError, match=rf"mamba2-0 has a part with other settings or data {named}; use another folder"):
+        run(place, monkeypatch)
 
 
 @pytest.mark.parametrize(

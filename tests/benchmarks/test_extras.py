@@ -79,3 +79,19 @@ def test_an_index(fake_workers):
     # Searches have a process of their own, whose memory is looked at.
     assert [spec.model for spec in fake_workers.started] == ["m", "n", "m"]
     assert row["keeps_sentences"] and (row["model"], row["indexing_model"]) == ("m", "n")
+
+
+@pytest.mark.parametrize(
+    ("op", "answer", "outcome"),
+    [
+        ("first", {"missing": "no such package"}, ("missing", "no such package")),
+        ("fill_index", {"wrong": "other vectors"}, ("wrong", "other vectors")),
+        ("fill_index", {"missing": "an index needs lancedb"}, ("missing", "an index needs lancedb")),
+        ("time_indexing", {"error": "it fell over"}, ("error", "it fell over")),
+        ("time_searches", {"out_of_memory": "killed"}, ("out of memory", "killed")),
+    ],
+)
+def test_no_figure_of_an_index_that_failed(fake_workers, op, answer, outcome):
+    fake_workers.answers = {"runnel": {op: answer}}
+    row = searched("m", "n", lambda message: None).to_dict()
+    assert (row["outcome"], row["note"]) == outcome and row["stages"] == row["indexing"] == {}

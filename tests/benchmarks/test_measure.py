@@ -30,6 +30,14 @@ def test_how_close_is_the_same(dtype, cosine, passed):
     assert compare("runnel", "m", dtype, vectors(cosine), HIDDEN).passed is passed
 
 
+def test_other_shapes_and_infinite_numbers_are_wrong():
+    names = ("runnel", "m", "bf16")
+    assert not compare(*names, HIDDEN[:-1], HIDDEN).passed
+    assert not compare(*names, HIDDEN * np.float32(np.nan), HIDDEN).passed
+    assert compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-6), HIDDEN).passed
+    assert not compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-2), HIDDEN).passed
+
+
 @pytest.mark.parametrize(
     ("error", "key"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.bench_workers import READY, wrong_hidden
 
-from benchmarks import page
+from benchmarks import bars, page
 from benchmarks.page_text import page_text
 from benchmarks.segments import Grid
 from benchmarks.speed import Settings
@@ -70,6 +70,53 @@ def test_a_failed_check_has_no_figure_and_is_not_published(small, tmp_path, monk
     line = next(line for line in text.splitlines() if line.startswith("| mamba2-130m | transformers | fp32 |"))
     assert "wrong: differs from the plain path" in line and "1,000" not in line
     assert "-1.000000 differs from the plain path" in text
+
+
+def test_one_section_is_measured_again(small, tmp_path, monkeypatch):
+    page.write_page(tmp_path, lambda message: None)
+    before = json.loads((tmp_path / "performance.json").read_text())
+    started = len(small.started)
+    small.answers["runnel"]["time_searches"] = {"seconds": {"first stage": [0.02], "whole search": [0.5]}, "peak_bytes": 5}
+    assert page.write_section(tmp_path, "search", lambda message: None) is True
+    assert [spec.model for spec in small.started[started:]] == ["pocket", "pocket-mamba2", "pocket"]
+    after, text = json.loads((tmp_path / "performance.json").read_text()), (tmp_path / "performance.md").read_text()
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == {"search", "bars", "apart"} and list(after) == list(before)
+    assert {old["what"] for old, new in zip(before["bars"], after["bars"], strict=True) if old != new} == {
+        bars.BARS["first stage"].what,
+        bars.BARS["search"].what,
+    }
+    assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "fails by 66.7%" in text
+    assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(page, "page_text", lambda result: result["no such part"])
+        page.write_section(tmp_path, "search", lambda message: None)
+    assert json.loads((tmp_path / "performance.json").read_text()) == after, "the two files are of one measurement"
+    small.answers["runnel"]["fill_index"] = {"wrong": "other vectors"}
+    reported: list[str] = []
+    assert page.write_section(tmp_path, "search", reported.append) is False
+    assert reported[-2] == "error: search: pocket: wrong: other vectors" and (tmp_path / "performance.md").read_text() == text
+
+
+def test_an_error_is_never_published(small, tmp_path, monkeypatch):
+    """A missing package or too little memory is a result; anything else that fails is our own mistake."""
+    page.write_page(tmp_path, lambda message: None)
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.cpu_step'", "kind": "KeyError"}}
+    for write in (page.write_page, lambda folder, say: page.write_section(folder, "parts", say)):
+        reported: list[str] = []
+        assert write(tmp_path, reported.append) is False
+        assert reported[-3:] == [
+            "error: parts: mamba2-130m bf16 1024: error: 'runnel.backbones.cpu_step'",
+            "error: parts: mamba2-130m int8 1024: error: 'runnel.backbones.cpu_step'",
+            f"nothing was published; what was measured is in {tmp_path / page.FAILED}",
+        ]
+        after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert json.loads(after.pop(page.FAILED))["parts"][0]["outcome"] == "error" and after == before
+    small.answers["runnel"] |= {"parts": {"out_of_memory": "no room for 5 MiB more"}, "train": {"missing": "no torch"}}
+    assert page.write_page(tmp_path, lambda message: None) is True
+    assert "| mamba2-130m | bf16 | out of memory: no room for 5 MiB more | – |" in (tmp_path / "performance.md").read_text()
 
 
 ERROR = {"error": "'lost'", "kind": "KeyError"}

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.padding import ssd_flops
 from benchmarks.reading import measure, read_documents, work
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Settings
@@ -21,6 +22,19 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
     assert flops["packed"] == flops["padded"] == pytest.approx(tflop * 1e12, abs=0.05e12)
     assert found["parameters"] / 1e9 == pytest.approx(billions, abs=0.05)
     assert list(found["flops"]) == COUNTS
+
+
+def test_the_work_of_chunks_of_ssd():
+    """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
+    from runnel.backbones.checkpoint.load import meta_backbone
+    from runnel.backbones.mamba2.model import Mamba2Config
+
+    backbone = meta_backbone("mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2))
+    q, heads, states = 10, 4, 4 * 16 * 16
+    products = q * q * 2 * 16 + q * q * heads * 16 + 2 * q * states
+    assert ssd_flops(backbone, q) == backbone.standard_flops(q) + 2 * (products + states)
+    grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)
+    assert grown == pytest.approx(8)  # linear in the text: chunks stay at 256 tokens
 
 
 def test_padding_goes_by_batch_and_transformers_have_no_ssd():
@@ -82,3 +96,29 @@ def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, m
     assert "reading.json was measured with rounds 3, now 1; give another folder" in capsys.readouterr().err
     other = [*command[:3], "4x99", *command[4:]]
     assert main(other) == 1 and re.search(r"with documents \w{16}, now \w{16}; give", capsys.readouterr().err)
+
+
+def test_tiny_models_for_real(real_jobs, tmp_path, capsys):
+    command = "read tiny tiny-bert --documents 5x20 --cut 16 --texts 1 4 --rounds 1 --dtypes fp32 --to".split()
+    assert main([*command, str(tmp_path)]) == 0
+    rows = [row for part in json.loads((tmp_path / "reading.json").read_text())["parts"].values() for row in part["reading"]]
+    assert [(row["model"], row["batch"], row["outcome"], row["tokens"]) for row in rows] == [
+        ("tiny", 1, "ok", 80), ("tiny", 4, "ok", 80), ("tiny-bert", 1, "ok", 80), ("tiny-bert", 4, "ok", 80),
+    ]  # fmt: skip
+    assert all(row["seconds"]["min"] > 0 for row in rows)
+
+
+def test_training_with_adapters_and_without(real_jobs, tmp_path, capsys):
+    """The rows with adapters train them alone; resuming starts nothing."""
+    command = ["train", "tiny", "--texts", "1", "2", "--tokens", "16", "--lora", "0", "4", "--rounds", "1", "--to", str(tmp_path)]
+    assert main(command) == 0
+    parts = json.loads((tmp_path / "training.json").read_text())["parts"]
+    assert {key: [(row["batch"], row["outcome"], row["lora"]) for row in part["training"]] for key, part in parts.items()} == {
+        "tiny, runnel, all weights": [(1, "ok", None), (2, "ok", None)],
+        "tiny, runnel, 4": [(1, "ok", 4), (2, "ok", 4)],
+    }
+    assert "| tiny | runnel, LoRA of rank 4 |" in (tmp_path / "training.md").read_text()
+    trained = [job.trainer._optimizer.param_groups[0]["params"] for job in real_jobs.jobs if job.trainer is not None]
+    assert len(trained[-1]) < len(trained[0]) * 2 and {4} <= {min(p.shape) for p in trained[-1]}
+    real_jobs.jobs.clear()
+    assert main(command) == 0 and not real_jobs.jobs

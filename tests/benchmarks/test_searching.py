@@ -1,13 +1,17 @@
 """The documents of the index benchmark, its checks and its timings."""
 
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
 from benchmarks import searching
-from benchmarks.searching import fill, queries, texts, time_searches
-from runnel import Index
+from benchmarks.searching import check, fill, queries, texts, time_indexing, time_searches
+from runnel import Document, Embedder, Index
+from runnel.errors import StateError
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.search.encoding import remembers_sentences
 
 
@@ -47,7 +51,54 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
         assert 0 < first < whole
 
 
+def test_indexing_is_timed_next_to_the_engine(model, monkeypatch):
+    check_words(monkeypatch, 20)
+    found = time_indexing(model, 3, 2)
+    assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"engine": 2, "index": 2, "remember": 2}
+    assert found["tokens"] == sum(map(len, Embedder.load(model).render(texts(3, 20))))
+
+
 def check_words(monkeypatch, words):
     """Shorter documents."""
     monkeypatch.setattr(texts, "__defaults__", (words,))
     return words
+
+
+def mirrored_memory(read):
+    passages = None if read.passages is None else (read.passages[0][:, ::-1], read.passages[1])
+    return replace(read, vectors=read.vectors[:, ::-1], passages=passages)
+
+
+@pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
+def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
+    check_words(monkeypatch, 30)
+    documents = texts(8)
+    with Index.create(tmp_path / "index", model, remember=True) as index:
+        index.add(Document(f"d{i}", text) for i, text in enumerate(documents))
+        assert check(index, documents) == ""
+        store, real = index.store, {name: getattr(index.store, name) for name in ("passages", "nearest", "memories")}
+        if fault == "vectors":
+
+            def mirrored(names):
+                return {name: replace(row, vector=row.vector[::-1]) for name, row in real["passages"](names).items()}
+
+            monkeypatch.setattr(store, "passages", mirrored)
+            assert "vectors of a document differ" in check(index, documents)
+        elif fault == "nearest":
+            monkeypatch.setattr(store, "nearest", lambda vector, count, where: real["nearest"](-vector, count, where))
+            assert "nearest passages are not" in check(index, documents)
+        else:
+
+            def mixed(names):
+                found = real["memories"](names)
+                if remembers_sentences(index.embedder):
+                    read = {name: SentenceVectors.load(found[name], documents[int(name[1:])]) for name in found}
+                    return {name: mirrored_memory(one).to_bytes() for name, one in read.items()}
+                return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
+
+            monkeypatch.setattr(store, "memories", mixed)
+            if remembers_sentences(index.embedder):
+                assert "agree with whole pairs by" in check(index, documents)
+            else:
+                with pytest.raises(StateError, match="belongs to another text"):
+                    check(index, documents)

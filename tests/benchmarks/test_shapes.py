@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from helpers.tiny import tiny_model
 
-from benchmarks.shapes import TransformerConfig, describe_subject, load_subject, random_backbone
+from benchmarks.shapes import SHAPES, TransformerConfig, check_name, describe_subject, load_subject, random_backbone
 from runnel.errors import InputError
 
 TINY_LLAMA = TransformerConfig(
@@ -37,6 +38,11 @@ def test_published_sizes(name, parameters):
     assert next(found.parameters()).device.type == "meta"
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_can_be_built(name):
+    assert describe_subject(name).flops_per_token > 0
+
+
 def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
     ids = torch.arange(40)
     found = load_subject("tiny-bert", torch.bfloat16)
@@ -47,6 +53,20 @@ def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
     assert {b.dtype for b in rotary.buffers() if b.is_floating_point()} == {torch.float32}
     with pytest.raises(InputError, match="has no 8-bit kernels"):
         load_subject("tiny-bert", torch.int8)
+
+
+def test_unknown_names_list_the_nearest():
+    with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
+        check_name("mamba2_130m")
+    with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
+        check_name("qqqqq")
+
+
+def test_a_model_folder(tmp_path):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "model")
+    backbone = load_subject(str(tmp_path / "model"), torch.float64)
+    assert (backbone.hidden_size, backbone.num_layers, backbone.fast) == (32, 2, None)
+    assert describe_subject(str(tmp_path / "model")).hidden_size == 32
 
 
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])

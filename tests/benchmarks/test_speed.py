@@ -44,6 +44,13 @@ def test_figures_of_a_cell(fake_workers):
     assert "seconds" not in point
 
 
+def test_rounds_are_interleaved_over_systems(fake_workers):
+    bench(lengths=(64,), others=("bert",), rounds=2)
+    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
+    turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
+    assert timed == turn + turn
+
+
 @pytest.mark.parametrize("system", ["runnel", "transformers", "bert"])
 def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system):
     fake_workers.answers = {system: {"hidden": wrong_hidden}}
@@ -62,6 +69,25 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
 
+@pytest.mark.parametrize("system", ["runnel", "bert"])
+def test_a_system_that_breaks_is_a_failure(fake_workers, system):
+    fake_workers.answers = {system: {"first": {"error": "it fell over"}}}
+    report, _ = bench(others=("bert",))
+    assert report.wrong
+    assert [check.note for check in report.checks if not check.passed] == ["it fell over"]
+
+
+def test_out_of_memory_is_a_result(fake_workers):
+    def short(request):
+        return {"out_of_memory": "killed"} if request["tokens"] > 64 else {"seconds": 1.0}
+
+    fake_workers.answers = {"runnel": {"time": short}}
+    found = figures(bench()[0])
+    assert found["runnel", "bf16", 1, 64]["outcome"] == "ok"
+    assert found["runnel", "bf16", 1, 128] | {"outcome": "out of memory", "note": "killed"} == found["runnel", "bf16", 1, 128]
+    assert found["runnel", "bf16", 1, 128]["tokens_per_s"] is None
+
+
 def test_slow_cells_are_left_out_and_say_so(fake_workers):
     """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with the square."""
     report, _ = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
@@ -71,3 +97,16 @@ def test_slow_cells_are_left_out_and_say_so(fake_workers):
     assert found["runnel", "bf16", 1, 65536]["outcome"] == "left out"
     assert found["runnel", "bf16", 1, 65536]["note"] == "it would take about 66 s"
     assert found["bert", "bf16", 1, 8192]["note"] == "it would take about 1,049 s"
+
+
+@pytest.mark.parametrize("dtypes", [("bf16", "int8"), ("int8", "bf16"), ("int8",)])
+def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dtypes):
+    report, _ = bench(dtypes=dtypes, lengths=(64,), others=("bert",), rounds=2)
+    found = figures(report)
+    assert set(found) == {
+        *(("runnel", dtype, 1, 64) for dtype in dtypes),
+        ("linear layers", "bf16", 1, 64),
+        ("bert", "bf16", 1, 64),
+    }
+    for dtype in dtypes:
+        assert found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25)

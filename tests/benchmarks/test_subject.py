@@ -41,6 +41,11 @@ def test_linear_layers_are_those_of_the_model():
     assert linear.error() < 0.05
 
 
+def test_linear_layers_of_an_encoder_are_those_of_one_form():
+    backbone = load_subject("pocket", torch.float32)
+    assert backbone.config.sentence_layers and LinearLayers(backbone).flops_per_token == backbone.flops_per_token
+
+
 @pytest.mark.skipif(INT8_PROBLEM is not None, reason=f"8-bit products cannot run: {INT8_PROBLEM}")
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7"])
 def test_eight_bits_agree_with_the_plain_path_and_are_compared_with_bf16(tiny_shapes, architecture):

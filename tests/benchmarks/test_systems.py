@@ -7,6 +7,7 @@ from helpers.tiny_shapes import same
 from benchmarks.shapes import load_subject
 from benchmarks.subject import Subject
 from benchmarks.systems import EqualBert, TransformersLibrary
+from runnel.errors import InputError
 
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
 
@@ -16,6 +17,12 @@ def test_the_transformers_library_has_the_same_weights(tiny_shapes, architecture
     pytest.importorskip("transformers", reason="transformers is not installed; install the extra lab")
     name = f"tiny-{architecture}"
     same(TransformersLibrary(name, "fp32", "cpu").hidden(TEXTS), Subject(name, "fp32", "cpu").plain_hidden(TEXTS))
+
+
+def test_the_transformers_library_has_no_rwkv7(tiny_shapes):
+    pytest.importorskip("transformers", reason="transformers is not installed; install the extra lab")
+    with pytest.raises(InputError, match="the library has no RWKV-7"):
+        TransformersLibrary("tiny-rwkv7", "fp32", "cpu")
 
 
 def test_bert_of_equal_size():

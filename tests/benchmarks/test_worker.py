@@ -1,7 +1,11 @@
 """Real processes: they answer, run out of memory without ending the benchmark, and report why they ended."""
 
-import numpy as np
+import json
 
+import numpy as np
+import pytest
+
+from benchmarks.extras import training
 from benchmarks.processes import Spec, Worker
 
 
@@ -32,3 +36,13 @@ def test_a_process_that_ends_says_why():
     process._process.kill()
     assert process.ask("time", batch=1, tokens=8, segment=None) == {"out_of_memory": "the process was killed for its memory"}
     process.close()
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="memory limits are set on POSIX systems only")
+def test_training_that_needs_more_memory_than_there_is():
+    said = []
+    found = training("tiny", "runnel", (1, 2048, 4096), 512, said.append, memory_limit=1 << 30, slow_s=1e9, rounds=1)
+    assert [point.outcome for point in found] == ["ok", "out of memory", "out of memory"], json.dumps(
+        [p.to_dict() for p in found]
+    )
+    assert found[0].to_dict()["tokens_per_s"]["median"] > 0

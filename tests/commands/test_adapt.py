@@ -97,3 +97,23 @@ def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_pa
     ended = run("adapt", "manuals", "--to", "out")
     assert ended.code == 1 and "difference +0.0000" in ended.out and "out/run/model is not better than pocket" in ended.err
     assert not (tmp_path / "out" / "model").exists()
+
+
+def test_too_little_structure(run, trained, tmp_path):
+    calls = trained(BUILT_IN["pocket"])
+    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
+    ended = run("adapt", "a.txt", "--to", "out")
+    assert ended.code == 1 and "the structure of 1 document asks 0 questions; expected at least 30 to train on" in ended.err
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "dev.jsonl"), ('{"question": "q", "document": "d", "evidence": []}\n', "no question with evidence")],
+)
+def test_questions_to_measure_on_are_read_before_training(run, manuals, trained, tmp_path, text, message):
+    calls = trained(BUILT_IN["pocket"])
+    if text is not None:
+        (tmp_path / "dev.jsonl").write_text(text)
+    ended = run("adapt", "manuals", "--to", "out", "--dev", "dev.jsonl")
+    assert ended.code == 1 and message in ended.err and calls == []

@@ -51,6 +51,30 @@ def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_pat
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["analysis.json", "analysis.png"]
 
 
+def test_answers_and_tasks_that_some_lack(run, tmp_path):
+    """Results of `runnel qa` have scores instead of metrics, and none where no question has one."""
+    scores = {
+        "kind": "qa",
+        "questions": 9,
+        "accuracy": 0.5,
+        "F1": None,
+        "by_length": [{"name": "up to 4,000 tokens", "questions": 3, "accuracy": 0.4}],
+    }
+    one = write(tmp_path / "bm25", "qasper", scores)
+    result(tmp_path / "bm25", 0.1, task="other")
+    two = write(tmp_path / "x", "qasper", scores | {"accuracy": 0.75})
+    done = run("analyze", one, f"x={two}", "--to", str(tmp_path / "out"), "--json")
+    rows = json.loads(done.out)["rows"]
+    shown = [(row["task"], row["value"], {name: one["mean"] for name, one in row["systems"].items()}) for row in rows]
+    assert done.code == 0 and shown == [
+        ("other", "Recall@5", {"bm25": 0.1}),
+        ("other", "P@5", {"bm25": 0.1}),
+        ("qasper", "accuracy", {"bm25": 0.5, "x": 0.75}),
+        ("qasper", "accuracy, up to 4,000 tokens", {"bm25": 0.4, "x": 0.4}),
+    ]
+    assert (tmp_path / "out" / "analysis.png").stat().st_size > 1000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -69,6 +69,30 @@ def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
     assert ended.err.endswith("runnel: nothing found; the language model was not asked\n")
 
 
+def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
+    ended = run("ask", QUESTION, mill, "--min-score", 99)
+    message = "no sentence has a score of 99 or more; the language model was not asked"
+    assert (ended.code, ended.out, ended.err, stub.asked) == (1, "", f"runnel: {message}\n", [])
+    assert json.loads(run("ask", QUESTION, mill, "--min-score", 99, "--json").out)["answer"] is None
+    ended = run("ask", QUESTION, mill, "--min-score", "20%")
+    assert ended.code == 2 and "the scores of pocket are not probabilities; give --min-score as a score" in ended.err
+    fake.find.calibrated = True
+    assert run("ask", QUESTION, mill, "--min-score", "98%").code == 0  # the sentence has six of the words
+    [asked] = stub.asked
+    assert "Anna Berg" in str(asked) and "Bread was dear" not in str(asked)
+
+
+def test_notes_about_an_answer(run, fake, stub, mill):
+    stub.rule = lambda messages: 'It says "the keeper was a man named Ole". '
+    stub.faults.append("cut")
+    ended = run("ask", QUESTION, mill, "--answer-tokens", 9)
+    assert ended.code == 3 and ended.err == (
+        "runnel: note: the answer cites no excerpt\n"
+        'runnel: note: no excerpt says, word for word: "the keeper was a man named Ole"\n'
+        "runnel: note: the answer was cut at 9 tokens; raise --answer-tokens\n"
+    )
+
+
 def test_a_sentence_without_a_source_is_marked_and_counted(run, fake, stub, mill):
     stub.rule = lambda messages: "Anna Berg [1]. It also frees the disk [7]. She sold flour."
     ended = run("ask", QUESTION, mill, "-k", 1)
@@ -81,6 +105,15 @@ def test_a_sentence_without_a_source_is_marked_and_counted(run, fake, stub, mill
     assert run("ask", QUESTION, mill, "missing.txt").code == 2
 
 
+def test_a_budget_leaves_excerpts_out(run, fake, stub, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"The keeper of the mill was Anna Berg. {name} {'word ' * 60}.", encoding="utf-8")
+    ended = run("ask", QUESTION, "a.txt", "b.txt", "c.txt", "--context-tokens", 260)
+    assert ended.code == 0 and "runnel: note: 1 excerpt did not fit into" in ended.err
+    said = "\n".join(message["content"] for message in stub.asked[0]["messages"])
+    assert len(said.split()) <= 260
+
+
 def test_an_index(run, stub, mill, tmp_path):
     (tmp_path / "bread.txt").write_text("Bread is made of flour. It is baked.", encoding="utf-8")
     assert run("index", "mill.txt", "bread.txt", "--to", "library").code == 0
@@ -90,6 +123,14 @@ def test_an_index(run, stub, mill, tmp_path):
     assert run("ask", QUESTION, "--in", "library", "--min-score", "99.9%").code == 1 and len(stub.asked) == 1
     [source] = [one for one in found["excerpts"] if "Anna Berg" in one["text"]]
     assert TEXT[source["start"] : source["end"]] == source["text"]
+
+
+def test_the_index_of_a_project_is_updated_and_asked(run, stub, mill):
+    (mill.parent / "bread.txt").write_text("Bread is made of flour. It is baked.", encoding="utf-8")
+    assert run("index").code == 0
+    mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")
+    ended = run("ask", QUESTION)
+    assert ended.code == 0 and ended.out.startswith("Anna Berg [1]") and "Anna Berg of Lund" in ended.out, ended.err
 
 
 def test_a_language_model_is_not_asked_when_nothing_seems_to_answer(run, fake, stub, mill):

@@ -58,3 +58,12 @@ def test_rerank_one_query(run, pairs, corpus, template):
     hits = json.loads(done.out)["hits"]
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
     np.testing.assert_allclose([hit["score"] for hit in hits], [hit.score for hit in expected], atol=1e-4)
+
+
+def test_documents_are_not_remembered(run, pairs, corpus, tmp_path):
+    (tmp_path / "queries.tsv").write_text("q1\triver\n")
+    (tmp_path / "run.trec").write_text("q1 Q0 b 1 3 x\nq1 Q0 a 2 2 x\n")
+    many = ("rerank", "--queries", "queries.tsv", "--corpus", "corpus.tsv", "--run", "run.trec", "--model", pairs)
+    done = run(*many, "--to", "memory.trec", "--memory", "memory")
+    assert done.code == 1 and "reads a text only whole" in done.err and not (tmp_path / "memory").exists()
+    assert run(*many, "--to", "out.trec", "--max-tokens", 30).code == 0

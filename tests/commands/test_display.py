@@ -9,7 +9,20 @@ from queue import Queue
 from helpers.waiting import GIVE_UP_S
 
 from runnel.commands import display
-from runnel.commands.display import Meter, print_names
+from runnel.commands.display import Meter, _compiling, note_compiling, print_names, report_bug
+
+
+def test_compiling_is_told_once_per_command(capsys, monkeypatch):
+    from numba import njit
+    from numba.core import event
+
+    monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
+    _compiling.cache_clear()
+    for _ in range(2):  # two commands in one process
+        note_compiling()
+        njit(lambda x: x + 1)(1)
+        njit(lambda x: x + 2)(1)
+        assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
 
 
 def test_meter_shows_tokens_per_second_once_work_takes_long():
@@ -54,3 +67,12 @@ def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monk
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_names(names)
     assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
+
+
+def test_a_bug_is_told_with_its_traceback_safely(capsys):
+    try:
+        raise ZeroDivisionError("\x1b[31m")
+    except ZeroDivisionError as error:
+        report_bug(error)
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):\n") and told.endswith("ZeroDivisionError: \ufffd[31m\n")

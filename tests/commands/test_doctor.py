@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import tomllib
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runnel.commands import doctor
+from runnel.errors import install_command
 from runnel.models.embedder import Embedder
 from runnel.search.project import Project
 
@@ -34,6 +36,31 @@ def without_speed(monkeypatch):
     speed = {"problem": None, "dtype": "bfloat16", "tokens_per_s": 9000, "plain_tokens_per_s": 3000, "cosine": 1.0}
     monkeypatch.setattr(doctor, "_pocket", lambda: speed)
     return speed
+
+
+def test_missing_and_old_packages_are_named_with_what_they_are_for(run, monkeypatch, without_speed):
+    found = importlib.metadata.version
+    wanted = [
+        f'{one}; extra == "{extra}"'
+        for extra, one in (("search", "lancedb>=0.40"), ("ray", "ray>=2.50"), ("ray", "lancedb>=0.40"))
+    ]
+    wanted += ["torch>=2.6"]
+
+    def version(name: str) -> str:
+        if name == "lancedb":
+            return "0.1"
+        if name == "ray":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    done = run("doctor")
+    assert done.code == 0
+    assert "pocket        works in bfloat16: 9,000 tokens/s with kernels, 3.0 times 3,000 tokens/s in plain torch" in done.out
+    shown = " ".join(done.out.split())
+    assert f"needs lancedb>=0.40 (it is 0.1): {install_command('search')}" in shown
+    assert f"needs ray, lancedb>=0.40 (it is 0.1): {install_command('ray')}" in shown
 
 
 def test_a_model_that_does_not_work_gives_exit_code_1(run, monkeypatch):

@@ -1,5 +1,6 @@
 """`runnel embed` with a stand-in for the model: files written, stopped work continued, bad input named."""
 
+import gzip
 import json
 
 import numpy as np
@@ -93,11 +94,40 @@ def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
     assert done.code == 1 and "in.tsv: the text after line 2 is not UTF-8" in done.err
 
 
+def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):
+    (tmp_path / "in.tsv").write_text("a\tone two three\nb\t \nc\tone\n")
+    done = run("embed", "in.tsv", "--to", "out.npy", "--max-tokens", 2)
+    assert "warning: left out: 1 row without text, the first is 'b'" in done.err
+    assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
+    assert json.loads((tmp_path / "out.npy.json").read_text())["truncated"] == 1
+
+
 def test_embed_reads_lines_of_standard_input(run, fake, tmp_path):
     run("embed", "-", "--to", "out.npy", stdin="one\n\ntwo words\n")
     assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
     run("embed", "-", "--to", "out2.npy", stdin='{"_id": "x", "title": "T", "text": "b"}\n')
     assert fake.embed.seen[-1] == "T b"
+
+
+def test_tables(run, fake, tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfname;size\nox;3\nant;\n")
+    done = run("embed", "in.csv", "--to", "out.jsonl")
+    assert done.code == 0 and fake.embed.seen == ["name: ox\nsize: 3", "name: ant"]
+    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["1", "2"]
+    assert "in.csv: its columns are 'name', 'size'" in done.err
+    (tmp_path / "in.tsv").write_text('_id\ttitle\ttext\na\tOne\t"two\nlines"\n')
+    done = run("embed", "in.tsv", "--to", "tsv.jsonl")
+    assert (done.code, done.err) == (0, "") and fake.embed.seen[2:] == ["One two\nlines"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("in.csv", "id,text\na,b\n"), ("in.tsv", "id\ttext\na\tb\n")])
+def test_tables_with_column_names_are_not_cut_into_shards(run, fake, tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    done = run("embed", name, "--to", "out.npy", "--shard", "1/2")
+    assert done.code == 1 and f"--shard needs rows of one line each, without column names; write {name} as jsonl" in done.err
+    (tmp_path / "plain.tsv").write_text("a\tone\nb\ttext\n")  # a shard's first line has no column names
+    assert [run("embed", "plain.tsv", "--to", "out.npy", "--shard", f"{n}/2").code for n in (1, 2)] == [0, 0]
+    assert fake.embed.seen == ["one", "text"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +148,52 @@ def test_rows_that_cannot_be_read(run, fake, tmp_path, name, content, message):
     assert done.code == 1 and message in done.err and done.err.count("\n") == 1
 
 
+def surrogates(texts):
+    return "".join(json.dumps(row) + "\n" for row in texts)
+
+
+def test_half_characters_are_replaced_in_texts_and_their_rows_named(run, fake, tmp_path):
+    rows = [{"id": "a", "text": "one"}, {"id": "b", "text": "half \ud83d of it"}, {"id": "c", "title": "\udc00", "text": "x"}]
+    (tmp_path / "in.jsonl").write_text(surrogates([*rows, {"id": "d", "text": "whole \U0001f600"}]))
+    done = run("embed", "in.jsonl", "--to", "out.npy")
+    assert done.code == 0 and fake.embed.seen == ["one", "half \ufffd of it", "\ufffd x", "whole \U0001f600"]
+    assert done.err.startswith("runnel: warning: in.jsonl: 2 rows with halves") and done.err.endswith("in line 2\n")
+
+
+def test_rows_with_half_characters_in_their_ids_are_left_out_and_named(run, fake, tmp_path):
+    rows = [{"id": "a", "text": "one"}, {"id": "b\ud800", "text": "two"}, {"id": "c", "text": "three"}]
+    (tmp_path / "in.jsonl").write_text(surrogates(rows))
+    done = run("embed", "in.jsonl", "--to", "out.npy")
+    assert done.code == 0 and (tmp_path / "out.ids").read_text().split() == ["a", "c"]
+    assert "in.jsonl: 1 row left out, as the id holds half of a surrogate pair; the first is in line 2\n" in done.err
+
+
+def test_a_disk_that_fails_is_told_with_the_file(run, fake, corpus, monkeypatch):
+    def failing(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("runnel.text.shards.FileRange.readinto", failing)
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
+
+
+def test_embed_reads_compressed_rows_and_refuses_shards_of_them(run, fake, tmp_path):
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"one\n\ntwo words\n"))
+    assert run("embed", "in.txt.gz", "--to", "out.npy").code == 0
+    assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
+    done = run("embed", "in.txt.gz", "--to", "part.npy", "--shard", "1/2")
+    assert done.code == 1 and "--shard needs plain text, because each job reads its own part; unpack in.txt.gz first" in done.err
+
+
 # ---- smaller vectors --------------------------------------------------------------------------------------------------
+
+
+def test_embed_cuts_vectors(run, fake, corpus, monkeypatch):
+    seen = {}
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda name, **options: seen.update(options) or fake.embed)
+    run("embed", "corpus.jsonl", "--to", "out.npy", "--truncate-dim", "2")
+    assert seen["truncate_dim"] == 2
+    assert "truncate_dim (2, now 1)" in run("embed", "corpus.jsonl", "--to", "out.npy", "--truncate-dim", "1").err
 
 
 @pytest.mark.parametrize("block", [1, 2, 100])
@@ -138,3 +213,22 @@ def test_embed_writes_8_bits_with_the_ranges_of_all_vectors(run, fake, corpus, t
         (path,) = tmp_path.glob(f"{name}*.jsonl")
         rows = [json.loads(line)["vector"] for line in path.read_text().splitlines()]
         assert rows == quantize(whole, "uint8", ranges).tolist() and not list(tmp_path.glob("q*ranges*"))
+
+
+def test_embed_writes_bits_and_resumes(run, fake, corpus, tmp_path):
+    fake.embed.stop_after = 4
+    run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary")
+    fake.embed.stop_after = None
+    assert "resuming after 4 vectors" in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary").err
+    assert np.array_equal(np.load(tmp_path / "out.npy"), np.full((7, 1), 0b11100000, np.uint8))
+    assert "precision ('ubinary', now None)" in run("embed", "corpus.jsonl", "--to", "out.npy").err
+
+
+def test_embed_says_what_8_bits_need(run, fake, corpus, tmp_path):
+    np.save(tmp_path / "bad.npy", np.zeros((2, 4), np.float32))
+    (tmp_path / "no.npy").write_text("text")
+    for name, message in (("bad.npy", "float32 (2, 4)"), ("no.npy", "no.npy cannot be read as ranges")):
+        assert message in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "int8", "--ranges", name).err
+    (tmp_path / "one.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    done = run("embed", "one.jsonl", "--to", "one.npy", "--precision", "int8")
+    assert done.code == 1 and "--ranges" in done.err

@@ -109,3 +109,37 @@ def test_an_endpoint_that_is_down_for_long(run, stub, job, how, monkeypatch):
     assert "failed 5 requests in a row; no more were sent" in ended.err
     assert ("cannot be reached" if how == "refused" else f"did not answer: {how}") in ended.err
     assert run(*job.into("out")).code == 0 and job.text("out") == job.text("clean")
+
+
+def test_what_the_language_models_do_wrong_is_reported(run, stub):
+    report = json.loads(run(*JOBS["qa"].into("qa")).out)
+    assert (report["all"]["unreadable"], report["all"]["correct"]) == (1, 5)
+    assert report["notes"] == {"judgments without YES or NO": 1}
+    facts = json.loads(run(*JOBS["synthesize"].into("links")).out)
+    assert facts["examples"] == 4 and facts["rejected"]["subsequences with too few units"] >= 1
+
+
+ASK = ("ask", "Which color was wheel 12 painted?", "mill.txt", "-k", 2)
+
+
+@pytest.mark.parametrize("fault", [429, "slow"])
+def test_ask_survives(run, fake, stub, fault):
+    stub.faults.append(fault)
+    ended = run(*ASK)
+    assert ended.code == 0 and ended.out.startswith("Wheel 12 was painted blue [1].\n"), ended.err
+    assert "note: removed from the answer: [9]" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("faults", "shown", "message"),
+    [
+        (["no text"], "", "the reply has no text"),
+        ([429, 429], "", "did not answer: 429"),
+        (["truncated"], "Wheel 12 was", "the reply ended early"),
+    ],
+)
+def test_ask_reports(run, fake, stub, faults, shown, message):
+    stub.faults.extend(faults)
+    ended = run(*ASK)
+    assert ended.code == 2 and ended.out.startswith(shown) and bool(ended.out.strip()) == bool(shown)
+    assert ended.err.count("error: ") == 1 and message in ended.err and "[1] mill.txt" not in ended.out

@@ -49,3 +49,11 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_pat
     done = run("evaluate", "bm25", "longembed", "--out", "out")
     assert done.err.count("is finished already") == 3 and "needle, mean" in done.out
     assert done.out.count("mean") == 1  # nDCG@1 and nDCG@10 are not averaged
+
+
+def test_generated_passkeys_are_found_by_their_words(run):
+    done = run("evaluate", "bm25", "generated:passkey-256", "--json")
+    assert done.code == 0, done.err
+    ((result,), means) = json.loads(done.out)["results"], json.loads(done.out)["means"]
+    assert result["task"] == "passkey-256" and result["queries"] == 50 and result["documents"] == 100
+    assert result["metrics"] == {"nDCG@1": 1.0} and means[0]["name"] == "passkey"

@@ -61,3 +61,30 @@ def test_each_checkpoint_is_evaluated_in_order(run, place):
     assert points[-1]["results"][0]["metrics"] == metrics(run("evaluate", "run/model", "task", "--json"))
     assert points[0]["results"][0]["metrics"] != points[-1]["results"][0]["metrics"]
     assert (place / "curve" / "checkpoints.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_finished_checkpoints_are_not_searched_again(run, place):
+    run("evaluate", "run/checkpoints", "task", "--out", "curve")
+    shutil.rmtree(place / "curve" / "checkpoint-5")  # as if it had been stopped there
+    done = run("evaluate", "run/checkpoints", "task", "--out", "curve", "--json")
+    finished = [step for step in (4, 5, 6) if f"curve/checkpoint-{step}/task.trec is finished already" in done.err]
+    assert finished == [4, 6] and [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 5, 6]
+
+
+def test_an_incomplete_checkpoint_is_skipped(run, place, caplog):
+    (place / "run" / "checkpoints" / "checkpoint-5" / "trainer_state.json").write_text("{")
+    done = run("evaluate", "run/checkpoints", "task", "--json")
+    assert "checkpoint-5 is incomplete" in caplog.text
+    assert [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 6]
+
+
+def test_what_cannot_be_evaluated(run, place):
+    done = run("evaluate", "run", "task")
+    assert done.code == 1 and "run is a run; evaluate its result, run/model, or its checkpoints, run/checkpoints" in done.err
+    (place / "run" / "checkpoints" / "checkpoint-4" / "config.json").unlink()  # as with LoRA
+    done = run("evaluate", "run/checkpoints", "task")
+    assert done.code == 1 and "checkpoint-4 holds only what was trained, adapters or a head" in done.err
+    shutil.rmtree(place / "run" / "checkpoints")
+    (place / "run" / "checkpoints").mkdir()
+    done = run("evaluate", "run/checkpoints", "task")
+    assert done.code == 1 and "run/checkpoints has no complete checkpoint; train first" in done.err

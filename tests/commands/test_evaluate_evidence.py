@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers.judged_tasks import ToyEmbedder, results
 
 from runnel.commands import evaluate_retrieval, evaluate_sentences
 
@@ -53,6 +54,17 @@ def test_evidence(run, evidence, fake, tmp_path):
     assert [value["query"] for value in values] == ["a", "2", "c"]
     again = run(*command, "--metrics", "P@1")
     assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
+
+
+def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
+    fake.embed = ToyEmbedder()
+    fake.embed.encode_document = fake.embed.encode_query
+    both = results(run("evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
+    assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
+    found = results(run("evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
+    assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
+    cut = run("evaluate", "toy", evidence, "--as", "embed", "--segment-tokens", 2)
+    assert cut.code == 2 and "--segment-tokens is for documents" in " ".join(cut.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

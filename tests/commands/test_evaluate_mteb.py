@@ -45,3 +45,11 @@ def test_the_command_reports_scores_and_means_and_resumes(run, tasks, tmp_path):
     again = run(*command)
     assert again.code == 0 and "mean over types" in again.out
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")}
+
+
+def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, tasks):
+    assert run("evaluate", "tiny", "mteb:retrieval", "--out", "first").code == 0
+    done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank")
+    assert done.code == 1 and "--run FOLDER/mteb/predictions" in done.err
+    done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
+    assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err

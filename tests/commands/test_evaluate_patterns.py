@@ -4,8 +4,10 @@ import json
 
 import pytest
 from helpers.command_line import FakeRetriever
+from helpers.judged_tasks import ToyEmbedder
 
 from runnel.commands import evaluate_retrieval, evaluate_sentences
+from runnel.records import probability
 
 pytest.importorskip("bm25s")
 
@@ -73,6 +75,35 @@ def test_ranks_areas_and_kinds(ask, run, tmp_path):
     assert ask(QUESTIONS, "--out", "other", model="bm25").code == 0
     compared = json.loads(run("evaluate", "--compare", "out", "other", "--json").out)["comparisons"]
     assert {"first", "MRR", "all documents MRR"} <= {one["metric"] for one in compared}
+
+
+def test_a_model_that_knows_whether_there_is_an_answer(ask, fake):
+    fake.find.answers = -1.0
+    result = json.loads(ask(QUESTIONS, "--json").out)
+    assert {one["model"][place]["best"] for one in result["answers"] for place in ("document", "folder")} == {probability(-1.0)}
+    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and {one["BM25"]["folder"]["best"] for one in result["answers"]} > {
+        0
+    }
+
+
+def test_baselines_on_the_same_sentences(ask, fake):
+    words = json.loads(ask(QUESTIONS[:2], "--json", model="bm25").out)
+    assert [one["system"] for one in words["rankings"]] == ["BM25", "BM25"]
+    # "fish" is in one sentence; of "red dog", the shorter of two sentences with "red" comes first.
+    assert [one["BM25"]["document"]["rank"] for one in words["answers"]] == [1, 3]
+    fake.embed = ToyEmbedder()
+    fake.embed.encode_document = fake.embed.encode_query
+    found = json.loads(ask(QUESTIONS[:2], "--json", "--as", "embed").out)
+    assert found["sentences"] == words["sentences"] == 8
+    # "red cat fish" is red + cat: the two red cats have 2, in order; "red dog" is best for "A red dog", then red cats with 1.
+    assert [one["model"]["document"]["rank"] for one in found["answers"]] == [2, 3]
+
+
+def test_options_of_the_other_form_have_no_effect(ask):
+    options = (("-k", 5), ("--weight", 1), ("--prompt", "q: "), ("--as", "rerank"))
+    assert [ask(QUESTIONS, *option).code for option in options] == [2, 2, 2, 1]
+    done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
+    assert done.code == 2 and "--as" in done.err
 
 
 def test_a_pattern_without_a_sentence_is_reported(ask):

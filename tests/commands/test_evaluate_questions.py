@@ -1,10 +1,15 @@
 """`runnel evaluate --questions` with an index: what is printed and written, and the advice of a sweep."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from helpers.tiny import tiny_encoder
+
+from runnel.commands import evaluate_questions
+from runnel.evaluation.metrics import Comparison
+from runnel.evaluation.questions import Setting
 
 
 @pytest.fixture
@@ -55,3 +60,31 @@ def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
         assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting["name"]
     shown = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
+
+
+def setting(name, mrr, difference, p):
+    comparison = Comparison(20, 0.5, 0.5 + difference, difference, 0.0, 0.1, p)
+    return Setting(name, {"dense_weight": 0.5, "rerank": 0}, {"MRR": mrr}, comparison)
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        (setting("x", 0.4, -0.1, 0.2), "No setting"),
+        (setting("x", 0.7, 0.2, 0.01), "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010)"),
+        (setting("x", 0.6, 0.1, 0.04), "Highest MRR: x (MRR 0.600 instead of 0.500, p = 0.040), but"),
+    ],
+)
+def test_advice(best, expected):
+    default = setting("default", 0.5, 0.0, 1.0)
+    settings = [default, best, setting("y", 0.1, -0.4, 0.1)]
+    assert evaluate_questions.advice(settings, "library", None).startswith(expected)
+
+
+def test_the_command_to_use_works_in_a_shell():
+    settings = [setting("default", 0.5, 0.0, 1.0), setting("x", 0.7, 0.2, 0.01)]
+    text = evaluate_questions.advice(settings, "my library", "models/it's")
+    command = shlex.split(text.partition("Use: ")[2])
+    assert command[:3] == ["runnel", "search", "..."]
+    options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]
+    assert command[3:] == options

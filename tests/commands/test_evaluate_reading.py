@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.command_line import FakeReranker
 from helpers.tiny import tiny_encoder
 
 from runnel.commands import evaluate_retrieval
@@ -80,6 +81,22 @@ def test_a_reranker_by_segments(run, task, model, tmp_path):
             logits = reranker.score(text, segments(reranker.model.tokenizer, document, 4, 4))
             assert highest[query, name] == pytest.approx(max(logits), abs=1e-4)
             assert sums[query, name] == pytest.approx((1 / (1 + np.exp(-logits))).sum(), abs=1e-4)
+
+
+def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
+    fake.rerank = FakeReranker(stop_after=1)
+    fake.rerank.model.tokenizer = tiny_encoder(tmp_path / "tokenizer").tokenizer
+    command = ("evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
+    assert run(*command).code == 130
+    evaluate_retrieval._model.cache_clear()
+    fake.rerank.stop_after = None
+    assert run(*command).code == 0
+    pieces = segments(fake.rerank.model.tokenizer, DOCUMENTS["d0"], 4, 4)
+    best = max(len(set(QUERIES["1"].split()) & set(piece.split())) for piece in pieces)
+    assert scores(tmp_path / "out" / "task.trec")["1", "d0"] == best
+    assert {name.rpartition("#")[0] for _, name in scores(tmp_path / "out" / "task.segments.trec")} == set(DOCUMENTS)
+    done = run(*command, "--aggregate", "sum")
+    assert done.code == 1 and "finished work with another aggregate" in done.err
 
 
 def test_texts_are_cut(run, task, model, tmp_path):

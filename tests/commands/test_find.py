@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from helpers.document_files import pdf
@@ -85,6 +86,23 @@ def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):
     assert "\n    »10.4.11 410 Gone«\n    The resource is no longer there.\n" in shown and "It will" not in shown
 
 
+def test_find_takes_a_unit(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    best = json.loads(run("find", "the cat", "a.txt", "--unit", "paragraph", "--json").out)["sentences"][0]
+    assert best["text"] == "The cat sat on the mat. It was\nwarm there. The dog barked all night.\n\n"
+    assert run("find", "the cat", "a.txt", "--unit", "paragraph").out.endswith(" paragraphs (113 characters) in a.txt\n")
+    fake.find.model.unit = "clauses"  # of the model, where none is asked for
+    assert run("find", "the cat", "a.txt", "-k", 2).out.endswith("2 of 5 clauses (113 characters) in a.txt\n")
+
+
+def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text(" \n")
+    done = run("find", "dog", "a.txt", "--json")
+    assert done.code == 1 and json.loads(done.out)["sentences"] == []
+    assert done.err == "runnel: note: a.txt is empty\n"
+    assert run("find", "dog", "a.txt").out == ""
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -135,6 +153,49 @@ def test_find_has_the_path_of_headings(run, fake, tmp_path, name):
     shown = run("find", "the dog barked", name, "-k", 1, "-c", 0).out
     place = "a.md:3" if name == "a.md" else name  # lines mean something in text only
     assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
+
+
+def test_find_tells_warnings_and_goes_on(run, fake, tmp_path):
+    (tmp_path / "a.pdf").write_bytes(pdf([["The dog."], []]))
+    (tmp_path / "b.txt").write_bytes(b"A caf\xe9 with a dog.")
+    done = run("find", "dog", "a.pdf", "b.txt", "--json")
+    first, second = done.err.splitlines()
+    assert done.code == 0 and "a.pdf: page 2" in first and "b.txt: not valid utf-8" in second and "cp1252" in second
+    assert [len(f["warnings"]) for f in json.loads(done.out)["files"]] == [1, 1]
+    assert any("café" in s["text"] for s in json.loads(done.out)["sentences"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose reading fails, which Linux has")
+def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    (tmp_path / "b.txt").write_text("Two dogs, one dog.")
+    done = run("find", "dog", "a.txt", "/proc/self/mem", "b.txt", "--json")
+    found = json.loads(done.out)
+    assert done.code == 2 and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
+    assert done.err.startswith("runnel: error: /proc/self/mem cannot be read: Input/output error")
+    assert [f["file"] for f in found["skipped"]] == ["/proc/self/mem"]
+
+
+def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\n')
+    (tmp_path / "b.txt").write_text("One dog.")
+    first_look = fake.find.first_look
+
+    def deleting(query, documents, **options):
+        for scored in first_look(query, documents, **options):
+            (tmp_path / "a.jsonl").unlink(missing_ok=True)
+            yield scored
+
+    monkeypatch.setattr(fake.find, "first_look", deleting)
+    done = run("find", "dog", "a.jsonl", "b.txt")
+    assert done.code == 2 and "error: a.jsonl cannot be read: No such file" in done.err and "b.txt:1" in done.out
+
+
+def test_code_keeps_its_lines(run, fake, tmp_path):
+    (tmp_path / "a.go").write_text("package dogs\n\nfunc bark(n int) {\n\tfor why := n {\n\t\tdog\n\t}\n}\n")
+    shown = run("find", "why dog", "a.go", "-k", 1).out
+    assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
+    assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown
 
 
 def test_nothing_here_seems_to_answer(run, fake, tmp_path):

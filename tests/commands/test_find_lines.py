@@ -1,6 +1,7 @@
 """`runnel find` with the manners of grep: lines for programs, folders and globs, exit codes, links."""
 
 import json
+import os
 import re
 from urllib.parse import unquote
 
@@ -58,6 +59,16 @@ def test_names_of_files_with_sentences(run, fake, notes):
     assert done.out.splitlines() == ["notes/a.txt", "notes/deep/c.txt", "notes/b.md"]  # best first; the second by a repeat
 
 
+def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
+    names = [b"caf\xe9.txt", b"two\nlines.txt"]
+    for name in names:
+        with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
+            file.write(f"One dog in {len(name)}.")
+    done = run("find", "dog", ".", "--json")
+    assert sorted(os.fsencode(file["file"]) for file in json.loads(done.out)["files"]) == names
+    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
+
+
 # ---- exit codes and scores ------------------------------------------------------------------------------------------
 
 
@@ -107,6 +118,33 @@ def test_folders_are_walked_as_git_walks_them(run, fake, notes):
     assert files(run("find", "dog", "notes", "--json", "--no-ignore"))[2] == "notes/draft.txt"
     assert files(run("find", "dog", "notes", "--json", "--include", "*.txt", "--exclude", "deep/")) == ["notes/a.txt"]
     assert files(run("find", "dog", "notes/draft.txt", "--json")) == ["notes/draft.txt"]  # it is named
+
+
+def test_globs_are_expanded_where_the_shell_does_not(run, fake, notes):
+    assert files(run("find", "dog", "notes/**/*.txt", "--json")) == ["notes/a.txt", "notes/deep/c.txt"]
+    (notes / "x[1].txt").write_text("One dog.")  # a name of a file is not a glob
+    assert files(run("find", "dog", "notes/x[1].txt", "--json")) == ["notes/x[1].txt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_a_folder_is_not_waited_for(run, fake, notes):
+    os.mkfifo(notes / "z.txt")
+    done = run("find", "dog", "notes", "--json")
+    assert done.code == 0 and "notes/z.txt" in [one["file"] for one in json.loads(done.out)["skipped"]]
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(run, fake, notes, monkeypatch):
+    scandir = os.scandir
+
+    def refusing(path="."):
+        if os.fspath(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # the superuser may read everything
+    done = run("find", "dog", "notes")
+    assert done.code == 2 and "notes/a.txt:3" in done.out
+    assert done.err.splitlines()[0] == f"runnel: error: {notes}/deep: Permission denied"
 
 
 # ---- links -----------------------------------------------------------------------------------------------------------

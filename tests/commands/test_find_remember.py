@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
 import re
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.stub_endpoint import serve
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.engine import Engine
+from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import finding, remembered
-from runnel.text.documents.reader import DocumentReader
+from runnel.search.remembered import DocumentCache, cache_folder, open_cache
+from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house
 
@@ -131,6 +136,22 @@ def test_a_changed_file_is_read_and_can_be_remembered_again(find, reading, tmp_p
     assert "The dog is executed." in find("a.md").out and reading == [5]
 
 
+def test_files_with_and_without_memory_are_searched_together(find, reading, tmp_path):
+    for name in "bcd":
+        (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs to {name}.")
+    names = ["a.md", "b.txt", "c.txt", "d.txt", "b.txt"]
+    plain = find(*names, "--json", "-k", 9)
+    find("b.txt", "c.txt", "--remember")
+    reading.clear()
+    mixed = find(*names, "--json", "-k", 9)
+    assert [one for one in reading if isinstance(one, str)] == ["a.md", "d.txt"]
+    for one, other in zip(json.loads(plain.out)["sentences"], json.loads(mixed.out)["sentences"], strict=True):
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=0.05) and one == other  # other steps, other rounding
+    assert json.loads(plain.out)["files"] == json.loads(mixed.out)["files"]
+    assert find("b.txt", "missing.txt", "a.md", "--remember").code == 2
+    assert len(entries(tmp_path)) == 3
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -166,6 +187,19 @@ def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models
         assert path.read_bytes() == whole[path]
 
 
+@pytest.mark.parametrize("model", ["encoder", "recurrent"])
+def test_text_without_a_token_is_no_answer(find, tmp_path, model):
+    (tmp_path / "empty.txt").write_text("\u200b\n\n\ufeff \u0301\n")
+    alone = find("empty.txt", "--json", model=model)
+    assert (alone.code, json.loads(alone.out)["sentences"]) == (1, [])
+    assert find("empty.txt", model=model).out == find("empty.txt", "--min-score", -9, model=model).out == ""
+    (tmp_path / "b.md").write_text("\u200b\n\n" + TEXT.replace("\n\n", "\n\n\ufeff\n\n"))
+    right = [one["text"].strip() for one in json.loads(find("a.md", "--json", "-k", 50, model=model).out)["sentences"]]
+    for options in ([], ["--remember"] * (model == "encoder"), []):
+        found = json.loads(find("empty.txt", "b.md", "--json", "-k", 50, *options, model=model).out)["sentences"]
+        assert [one["text"].strip() for one in found] == right and {one["file"] for one in found} == {"b.md"}
+
+
 def test_scores_are_explained(find, models, tmp_path, terminal):
     """Their parts sum to them, whichever document a sentence is of, read or remembered."""
     (tmp_path / "b.txt").write_text("The dog sat. A river runs to b.")
@@ -181,6 +215,22 @@ def test_scores_are_explained(find, models, tmp_path, terminal):
     assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
     done = find("a.md", "--explain", model="recurrent")
     assert done.code == 2 and "no parts to explain" in done.err
+
+
+def test_what_is_not_remembered_is_said(find, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"id": "x", "text": "A river runs."}\n')
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))
+    (tmp_path / "empty.txt").write_text(" ")
+    done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
+    noted = ("standard input is not", "rows.jsonl contains rows", "table.csv.gz contains rows", "empty.txt is empty")
+    assert done.code == 0 and all(what in line for what, line in zip(noted, done.err.splitlines(), strict=True))
+    assert entries(tmp_path) == []
+
+
+def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
+    done = find("a.md", "--remember", model="recurrent")
+    assert done.code == 2 and done.out == "" and f"{models / 'recurrent'} reads the query before" in done.err
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.fixture
@@ -241,6 +291,20 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch, full_disk):
+    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    Path("b.txt").write_text("The cat sat. A river runs.")
+    right = find("a.md", "b.txt", "--no-remember")
+    assert right.err == ""
+    cache = tmp_path / "cache"
+    for prevent in (lambda: cache.write_text("a file"), lambda: (cache.unlink(), full_disk(100))):
+        prevent()
+        done = find("a.md", "b.txt")
+        assert (done.code, done.out) == (0, right.out)
+        assert done.err.count("\n") == 1 and "is not remembered" in done.err and "--no-remember" in done.err
+    assert [*(cache / "find").iterdir()] == []
+
+
 def test_the_cache_is_shown_and_emptied(find, run, tmp_path):
     find("a.md", "--remember")
     folder, [entry] = tmp_path / "cache" / "find", entries(tmp_path)
@@ -250,3 +314,73 @@ def test_the_cache_is_shown_and_emptied(find, run, tmp_path):
     (folder / "x.safetensors.0123abcd.partial").write_bytes(b"")
     assert "1, " in run("info", "--cache", "--empty").out and [*folder.iterdir()] == []
     assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
+
+
+def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
+    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    with serve(lambda _: "NO ANSWER") as stub:
+        monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
+        asked = [run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out for _ in range(2)]
+        assert asked[0] == asked[1] != "" and reading.count("a.md") == 1
+        assert find("a.md").code == 0 and reading.count("a.md") == 1
+        run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
+        assert reading.count("a.md") == 2
+        done = run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember")
+        assert done.code == 2 and "nothing can be remembered" in done.err
+
+
+def test_the_folder_of_caches(monkeypatch, tmp_path):
+    monkeypatch.delenv("RUNNEL_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache_folder() == tmp_path / ".cache" / "runnel" / "find"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert cache_folder() == tmp_path / "x" / "runnel" / "find"
+    monkeypatch.setenv("RUNNEL_CACHE", "here")
+    assert cache_folder() == Path("here/find").absolute()
+    monkeypatch.delenv("RUNNEL_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home():
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_folder() is None
+    with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
+        open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
+    assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
+
+
+def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.md"
+    path.write_text(TEXT)
+    retriever = SentenceRetriever.load(models / "encoder")
+    document = read_document(path)
+    [vectors] = retriever.remember([document.text])
+
+    def write(_):
+        where = tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None]
+        kept = DocumentCache(*where, keep=True)
+        entry = kept.entry(str(path))
+        for _ in range(5):
+            kept.put(entry, document, vectors, 0.0)
+            found, read = DocumentCache(*where).get(entry)
+            assert found == document and read.to_bytes() == vectors.to_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(8)))
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == entries(tmp_path) and len(entries(tmp_path)) == 1
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.md"
+    path.write_text(TEXT)
+    retriever = SentenceRetriever.load(models / "encoder")
+    kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+    entry, document = kept.entry(str(path)), read_document(path)
+    path.write_text(TEXT + "More.")
+    kept.put(entry, document, next(retriever.remember([document.text])), 0.0)
+    assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
+    assert entries(tmp_path) == []

@@ -2,9 +2,15 @@
 
 import json
 import os
+import shutil
+import sys
 
 import pytest
+from helpers.children import PROGRAMS
 
+from runnel.text.documents import reader
+
+NEVER_ENDS = "which may never end; save its content to a file first"
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
 RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
 
@@ -53,6 +59,15 @@ def test_headings_are_shown_with_the_text_below_and_equal_sentences_once(run, tm
     assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
 
 
+def test_remembered_documents_are_reranked(run, folder):
+    assert run("index", "files", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
+    found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
+    assert "rerank" in found["seconds"] and [bool(one["sentences"]) for one in found["documents"]] == [True, False]
+    run("index", "files", "--to", "plain", "-m", "pocket-mamba2")
+    done = run("index", "files", "--to", "plain", "--remember")
+    assert done.code == 1 and "made without --remember" in done.err
+
+
 def test_conditions():
     from runnel.commands.search import parse_conditions
     from runnel.errors import InputError
@@ -88,6 +103,40 @@ def test_what_cannot_be_stored_is_named_and_the_rest_goes_in(run, folder, caplog
     assert [line for line in caplog.messages if "left out" in line] == [f"left out: {reason}" for reason in reasons]
 
 
+def test_an_index_is_made_where_the_making_was_cut_short(run, folder):
+    (folder.parent / "library").mkdir()
+    for name in ("writer.lock", ".DS_Store"):
+        (folder.parent / "library" / name).write_text("")
+    assert run("index", "files", "--to", "library").code == 0
+    shutil.rmtree(folder.parent / "library")
+    assert run("index", folder / "heart.txt", "--to", "cut").code == 0
+    for table in ("commits", "documents", "passages"):
+        shutil.rmtree(folder.parent / "cut" / f"{table}.lance" / "_versions")
+        if table == "commits":  # documents are there
+            done = run("index", "files", "--to", "cut")
+            assert done.code == 1 and "its list of commits is lost" in done.err
+    assert run("index", "files", "--to", "cut").code == 0
+
+
+def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
+    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    (folder / "hostile.html").write_text("<!-- a page -->busy")
+    for place in (["--to", "library"], []):
+        done = run("index", "files", *place, "--parse-seconds", 1)
+        assert done.code == 1 and "2 added, 1 failed" in done.out
+        assert "hostile.html was not parsed in 1 s of processor time" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_and_devices_are_named_at_once(run, folder, caplog):
+    os.mkfifo(folder / "pipe")
+    done = run("index", "files", "/dev/zero", "--to", "library")
+    assert done.code == 1 and "2 added, 2 failed" in done.out
+    told = [line for line in caplog.messages if "left out" in line]
+    assert told == [f"left out: {folder / 'pipe'} is a pipe, {NEVER_ENDS}", f"left out: /dev/zero is a device, {NEVER_ENDS}"]
+
+
 def test_check_names_what_is_damaged(run, folder):
     run("index", "files", "--to", "library")
     done = run("index", "--check", "--to", "library")
@@ -104,3 +153,18 @@ def test_check_names_what_is_damaged(run, folder):
     assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "heart.txt")]
     done = run("index", "--check", "--to", "missing")
     assert done.code == 1 and "there is no index at missing" in done.err
+
+
+@pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
+def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypatch, place, address):
+    """The work itself is tested in tests/integrations/test_ray.py."""
+    asked = {}
+
+    def index_files(index, paths, *, selection, prune, limits, ocr, progress, **room):
+        asked.update(room, paths=paths, prune=prune)
+        return index.add_files(paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress)
+
+    monkeypatch.setattr("runnel.integrations.ray.index_files", index_files)
+    done = run("index", "files", "--to", "library", "--keep-missing", "--ray", place, "--workers", 2, "--worker-gpus", 0.5)
+    assert done.code == 0 and done.out.startswith("library: 2 added; 2 documents, ")
+    assert asked == {"paths": ["files"], "prune": False, "address": address, "workers": 2, "cpus": 1, "gpus": 0.5}

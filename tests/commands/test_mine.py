@@ -93,6 +93,36 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
 
 
+def test_bm25_with_a_judge(run, beir, tmp_path, embedder):
+    done = run(*beir, "-n", 4, "--judge", "toy", "--max-score", 0.5)
+    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
+    assert done.code == 0 and facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9
+    assert embedder.read == 0
+
+
+@pytest.mark.parametrize("by", [["--model", "toy"], ["--judge", "toy", "--max-score", 2]])
+def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
+    done = run(*beir, "-n", 1, *by, "--prompt", "find: ", "--document-prompt", "text: ")
+    assert done.code == 0, done.err
+    assert set(embedder.prompted) == {("find: ", "text: ")}
+    assert {"query": "find: ", "document": "text: "} in json.loads((tmp_path / "out.jsonl.json").read_text())["prompts"]
+    done = run(*beir, "-n", 1, *by, "--prompt", "seek: ", "--document-prompt", "text: ")
+    assert done.code == 1 and "finished work with another prompts" in done.err
+
+
+def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
+    lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run("mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82).code == 0
+    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
+    assert (facts["k1"], facts["b"]) == (4.46, 0.82)
+    assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
+    assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
+    run("mine", "data.jsonl", "--to", "default.jsonl")
+    facts = json.loads((tmp_path / "default.jsonl.json").read_text())
+    assert (facts["k1"], facts["b"]) == (0.9, 0.4)
+
+
 def test_a_run_in_place_of_a_search(run, beir, tmp_path):
     (tmp_path / "run.trec").write_text("".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n")
     done = run(*beir, "-n", 2, "--run", "run.trec", "--ranks", "4-5")

@@ -87,6 +87,54 @@ def test_an_index_that_is_being_written_is_searched_as_it_was(run, folder):
     assert "1 added" in run("search", "tuple", "--json").err
 
 
+def test_a_full_disk_leaves_the_last_commit_to_search(run, folder, full_disk):
+    run("index")
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    full_disk(100)
+    done = run("search", "tuple", "--json")
+    assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
+    assert "(is the disk full?)" in done.err and f"; searching the last commit of {folder}/.runnel\n" in done.err
+    full_disk(-1)
+    assert "1 added" in run("search", "tuple", "--json").err
+
+
+def test_an_empty_mount_point_does_not_empty_the_index(run, folder, caplog):
+    assert "2 added" in run("index", "notes").out
+    (folder / "notes").rename(folder / "elsewhere")
+    (folder / "notes").mkdir()
+    done = run("search", "what does the heart do", "--json")
+    assert done.code == 0 and found(done) == ["heart.txt", "river.md"]
+    assert f"{folder}/notes is missing or has no files (is it mounted?); `runnel index` removes its 2" in caplog.text
+    assert "2 deleted" in run("index").out
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "message"),
+    [
+        (None, ("search", "x"), "no .runnel in {0}"),
+        ("mkdir", ("search", "x"), "{0}/.runnel/project.json"),
+        ("file", ("index",), "{0}/.runnel is not a folder"),
+        (None, ("index", ".."), ".. is outside of the project {0}"),
+        (None, ("index", "--include", "[a"), "'[a'"),
+        (None, ("index", "--check"), "no .runnel in {0}"),
+        ("project", ("search", "x"), "{0}/.runnel holds no index"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(run, folder, prepare, arguments, message):
+    place = folder / ".runnel"
+    if prepare == "file":
+        place.write_text("")
+    elif prepare is not None:
+        place.mkdir()
+    if prepare == "project":
+        content = {"format": 1, "paths": ["."], "include": [], "exclude": [], "ignore_files": True}
+        (place / "project.json").write_text(json.dumps(content))
+    done = run(*arguments)
+    assert done.code == (2 if arguments[0] == "search" else 1)
+    assert message.format(folder) in done.err and done.err.count("\n") == 1
+    assert prepare is not None or not place.exists()
+
+
 class Watching:
     """`runnel index --watch` in a process of its own."""
 

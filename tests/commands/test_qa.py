@@ -1,13 +1,19 @@
 """`runnel qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
 
+import itertools
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from helpers.byte_tokenizer import Bytes
 from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
+from runnel.evaluation.qa.records import QaDocument
 from runnel.training.data import read_evidence
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
 
 
@@ -36,6 +42,10 @@ def lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def prompts(stub):
+    return [one["messages"][-1]["content"] for one in stub.asked]
+
+
 def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
     ended = run(*BM25)
     shown = [" ".join(line.split()) for line in ended.out.splitlines()]
@@ -52,6 +62,18 @@ def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
         assert f"Wheel number {row['id'][3:]} was" in " ".join(document[start:end] for start, end in row["parts"][0])
 
 
+def test_several_sets_and_their_means(run, stub, tmp_path):
+    for name, wheels in (("small", 2), ("large", 8)):
+        write(tmp_path / f"{name}.jsonl", mill_set(documents=1, wheels=wheels))
+    stub.rule = lambda messages: "DECISION: NO" if "wheel number 11 " in str(messages) else follow(messages)
+    report = json.loads(run("qa", "bm25", "small.jsonl", "large.jsonl", "--out", "out", "-k", 2, "--json").out)
+    assert [(one["task"], one["accuracy"]) for one in report["sets"]] == [("small", 0.5), ("large", 7 / 8)]
+    assert report["all"]["accuracy"] == 0.8 and report["mean_of_sets"]["accuracy"] == pytest.approx(11 / 16)
+    assert report["notes"] == {"replies without ANSWER:, which are judged whole": 2}
+    assert json.loads((tmp_path / "out" / "qa.json").read_text()) == report
+    assert [one["top_k"] for one in report["sets"]] == [2, 2] and report["context_tokens"] is None
+
+
 @pytest.mark.parametrize("options", [(), ("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")])
 def test_systems_that_retrieve(run, stub, mills, options):
     ended = run("qa", "pocket", mills, "--out", "out", *options, "--json")
@@ -59,6 +81,19 @@ def test_systems_that_retrieve(run, stub, mills, options):
     assert ended.code == 0 and report["all"]["correct"] == (5 if "--chunk-words" in options else 6), ended.err
     assert report["top_k"] == (5 if "--chunk-words" in options else 50)
     assert report["as"] == ("embed" if "embed" in options else "sentences")
+
+
+@pytest.mark.parametrize("system", [("bm25",), ("pocket",), ("pocket", "--as", "embed")])
+def test_the_sentences_of_the_data_are_retrieved(run, stub, tmp_path, monkeypatch, system):
+    data = mill_set(documents=1, wheels=3)
+    text = data.documents["d0"].text
+    edges = [0, *(text.index(f"Wheel number {n}") for n in (10, 11, 12)), len(text)]
+    document = QaDocument("d0", text, tuple(itertools.pairwise(edges)))
+    given = replace(data, documents={"d0": document})
+    monkeypatch.setattr("runnel.evaluation.qa.loading.read_qa_sets", lambda path, only: iter([given]))
+    assert run("qa", *system, "any", "--out", "out", "-k", 1).code == 0
+    parts = [row["parts"] for row in lines(tmp_path / "out" / "mills.found.jsonl")]
+    assert len(parts) == 3 and all(tuple(span) in document.sentences for ((span,),) in parts)
 
 
 def test_whole_documents_in_windows(run, stub, mills, tmp_path):
@@ -93,6 +128,24 @@ def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
     assert metrics["queries"] == 5 and metrics["metrics"]["Recall@5"] == 1.0
 
 
+def test_a_recurrent_model_on_this_machine_answers(run, stub, mills, monkeypatch, tmp_path):
+    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    local = f"local:{GOLDEN / 'mamba2-tiny-hf'}"
+    command = ("qa", "bm25", mills, "--out", "out", "-k", 2, "--llm", local, "--judge", stub.url, "--answer-tokens", 3)
+    ended = run(*command, "--judge-model", "stub", "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["correct"] == 0 and len(stub.asked) <= 6, ended.err
+    assert f"note: asking {GOLDEN / 'mamba2-tiny-hf'}@" in ended.err and report["cost"]["answers"]["completion_tokens"] == 18
+
+
+def test_another_judge(run, stub, mills):
+    with serve(lambda messages: "DECISION: NO") as strict:
+        ended = run(*BM25, "--llm-model", "small", "--judge", strict.url, "--judge-model", "strict", "--json")
+        assert json.loads(ended.out)["all"]["accuracy"] == 0.0 and {one["model"] for one in strict.asked} == {"strict"}
+    assert {one["model"] for one in stub.asked} == {"small"} and len(stub.asked) == 6
+    assert f"asking small at {stub.url}, judged by strict" in ended.err
+
+
 def test_the_judge_is_compared_with_labels(run, stub, mills, tmp_path):
     stub.rule = lambda messages: follow(messages).replace("YES" if "wheel number 11 " in str(messages) else "?", "NO")
     assert run(*BM25).code == 0
@@ -107,3 +160,22 @@ def test_the_judge_is_compared_with_labels(run, stub, mills, tmp_path):
     assert "agreement with 4 labels: macro F1 0.333 (yes 0.667, no 0.000), 50.0% of verdicts equal\n" in ended.out
     assert "note: 1 of 5 labels are of other answers" in ended.err
     assert json.loads((tmp_path / "out" / "qa.json").read_text())["agreement"]["judged_right"] == 3
+
+
+def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
+    """18 questions about each of 15 documents, one document after the other."""
+    rows = [
+        {"id": f"{n // 18}-{n}", "question": f"wheel number {n}?", "document": f"Mill {n // 18}.", "answers": ["red"]}
+        for n in range(270)
+    ]
+    write_rows(tmp_path / "mills.jsonl", rows)
+    command = ("qa", "bm25", "mills.jsonl", "--limit", 60)
+
+    def asked(out, *options):
+        assert run(*command, "--out", out, *options).code == 0
+        return [one["question"] for one in lines(tmp_path / out / "mills.answers.jsonl")]
+
+    drawn = asked("out")
+    assert len(drawn) == 60 and len({name.partition("-")[0] for name in drawn}) >= 12
+    assert drawn == sorted(drawn, key=lambda name: int(name.partition("-")[2])), "in the order of the data"
+    assert asked("again") == drawn != asked("other", "--seed", 1) and set(drawn) < set(asked("out", "--limit", 90))

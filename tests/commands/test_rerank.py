@@ -79,3 +79,13 @@ def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content
     (tmp_path / file).write_text(content)
     done = run(*task)
     assert done.code == 1 and message in done.err
+
+
+@pytest.mark.parametrize("file", ["corpus.tsv", "queries.tsv"])
+def test_rerank_refuses_an_id_that_is_used_twice(run, fake, task, tmp_path, file):
+    path = tmp_path / file
+    first = path.read_text().split("\t")[0]
+    path.write_text(path.read_text() + f"\n{first}\tanother text\n")
+    done = run(*task)
+    line = len(path.read_text().splitlines())
+    assert done.code == 1 and f"{file}, lines 1 and {line}: both have the id {first!r}; an id must name one text" in done.err

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import exams, synthesis
+from helpers.command_line import FakeEmbedder
 from helpers.judged_tasks import ToyEmbedder
 from helpers.stub_endpoint import serve
 from helpers.tiny import WORDS, tiny_model
@@ -202,6 +203,23 @@ def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_giv
     assert work(*user.command, *user.change).code == 0 and made(files) == clean
 
 
+@pytest.mark.parametrize("other", ["changed\ntwo\nthree\n", "one\n"])
+def test_standard_input_that_has_changed(run, fake, files, monkeypatch, other):
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 1)
+    fake.embed = FakeEmbedder(stop_after=2)
+    run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
+    fake.embed = FakeEmbedder()
+    done = run("embed", "-", "--to", "out.npy", stdin=other)
+    assert done.code == 1 and advised(done.err) == ["out.npy.sqlite"]
+
+
+def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(work, fake, files):
+    (files / "in.jsonl").write_text("{]\n")
+    assert work(*EMBED).code == 1 and made(files) == {}
+    (files / "in.jsonl").write_text('{"id": 1, "text": "word"}\n')
+    assert work(*EMBED).code == 0
+
+
 # ---- what resumes equals what was never stopped ----------------------------------------------------------------------
 
 
@@ -247,3 +265,12 @@ def test_interrupted_work_equals_unbroken_work(work, files, model, monkeypatch, 
     done = work(*command, *model)
     assert done.code == 0 and "of an earlier run" in done.err and numbers()[0] == names
     np.testing.assert_allclose(numbers()[1], whole, atol=1e-2)
+
+
+def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path):
+    (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
+    for folder in ("a.md", "a.md/out"):
+        ended = run("synthesize", "--without-llm", "a.md", "--to", folder)
+        assert ended.code == 1 and "a.md is a file" in ended.err
+    run("synthesize", "--without-llm", "a.md", "--to", "new/out")
+    assert (tmp_path / "new" / "out").is_dir()

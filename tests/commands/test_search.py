@@ -1,10 +1,11 @@
 """`runnel search`: forms of output, exit codes, which lists rank, and explanations."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from runnel import Embedder, Index
+from runnel import Document, Embedder, Index
 
 HEART = "The heart is a muscle.\nIt pumps blood through the body."
 RIVER = "# Water\n\nRivers carry water to the sea.\n"
@@ -57,12 +58,29 @@ def test_an_empty_index_is_noted(run, library, pocket):
     assert (done.code, done.err) == (1, ""), "an index with documents, none of which has the word"
 
 
+def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatch):
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
+    with Index.create("notes", pocket) as index:
+        index.add([Document("gc", "Garbage is collected.", title="On\ngarbage")])
+    assert run("search", "garbage", "--in", "notes").out == "gc:1:Garbage is collected.\n"
+    assert run("search", "garbage", "--in", "notes", "-s", 0).out == "gc:1:On garbage\n"
+    assert run("search", "garbage", "--in", "notes", "-l").out == "gc\n"
+
+
 def test_the_exit_code_is_that_of_grep(run, library):
     assert run("search", "zebra", "--in", "library", "--words-only").code == 1
     assert run("search", "zebra", "--in", "library", "--words-only", "--json").code == 1
     assert run("search", "zebra", "--in", "library").code == 0  # the nearest by meaning
     done = run("search", "", "--in", "library")
     assert done.code == 2 and done.err.startswith("runnel: error: ")
+
+
+def test_files_are_named_from_the_working_directory(run, library, tmp_path, terminal, monkeypatch):
+    lines = [line.strip() for line in run("search", "water tuple", "--in", "library", "-s", 1).out.splitlines()]
+    assert "files/river.md" in lines and any("files/rows.jsonl#a7" in line for line in lines)
+    monkeypatch.chdir(tmp_path / "files")
+    done = run("search", "water", "--in", "../library", "-s", 1, "--words-only")
+    assert "    river.md\n" in done.out and str(tmp_path) not in done.out
 
 
 def test_words_alone_meaning_alone_and_weights(run, library):
@@ -94,3 +112,20 @@ def test_an_explanation_has_the_ranks_and_adds_up(run, library):
     assert heads[0] == shown[0] == " 1. files/heart.txt" and len(heads) == 3  # a rank, and no score
     shown = run("search", "tuple", "--in", "library", "--explain", "--no-rerank").out
     assert "words not found, meaning 2" in shown and "relevance" not in shown
+
+
+def test_nothing_here_seems_to_answer(run, library, monkeypatch):
+    found = library.search("blood", 2)
+    for answers, said in (((0.02, 0.1), "(10 %)"), ((0.02, 0.2), ""), ((None, None), "")):
+        hits = [replace(hit, answers=one) for hit, one in zip(found, answers, strict=True)]
+        monkeypatch.setattr(Index, "search", lambda *_, hits=hits, **__: hits)
+        done = run("search", "blood", "--in", "library")
+        assert done.code == 0 and done.out and (f"nothing here seems to answer this {said}" in done.err if said else not done.err)
+        whole = json.loads(run("search", "blood", "--in", "library", "--json").out)
+        assert (whole["answers"], [one["answers"] for one in whole["documents"]]) == (answers[1], list(answers))
+
+
+def test_a_heading_is_shown_with_the_text_below(run, library):
+    (hit,) = json.loads(run("search", "water", "--in", "library", "-k", 1, "--json").out)["documents"]
+    after = {one["text"].strip(): one["after"].strip() for one in hit["sentences"]}
+    assert after == {"# Water": "Rivers carry water to the sea.", "Rivers carry water to the sea.": ""}

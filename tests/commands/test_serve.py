@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -75,6 +76,13 @@ def test_a_second_signal_ends_requests(tmp_path):
         assert process.wait(GIVE_UP_S) == 0
 
 
+def test_only_two_lines_on_stderr(tmp_path):
+    with server("--json", cwd=tmp_path, stdout=subprocess.PIPE) as (process, client):
+        assert client.get("/ready").status_code == 200
+        assert json.loads(process.stdout.buffer.read1()) == {"model": "pocket", "url": str(client.base_url).rstrip("/")}
+    assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
+
+
 def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
     """Unless it is of another model, which the user may not have thought of."""
     apps = []
@@ -90,3 +98,16 @@ def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
     assert run("serve", "--port", 0, "--in", tmp_path / "x").err == "runnel: loading pocket\n"
     places = [None, str(tmp_path / ".runnel" / "index"), None, str(tmp_path / "x")]
     assert [app.state.context.settings.index for app in apps] == places
+
+
+def test_port_in_use(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", port)
+    assert done.code == 1 and f"127.0.0.1, port {port}: Address already in use" in done.err
+
+
+def test_a_missing_model_ends_the_command(tmp_path):
+    command = [sys.executable, "-m", "runnel", "serve", "--port", "0", "-m", "no/such/model"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | PATHS | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("runnel: error: unknown model 'no/such/model'")

@@ -61,6 +61,16 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
     assert str(counts) == "7 examples kept" and [one.query for one in examples] == [row["question"] for row in found]
 
 
+def test_a_report_for_readers(run, stub, books, tmp_path):
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000")
+    facts = json.loads((tmp_path / "out" / "chunk.json").read_text())
+    used, rate = facts["used"], facts["per_million_examples"]
+    written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
+    assert (used["prompt_tokens"], used["completion_tokens"]) == (14, written)
+    assert rate == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6}
+    assert "2 examples from 2 subsequences (2 of 1,000 tokens)\n" in ended.out
+
+
 def test_bad_replies_are_counted_by_reason(run, stub, books):
     answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
     stub.rule = lambda messages: next(answers, None) or follow(messages)
@@ -77,6 +87,32 @@ def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_p
     overlapping = facts["rejected"]["subsequences that overlap with a test set"]
     assert ended.code == 0 and overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+
+
+def test_question_answering_sets_are_excluded(run, stub, books, tmp_path):
+    row = {"input": "Who?", "context": story(30, name="Keeper2"), "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "narrativeqa.jsonl").write_text(json.dumps(row) + "\n")
+    command = ("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
+    facts = json.loads(run(*command, "qa:sets").out)
+    assert facts["rejected"]["subsequences that overlap with a test set"] >= 1
+    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+    assert "error: books has no files of LongBench" in run(*command, "qa:books").err
+
+
+def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_path):
+    german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
+    english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
+    for name, sentence in (("de", german), ("en", english)):
+        (tmp_path / f"{name}.txt").write_text("".join(sentence.format(n=n) for n in range(100)), encoding="utf-8")
+    ended = run(
+        "synthesize", "de.txt", "en.txt", "--to", "out", "--strategy", "chunk", "--lengths", 500, "--language", "en", "--json"
+    )
+    facts = json.loads(ended.out)
+    left_out = facts["rejected"]["subsequences that are not in en"]
+    assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]
+    assert len(stub.asked) == facts["examples"] >= 3 and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
+    assert "error: the language is 'english'" in run("synthesize", "en.txt", "--to", "out", "--language", "english").err
 
 
 def test_examples_without_a_language_model(run, tmp_path):
@@ -107,3 +143,11 @@ def test_examples_without_a_language_model(run, tmp_path):
     assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
     facts = json.loads(run("synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out)
     assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
+
+
+def test_documents_without_structure(run, tmp_path):
+    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
+    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out")
+    assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
+    assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
+    assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 import re
 import zipfile
 from pathlib import Path
@@ -55,6 +56,35 @@ def test_find(run, fake, tmp_path, rows, as_json, terminal):
     check(run("find", "one dog", rows, *as_json))
 
 
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_rerank(run, fake, tmp_path, rows, as_json):
+    done = check(run("rerank", f"dog {HOSTILE}", rows, *as_json))
+    assert "[red]x[/b]" in done.out
+    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", f"{NAME}.out", *as_json))
+    (tmp_path / "run.trec").write_text(f"x{HOSTILE} Q0 a 1 1 x\n")
+    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", "new", *as_json), code=1)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_embed(run, fake, tmp_path, rows, as_json):
+    assert NAME[:3] not in check(run("embed", rows, "--to", f"{NAME}.npy", *as_json)).out
+    (tmp_path / rows).write_text(json.dumps({"id": "a", HOSTILE: 1}))
+    check(run("embed", rows, "--to", f"{NAME}.npy", *as_json), code=1)
+    check(run("embed", rows, "--to", "new.npy", *as_json), code=1)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_index_and_search(run, tmp_path, monkeypatch, as_json):
+    monkeypatch.setattr(logging.root, "handlers", [])  # else pytest takes the records
+    (tmp_path / "files").mkdir()
+    documents(tmp_path / "files")
+    done = check(run("index", "files", "--to", "library", *as_json), code=1)
+    assert "left out" in done.err
+    done = check(run("search", "one dog", "--in", "library", *as_json))
+    assert "[red]x[" in done.out
+    check(run("search", "one dog", "--in", NAME, *as_json), code=2)
+
+
 def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
     forged = "a\n 1. forged"
     (tmp_path / "files").mkdir()
@@ -68,10 +98,30 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
         assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
 
 
+def test_mine_train_and_info(run, tmp_path):
+    check(run("info", NAME), code=1)
+    check(run("train", f"{NAME}.toml"), code=1)
+    check(run("train", "pairs", "--data", f"{NAME}.csv"), code=1)
+    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
+    pytest.importorskip("bm25s")
+    (tmp_path / f"{NAME}.csv").write_text("query,positive\nwhere is it,it is here\n")
+    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
+
+
 def test_json_has_what_the_texts_have(run, fake, rows):
     done = check(run("rerank", "dog", rows, "--json"))
     assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
     assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
+
+
+def test_log_records_are_lines_like_others(run, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(
+        "runnel.models.describe.describe_model",
+        lambda name: logging.getLogger("runnel").warning("left out %s\nand", HOSTILE) or {},
+    )
+    done = check(run("info", "x", "--json"))
+    assert done.err.startswith("runnel: left out ") and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import pytest
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe, write_examples
 
+from runnel import SentenceRetriever
 from runnel.commands import display
 from runnel.training import recipes
 from runnel.training.progress import read_metrics
@@ -48,6 +49,26 @@ def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
     assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
 
 
+def test_pocket_adapts_to_evidence(run, examples, tmp_path):
+    done = run("train", "evidence", "--data", examples / "evidence.jsonl", "--to", "tuned", "--json")
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["steps"] == 6 and summary["last_loss"] < summary["first_loss"]
+    rows = [json.loads(line) for line in (examples / "evidence.jsonl").read_text().splitlines()]
+
+    def margin(name):
+        """How much higher sentences that answer score than the others, over all documents."""
+        retriever, total = SentenceRetriever.load(name), 0.0
+        for row in rows:
+            (start, end), found = row["evidence"][0], retriever.score(row["query"], row["document"])
+            inside = [s.score for s in found if start <= s.start < end]
+            outside = [s.score for s in found if not start <= s.start < end]
+            total += sum(inside) / len(inside) - sum(outside) / len(outside)
+        return total / len(rows)
+
+    assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
+
+
 def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "_FIRST_S", 0.001)
     recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
@@ -55,6 +76,28 @@ def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeyp
     assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "message"),
+    [
+        ("a,b\n", 2, "p leaves nothing to learn: one document answers all queries, and data.negatives = 0 adds no others; "),
+        ("a,b\nc,d\n", 1, "p leaves nothing to learn: train.batch is 1, and data.negatives = 0 adds no others; "),
+    ],
+)
+def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, message):
+    (tmp_path / "p.csv").write_text("query,positive\n" + rows)
+    done = run("train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
+    assert done.code == 1 and message in done.err
+
+
+def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")
+    recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
+    (tmp_path / "here" / "mine.toml").write_text(recipe)
+    done = run("train", "here/mine.toml", "--to", "out")
+    assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
 
 
 MISTAKES = {
@@ -86,3 +129,11 @@ def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
     assert done.code == 1 and done.out == "" and MISTAKES[arguments] in done.err
     assert len(done.err.splitlines()) == 1 and done.err.startswith("runnel: error: ")
     assert not list(tmp_path.glob("runs/*/model"))
+
+
+def test_without_the_packages_for_training(run, monkeypatch):
+    import runnel.commands.train as command
+
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    done = run("train", "pairs", "--data", "p.csv")
+    assert done.code == 1 and "[lab]" in done.err

@@ -1,9 +1,12 @@
 """`runnel verify`: the verdict, the places, and the exit code."""
 
 import json
+import sys
 
 import pytest
+from helpers.children import PROGRAMS
 
+from runnel.text.documents import reader
 from runnel.text.documents.reader import read_document
 
 TEXT = "# Animals\n\nThe dog barked\nall night. Nobody knew why.\n\n## Cats\n\nThe “old” cat slept.\n"
@@ -50,3 +53,23 @@ def test_json(run, text, tmp_path):
         {"quote": "", "text": "“", "start": 68, "end": 69},
         {"quote": "", "text": "”", "start": 72, "end": 73},
     ]
+
+
+def test_the_quote_from_standard_input(run, text):
+    assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
+    done = run("verify", "-", "-", stdin="x")
+    assert done.code == 2 and done.err == "runnel: error: standard input can be the quote or a file, not both\n"
+    assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
+
+
+def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    (tmp_path / "a.html").write_text("<!-- a page -->busy")
+    done = run("verify", "x", "a.html", "--parse-seconds", "1")
+    assert (done.code, done.out) == (2, "") and "a.html was not parsed in 1 s of processor time" in done.err
+    (tmp_path / "empty").mkdir()
+    assert run("verify", "x", "empty").code == 2
+    done = run("verify", "x", "missing.txt", "--json")
+    shown = json.loads(done.out)
+    assert done.code == 2 and shown["skipped"][0]["file"] == "missing.txt"
+    assert shown["match"] is shown["word_for_word"] is shown["similarity"] is None

@@ -47,6 +47,15 @@ def test_find(run, model, tmp_path):
     np.testing.assert_allclose([s["score"] for s in found], [s.score for s in expected], atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [100_000, pytest.param(5_000_000, marks=pytest.mark.release)])
+def test_find_in_one_very_long_line(run, model, tmp_path, size):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat " * (size // 23))
+    done = run("find", "cat", "a.txt", "--model", model, "--json", "-k", 1)
+    assert done.code == 0
+    (best,) = json.loads(done.out)["sentences"]
+    assert best["line"] == 1 and 0 < len(best["text"]) < 5_000
+
+
 def test_embed(run, model, corpus, tmp_path):
     assert run("embed", "corpus.tsv", "--to", "out.npy", "--model", model, "--query").code == 0
     expected = Embedder.load(model).encode_query(DOCUMENTS.values())
@@ -56,6 +65,34 @@ def test_embed(run, model, corpus, tmp_path):
     expected = Embedder.load(model).encode_document(DOCUMENTS.values(), max_tokens=3)
     np.testing.assert_allclose([row["vector"] for row in rows], expected, atol=1e-5)
     assert json.loads((tmp_path / "out.jsonl.json").read_text())["truncated"] == 2
+
+
+@pytest.mark.parametrize(("given", "loaded"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_the_precision_of_weights(run, model, corpus, tmp_path, given, loaded):
+    """Random weights round visibly: each precision gives its own numbers, and the command those of the one it was given."""
+    other = "float32" if loaded == "bfloat16" else "bfloat16"
+    (tmp_path / "a.txt").write_text(TEXT)
+    chosen = ("--model", model, "--dtype", given)
+
+    def check(found, run_with):
+        expected, others = (np.array(run_with(dtype)) for dtype in (loaded, other))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert np.abs(found - others).max() > 1e-4
+
+    assert run("embed", "corpus.tsv", "--to", "out.npy", *chosen).code == 0
+    check(
+        np.load(tmp_path / "out.npy"), lambda dtype: Embedder.load(model, dtype=dtype).encode_document(list(DOCUMENTS.values()))
+    )
+    found = json.loads(run("find", "river", "a.txt", "--json", "-k", 1, *chosen).out)["sentences"]
+    check(
+        [s["score"] for s in found],
+        lambda dtype: [s.score for s in SentenceRetriever.load(model, dtype=dtype).retrieve("river", TEXT, top_k=1)],
+    )
+    hits = json.loads(run("rerank", "river", "corpus.tsv", "--json", *chosen).out)["hits"]
+    check(
+        [h["score"] for h in sorted(hits, key=lambda h: h["id"])],
+        lambda dtype: Reranker.load(model, dtype=dtype).score("river", list(DOCUMENTS.values())),
+    )
 
 
 def test_rerank(run, model, corpus, tmp_path):

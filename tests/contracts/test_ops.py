@@ -43,7 +43,7 @@ CASES = [
     for b, dtypes in BACKENDS.items()
     for d in dtypes
     if b not in KERNELS or o.partition("-")[0] in KERNELS[b]
-    if not (INTERPRETED and b == "gpu" and o.partition("-")[0] in _THROUGH_FLA)
+    if not (INTERPRETED and b == "gpu" and o.partition("-")[0] in _THROUGH_FLA)  # tests/programs/interpreted_fla.py has those
 ]
 CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
 

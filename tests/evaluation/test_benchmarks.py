@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from runnel.errors import InputError
+from runnel.errors import InputError, ReadError
 from runnel.evaluation.benchmarks import find_sets
 from runnel.evaluation.generated import LENGTHS, find_generated
 from runnel.evaluation.tasks import read_task
@@ -60,6 +60,22 @@ def test_all_sets_of_nanobeir_in_one_data_set_or_as_folders(tmp_path):
     (tmp_path / "many" / "notes").mkdir()
     with pytest.raises(InputError, match="notes is no task in a known form"):
         find_sets(str(tmp_path / "many"))
+
+
+def test_a_table_in_several_files_of_which_the_test_split_is_judged(tmp_path):
+    nano(tmp_path / "scifact", "corpus")
+    for part in range(2):
+        file = tmp_path / "scifact" / "corpus" / f"corpus-{part:05}-of-00002.parquet"
+        write_rows(file, [{"_id": f"d{part + 1}", "title": "A title", "text": "some text"}])
+    for file in (tmp_path / "scifact").glob("*/corpus-00000-of-00001.parquet"):
+        if file.parent.name != "queries":
+            file.unlink()
+    for split, document in (("train", "d1"), ("test", "d2")):
+        rows = [{"query-id": "q1", "corpus-id": document, "score": 2}]
+        write_rows(tmp_path / "scifact" / "default" / f"{split}-00000-of-00001.parquet", rows)
+    (one,) = find_sets(str(tmp_path / "scifact"))
+    documents, _, judged, _ = read_set(one, tmp_path)
+    assert documents == {"d1": "A title some text", "d2": "A title some text"} and judged == {"q1": {"d2": 2}}
 
 
 @pytest.fixture
@@ -117,6 +133,15 @@ def test_locov1_is_split_by_its_sets(tmp_path):
         find_sets(str(tmp_path / "loco" / "zzz"))
 
 
+def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
+    rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
+    write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)
+    (one,) = find_sets(str(tmp_path / "gov_report"))
+    documents, queries, judged, _ = read_set(one, tmp_path)
+    assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
+    assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
+
+
 SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
 QASPER = {  # as it was released, and as in the data set of the hub
     "qasper-test-v0.3.json": [{"section_name": name, "paragraphs": found} for name, found in SECTIONS],
@@ -166,6 +191,35 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
 
 
+def test_folders_of_beir_stay_as_they_are(tmp_path):
+    for name in ("nq", "fiqa"):
+        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
+        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
+        (tmp_path / "beir" / name / "qrels").mkdir()
+        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
+    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
+    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
+
+
+def test_bad_tables_are_named(tmp_path):
+    nano(tmp_path / "NanoNQ")
+    corpus = tmp_path / "NanoNQ" / "corpus" / "train-00000-of-00001.parquet"
+    write_rows(corpus, [{"_id": "d1", "body": "red cat"}])
+    (one,) = find_sets(str(tmp_path / "NanoNQ"))
+    with pytest.raises(InputError, match=r"parquet, row 1: expected an id and a text .*, got the keys '_id', 'body'"):
+        one.source(tmp_path)
+    corpus.write_bytes(corpus.read_bytes()[:-20])
+    with pytest.raises(ReadError, match=r"train-00000-of-00001\.parquet is damaged or incomplete"):
+        one.source(tmp_path)
+    nano(tmp_path / "two", "train")
+    write_rows(tmp_path / "two" / "qrels" / "dev.jsonl", [{"query-id": "q1", "corpus-id": "d1"}])
+    with pytest.raises(InputError, match=r"two has judgments of train, dev, and texts of train; expected texts of each"):
+        find_sets(str(tmp_path / "two"))
+    with pytest.raises(InputError, match=r"unknown task '.*nothing'; expected a BEIR folder, a benchmark, or"):
+        find_sets(str(tmp_path / "nothing"))
+
+
 # ---- generated sets ----------------------------------------------------------------------------------------------------
 
 
@@ -203,3 +257,53 @@ def test_generated_sets_are_the_same_everywhere(tmp_path):
 
 
 # ---- what is malformed -------------------------------------------------------------------------------------------------
+
+QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
+DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "named"),
+    [
+        ([{"pid": "d", "passage": "a meeting"}], [QUERY], "line 1: .*'pid', 'passage'"),
+        ([DOCUMENT], [QUERY | {"answer_pids": None}], "line 1: .*answer_pids"),
+        ([DOCUMENT], [QUERY, {"qid": "q"}], "line 2: .*'qid'"),
+    ],
+)
+def test_rows_of_locov1_without_its_columns_are_named(tmp_path, documents, queries, named):
+    write_rows(tmp_path / "LoCoV1-Documents" / "test.jsonl", documents)
+    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", queries)
+    with pytest.raises(InputError, match=named):
+        [one.source(tmp_path) for one in find_sets(str(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "named"),
+    [
+        ('{"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}', InputError, "paper 190: expected sections"),
+        ('{"190": 5}', InputError, "paper 190: .*got int"),
+        ('{"190": {', ReadError, "not valid JSON at character"),
+    ],
+)
+def test_bad_papers_are_named(tmp_path, content, error, named):
+    (tmp_path / "qasper-test-v0.3.json").write_text(content)
+    _, abstract = find_sets(str(tmp_path))
+    with pytest.raises(error, match=named):
+        abstract.source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "named"),
+    [
+        ("qrels", {"query-id": "q", "corpus-id": "d", "score": 1 << 32}, r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
+        ("qrels", {"query-id": "q", "corpus-id": "d", "score": float("inf")}, "got 'inf'"),
+        ("queries", {"_id": "q", "text": "y", "context_length": [256]}, r"queries\.jsonl, line 1: context_length is \[256\]"),
+    ],
+)
+def test_values_that_are_no_numbers(tmp_path, name, row, named):
+    write_rows(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "x"}])
+    write_rows(tmp_path / "queries.jsonl", [{"_id": "q", "text": "y"}])
+    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d"}])
+    write_rows(tmp_path / f"{name}.jsonl", [row])
+    with pytest.raises(InputError, match=named):
+        [one.source(tmp_path) for one in find_sets(str(tmp_path))]

@@ -32,6 +32,12 @@ def test_windows_have_every_unit_and_fit(lengths, size, data):
         assert c == b or (stride < size and bounds[c] - bounds[a] >= stride), "as far as the size they tile"
 
 
+@pytest.mark.parametrize("stride", [0, 11])
+def test_a_stride_that_leaves_something_out(stride):
+    with pytest.raises(InputError, match=f"the stride is {stride}; .* 10"):
+        windows(np.arange(20), 10, stride)
+
+
 @pytest.mark.parametrize(
     ("size", "pieces"),
     [
@@ -45,6 +51,13 @@ def test_pieces_are_whole_sentences(size, pieces):
     """Each sentence has three tokens: two words and the full stop."""
     starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])
     assert [TEXT[start:end] for start, end in cut_sentences(TEXT, starts, size, size)] == pieces
+
+
+def test_pieces_tile_white_space_and_the_empty_text():
+    text = "\n\n  One cat.\n\n\n   \n\nTwo dogs.\n\n"
+    pieces = cut_sentences(text, np.array([text.index("One"), text.index("Two")]), 1, 1)
+    assert "".join(text[start:end] for start, end in pieces) == text and len(pieces) == 2
+    assert cut_sentences("", np.zeros(0, int), 1, 1) == []
 
 
 def test_chunks_tile_a_document():

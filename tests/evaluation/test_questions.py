@@ -1,14 +1,17 @@
 """A user's own questions: which documents answer, what went wrong, which settings find more. The index is a stand-in."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.places import answering, place
 
+from runnel.errors import InputError
 from runnel.evaluation.questions import (
     DEPTH,
+    Setting,
     ask,
     locate,
     rank_with,
@@ -113,6 +116,18 @@ def test_the_expected_place_must_be_shown(tmp_path):
     )
 
 
+def test_pages(tmp_path):
+    one, two, three = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "red dogs bark", "file": "dogs.pdf", "page": 1},
+        {"question": "red dogs", "file": "dogs.pdf", "page": "2", "text": "second page"},
+        {"question": "red dogs", "file": "dogs.pdf", "page": 3},
+    )
+    assert (one.place, two.place) == (1, 1)
+    assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
+
+
 def test_what_went_wrong(tmp_path):
     low, missing, absent, far = asked(
         tmp_path,
@@ -169,3 +184,33 @@ def test_questions_of_a_table(tmp_path):
     one, two = read_questions(tmp_path / "q.csv")
     assert (one.query, one.files, one.page, one.text, one.id) == ("who, me?", ("a.pdf",), 3, "", "1")
     assert (two.page, two.text, two.expected) == (None, "words", 'b.md, "words"')
+
+
+def test_names_that_mean_several_files_or_none(tmp_path):
+    with pytest.raises(InputError, match=r"'cats.md' could be /lib/notes/cats.md or /lib/old/cats.md; give more of the path"):
+        asked(tmp_path, FakeIndex(), {"question": "a", "file": "cats.md"})
+    with pytest.raises(InputError, match=r"no question can be answered from library: x.md is not in the index; give the index"):
+        asked(tmp_path, FakeIndex(), {"question": "a", "file": "x.md"}, {"question": "b", "file": "y.md"})
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('{"file": "a"}', "line 1: .*\"question\", got the keys 'file'"),
+        ('{"question": "a", "file": []}', 'line 1: .*"file"'),
+        ('{"question": "a", "file": "b", "page": 0.5}', "line 1: .*got 0.5"),
+        ('{"id": 1, "question": "a", "file": "b"}\n' * 2, "line 2: the id '1' is used twice"),
+        ("", "has no questions"),
+    ],
+)
+def test_bad_questions(tmp_path, line, named):
+    (tmp_path / "q.jsonl").write_text(line)
+    with pytest.raises(InputError, match=named):
+        read_questions(tmp_path / "q.jsonl")
+
+
+def test_a_setting_names_the_options_of_search():
+    tried = [{}, {"dense_weight": math.inf, "rerank": 0}, {"dense_weight": 0.2, "rerank": 0}, {"dense_weight": 0, "rerank": 50}]
+    assert [Setting("x", options, {}, None).arguments for options in tried] == [
+        "", "--meaning-only", "--weight 0.2 --no-rerank", "--words-only --rerank 50",
+    ]  # fmt: skip

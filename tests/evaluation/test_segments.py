@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from runnel.evaluation.segments import Reading
+from runnel.errors import InputError
+from runnel.evaluation.segments import Reading, recorded
 from runnel.models.base import BUILT_IN
+from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
+from runnel.training import recipes
 from runnel.training.candidates import dense_ranker
 
 TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain falls."
@@ -36,6 +39,13 @@ def test_a_short_text_is_one_segment(tokenizer, text):
     assert Reading(segment_tokens=1).cut(text, tokenizer) == [text]
 
 
+def test_rows_of_segments(tokenizer):
+    documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
+    texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
+    assert [(one.id, one.text) for one in texts][-3:] == [("a#1", "heron"), ("b#1#0", ""), ("c#0", "two")]
+    assert owners.tolist() == [0, 0, 1, 2]
+
+
 def test_scores_of_documents_from_logits_of_segments():
     scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
     assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
@@ -63,3 +73,25 @@ def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
         for query, (found, scores) in enumerate(dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)):
             best = sorted(expected, key=lambda row: -expected[row][query])[:depth]
             assert found.tolist() == best and scores == pytest.approx([expected[row][query] for row in best], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"segment_tokens": 8, "max_tokens": 9}, "give --segment-tokens or --max-tokens, not both"),
+        ({"segment_tokens": 8, "stride": 9}, "the stride is 9 tokens; expected 1 to 8, the tokens of a segment"),
+        ({"segment_tokens": 8, "stride": 0}, "the stride is 0 tokens"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        Reading(**settings)
+
+
+def test_the_recipe_of_a_run_says_what_is_read(tmp_path):
+    model = str(tmp_path / "model")
+    assert recorded(model, "embed") == recorded("pocket", "embed") == Reading()
+    recipes.write(recipes.read("mamba-retriever-msmarco"), tmp_path / "recipe.toml")
+    assert recorded(model, "embed") == Reading(128, 32) and recorded(model, "rerank") == Reading()
+    recipes.write(recipes.read("ssm-reranker-longp"), tmp_path / "recipe.toml")
+    assert recorded(model, "rerank") == Reading(1536) and recorded(str(tmp_path / "other"), "rerank") == Reading()

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.command_line import FakeRetriever
+from helpers.tiny import tiny_model
 
 from runnel.evaluation.metrics import parse_metrics
 from runnel.evaluation.sentences import (
     METRICS,
     by_bm25,
+    by_embedder,
     by_retriever,
     calibration,
     judge,
@@ -18,6 +20,7 @@ from runnel.evaluation.sentences import (
     summarize,
     values_of,
 )
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 
@@ -64,6 +67,12 @@ def test_metrics():
     assert values["r"] == {"Recall@1": 1, "Recall@5": 1, "Recall@10": 1, "P@5": 0.2, "MRR@10": 1, "nDCG@10": 1, "AP": 1}
 
 
+def test_recall_counts_spans_and_not_sentences():
+    """A passage of three sentences is found by any of them."""
+    one = judged([(0, 32)], [1, 2, 9, 0])
+    assert values_of([one], parse_metrics(["Recall@1", "P@1"]))["q"] == {"Recall@1": 1, "P@1": 1} and one.answers == [1, 2, 3]
+
+
 def test_groups_by_length_and_position():
     long = "One cat. " * 300
     parts = [judged([(0, 3)], [1, 2, 3, 4]), judged([(37, 41)], [1, 2, 3, 4], name="b")]
@@ -89,6 +98,35 @@ def test_bm25_of_sentences():
     assert spans.tolist() == split_sentences(TEXT).tolist() and (scores > 0).tolist() == [False, True, False, True]
     assert (score("cat", TEXT)[1] > 0).tolist() == [True, False, False, False]
     assert (score("cat", "A cat. A dog.")[1] > 0).tolist() == [True, False]
+
+
+def test_units_are_ranked_in_place_of_sentences(tmp_path):
+    pytest.importorskip("bm25s")
+    units = ((0, 13), (13, 20), (20, len(TEXT)))
+    for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
+        assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
+        assert scorer("cat", TEXT)[0].tolist() == split_sentences(TEXT).tolist()
+    assert len(by_bm25(0.9, 0.4, chunk_words=4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
+
+
+def test_an_embedder_of_sentences():
+    class Embedder:
+        read = 0
+
+        def is_empty(self, text):
+            return not text.strip()
+
+        def encode_document(self, texts, max_tokens=None):
+            self.read += len(texts)
+            return np.array([[len(text.split()), 1] for text in texts], np.float32)
+
+        def encode_query(self, texts, max_tokens=None):
+            return np.array([[1, 0]], np.float32)
+
+    embedder = Embedder()
+    score = by_embedder(embedder)
+    assert score("q", "One.\n\nTwo words.")[1].tolist() == [1, 2] and score("r", "One.\n\nTwo words.")[1].tolist() == [1, 2]
+    assert embedder.read == 2  # once for both questions
 
 
 def test_a_retriever():

@@ -9,14 +9,18 @@ from helpers.stub_endpoint import serve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.errors import InputError
 from runnel.generation.asking import (
     AnswerContext,
     answer,
     arrange,
     choose,
+    excerpts_of_findings,
+    excerpts_of_hits,
 )
 from runnel.generation.endpoint import Endpoint
-from runnel.records import AnsweringSentence
+from runnel.records import AnsweringSentence, Hit
+from runnel.search.finding import Findings
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth. Six is sixth."
 
@@ -57,6 +61,23 @@ def test_arranged_excerpts_are_the_document_word_for_word(places: list[tuple[int
     assert next(one.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
 
 
+def test_found_sentences_come_with_their_context() -> None:
+    where = place("numbers.txt", TEXT, 14, 28, headings=("Order",))
+    found = answering(where, 2.0, 1, before="One is first. ", after=" Three is third.")
+    [one] = excerpts_of_findings(Findings("sentence", [found]))
+    assert one.text == TEXT[one.start : one.end] == "One is first. Two is second. Three is third."
+    assert one.score == 2.0 and one.headings == ("Order",)
+
+
+def test_the_sentences_of_a_hit_come_best_first() -> None:
+    sentences = tuple(excerpt(a, b, score, "numbers") for a, b, score in [(0, 14, 1.0), (29, 45, 3.0)])
+    found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
+    assert [(one.score, one.text, one.file) for one in found] == [
+        (3.0, "Three is third. ", "numbers"),
+        (1.0, "One is first. ", "numbers"),
+    ]
+
+
 # ---- the budget ------------------------------------------------------------------------------------------------------
 
 
@@ -70,6 +91,11 @@ def test_the_budget_is_kept_and_the_best_excerpts_fill_it(budget: int) -> None:
     assert len(used) == len(parts) - context.left_out and parts[0] in used
     for part in parts:
         assert part in used or choose("Which one is second?", [*used, part], 10_000, words).tokens > budget
+
+
+def test_a_budget_too_small_for_anything() -> None:
+    with pytest.raises(InputError, match="20"):
+        choose("Which?", [excerpt(0, 13)], 20, words)
 
 
 def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
@@ -131,6 +157,13 @@ def test_reasoning_is_neither_shown_nor_cited(streamed: bool) -> None:
     assert (result.text, result.cited, result.removed, result.reply.raw) == ("Two [2].", (2,), (), reply)
     result = asked("<think>It is [1], and", excerpt(14, 28), streamed=streamed)
     assert (result.text, result.cited, result.reply.text) == ("", (), ""), "nothing but reasoning is an empty reply"
+
+
+def test_reasoning_whose_opening_tag_the_template_wrote_is_not_cited() -> None:
+    reply = "Is it [1] or [9]?\n</think>\n\nTwo [2]."
+    with serve(lambda messages: reply) as stub:
+        result = answer(Endpoint(stub.url), AnswerContext("?", (excerpt(14, 28),) * 2, 0, 0), on_text=lambda text: None)
+    assert (result.text, result.cited, result.removed) == ("Two [2].", (2,), ())
 
 
 def test_quotations_are_compared_with_the_excerpts() -> None:

@@ -1,5 +1,7 @@
 """What is left of an answer's citations, and which of its sentences have none."""
 
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -76,3 +78,17 @@ def test_the_parts_in_which_an_answer_arrives_do_not_matter(parts: list[str], si
 )
 def test_a_sentence_without_a_source_is_marked(reply: str, text: str) -> None:
     assert checked(reply, 1).text == text
+
+
+def test_long_numbers_are_no_citations() -> None:
+    text = f"Two [{'1' * 5000}] [1234567] [1, 7654321] [999999]."
+    one = checked(text, 7)
+    assert (one.text, one.cited, one.removed) == (text.replace(" [999999]", "") + NO_SOURCE, [], [999999])
+
+
+@pytest.mark.parametrize("part", [" ", "\n", "[", "1, ", " [9]", "[1]", "Word. ", '"word. ', "<think>", "NO ANSWER", "[1,"])
+@pytest.mark.parametrize("begin", ["", "a", "[1", "<think>"])
+def test_time_is_linear_in_the_length_of_an_answer(begin: str, part: str) -> None:
+    start = time.process_time()
+    checked(begin + part * (80_000 // len(part)) + "b", 3)
+    assert time.process_time() - start < 10  # half a second, where a quadratic one takes minutes

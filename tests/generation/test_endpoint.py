@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextvars import ContextVar
 
 import pytest
 from helpers.stub_endpoint import Stub, serve
@@ -72,6 +73,15 @@ def test_an_answer_without_end_is_one_error(
     assert len(stub.asked) == 1 and len("".join(parts)) < 11_000
 
 
+def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ContextVar[endpoint._Limits]("limits")
+    limits.set(endpoint._Limits(size=99))
+    monkeypatch.setattr(endpoint, "_LIMITS", limits)
+    stub.models = ["long" * 99]
+    with pytest.raises(EndpointError, match=f"{stub.url} did not list its models .*more than 99 bytes"):
+        _ = Endpoint(stub.url).model
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, streamed: bool) -> None:
     stub.faults.append("moved")
@@ -80,12 +90,25 @@ def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, streame
     assert len(stub.asked) == 1
 
 
+def test_an_endpoint_that_does_not_stream_answers_with_one_object(stub: Stub) -> None:
+    stub.faults.append("not streamed")
+    parts: list[str] = []
+    reply = Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
+    assert parts == [reply.text] == ["You said: name a color. Blue — 蓝."]
+    assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 7, 8)
+
+
 def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:
     stub.faults.append("truncated")
     parts: list[str] = []
     with pytest.raises(EndpointError, match="after 15 characters"):
         Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
     assert "".join(parts) == "You said: name " and len(stub.asked) == 1, "what has been shown is not asked again"
+
+
+def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
+    stub.faults.append("cut")
+    assert Endpoint(stub.url).complete(ASK, max_tokens=5).finish == "length"
 
 
 def test_the_model_must_be_clear(stub: Stub) -> None:
@@ -110,6 +133,11 @@ def test_an_endpoint_that_is_not_running_is_reported_at_once(monkeypatch: pytest
     assert len(waits) == 5  # where the model is named nothing is asked before, and a request is repeated
 
 
+def test_an_endpoint_that_still_loads_its_model_is_asked_again(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.loading = 2
+    assert Endpoint(stub.url).model == "stub" and stub.loading == 0
+
+
 def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="'localhost:80'"):
         Endpoint("localhost:80")
@@ -121,3 +149,11 @@ def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingDependency, match=r"\[answers\]"):
         Endpoint("http://127.0.0.1:9/v1")
+
+
+def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=closed)

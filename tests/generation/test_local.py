@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.byte_tokenizer import Bytes
 
+from runnel.errors import InputError
 from runnel.generation.local import LocalModel
 from runnel.generation.replies import Replies, Usage
 
@@ -38,3 +39,8 @@ def test_its_replies_are_stored_under_its_weights(model, tmp_path):
     with Replies(model, tmp_path / "store") as replies:
         assert replies.ask(ASK, max_tokens=4, version="1") == first
         assert replies.used == Usage(1, len(PROMPT), 4)
+
+
+def test_a_temperature(model):
+    with pytest.raises(InputError, match=r"0\.7"):
+        model.complete(ASK, max_tokens=1, temperature=0.7)

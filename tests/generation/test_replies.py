@@ -1,5 +1,6 @@
 """Stored replies: nothing is paid for twice, by threads, runs or after failures."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
-from runnel.generation.replies import Replies, Usage
+from runnel.generation.replies import Replies, Stopped, Usage
 
 
 def say(text):
@@ -56,6 +57,16 @@ def test_what_makes_another_request(stub, endpoint, tmp_path):
     assert stub.asked[-1]["temperature"] == 0.5
 
 
+def test_another_language_model_shares_the_store_and_the_count(stub, endpoint, tmp_path):
+    judge = Endpoint(stub.url, "judge", retries=0)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        for _ in range(2):
+            ask(replies, "a")
+            replies.ask(say("a"), max_tokens=10, version="judge", endpoint=judge)
+        assert replies.used_by == {"1": Usage(1, 7, 3), "judge": Usage(1, 7, 3)} and replies.used == Usage(2, 14, 6)
+    assert [one["model"] for one in stub.asked] == ["stub", "judge"]
+
+
 def test_threads_share_replies(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
         texts = [reply.text for reply in pool.map(lambda n: ask(replies, f"{n % 5}"), range(50))]
@@ -73,6 +84,17 @@ def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
         assert ask(replies, "a").text == "reply to a" and replies.used == Usage(1, 7, 3)
 
 
+def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tmp_path):
+    stub.faults.extend([500] * 5)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        for number in range(5):
+            with pytest.raises(EndpointError):
+                ask(replies, f"{number}")
+        with pytest.raises(Stopped, match=stub.url):
+            ask(replies, "5")
+    assert len(stub.asked) == 5
+
+
 def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
     endpoint = SimpleNamespace(model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop"))
     with Replies(endpoint, tmp_path / "store") as replies:
@@ -81,3 +103,10 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies:
         ask(replies, "seven..")
         assert replies.used == Usage(1, 3, 4, estimated=1)
+
+
+def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):
+    together = threading.Barrier(4, timeout=GIVE_UP_S)
+    stub.rule = lambda messages: f"{together.wait()}"
+    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(4) as pool:
+        assert sorted(reply.text for reply in pool.map(lambda n: ask(replies, f"{n}"), range(4))) == list("0123")

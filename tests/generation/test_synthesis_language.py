@@ -1,8 +1,12 @@
 """Languages of texts."""
 
+import sys
+
 import pytest
 
-from runnel.generation.synthesis.language import is_language
+from runnel.errors import InputError, MissingDependency
+from runnel.generation.synthesis import language
+from runnel.generation.synthesis.language import check_language, is_language
 
 TEXTS = {
     "en": "The keeper of the old mill sold flour to the bakers of the town until the river changed its course.",
@@ -20,3 +24,13 @@ def test_a_text_is_in_its_language(of, code):
 @pytest.mark.parametrize("text", ["", " \n", "12 34 56", "|--|--|"])
 def test_a_text_without_words_is_in_no_language(text):
     assert not any(is_language(text, code) for code in TEXTS)
+
+
+def test_errors(monkeypatch):
+    check_language("en")
+    with pytest.raises(InputError, match=r"'english'.* en, "):
+        check_language("english")
+    language._identifier.cache_clear()
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with pytest.raises(MissingDependency, match="py3langid"):
+        check_language("en")

@@ -4,10 +4,12 @@ import json
 from collections import Counter
 
 import numpy as np
+import pytest
 from helpers.synthesis import story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.errors import InputError
 from runnel.generation.synthesis.sources import Cutter, Source, Sources
 from runnel.text.tokenizer import Encoded
 
@@ -59,6 +61,12 @@ def test_lengths_have_equal_numbers():
     assert cutter.cut == found
 
 
+@pytest.mark.parametrize("lengths", [(), (0,), (500, -1)])
+def test_lengths_are_checked(lengths):
+    with pytest.raises(InputError, match="expected numbers of tokens, such as"):
+        Cutter(Words(), lengths)
+
+
 def test_the_seed_chooses(tmp_path):
     for n in range(9):
         (tmp_path / f"{n}.txt").write_text(story(200, name=f"K{n}"))
@@ -89,3 +97,9 @@ def test_files_folders_rows_and_evidence(tmp_path):
     assert (sources.documents, sources.repeated) == (6, 2)
     assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
     assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
+
+
+def test_a_row_without_its_document(tmp_path):
+    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
+    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\", as in the first row"):
+        list(Sources([str(tmp_path / "e.jsonl")], 0, print))

@@ -7,7 +7,7 @@ import pytest
 from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel.generation.endpoint import Reply
-from runnel.generation.synthesis.prompts import Rejected, read_reply
+from runnel.generation.synthesis.prompts import CHUNK, Rejected, fill, read_reply
 from runnel.generation.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
 
 SIZE = 20
@@ -80,6 +80,21 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
     assert shown == [*first, *second], "in the order of the document"
 
 
+def test_nearer_connections_are_left_aside():
+    text = subsequence(200)
+
+    def several(messages):
+        found = json.loads(follow(messages))
+        if "connections" in found:
+            place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
+            shown = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"])]
+            near = [n for n in (place[0] - 12, place[-1] + 12) if n in shown]
+            found["connections"] = [{"sentence": n, "connection": "near"} for n in near] + found["connections"]
+        return json.dumps(found)
+
+    assert "near" not in write("link", text, Model(several)).connection
+
+
 def changed(**values):
     """Follow the prompts, but change values that a reply has."""
 
@@ -143,8 +158,21 @@ def test_too_few_units_are_rejected_before_anything_is_asked(strategy, count):
     assert not model.prompts
 
 
+@pytest.mark.parametrize("strategy", ["chunk", "link"])
+def test_boilerplate_is_not_asked_about(strategy):
+    model = Model()
+    with pytest.raises(Rejected, match="boilerplate"):
+        write(strategy, subsequence(80, name="Gutenberg"), model)
+    assert not model.prompts
+
+
 def test_a_reply_may_be_fenced_but_not_cut():
     assert read_reply(Reply('```json\n{"a": " b "}\n```', "stop"), a="text") == {"a": "b"}
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
+
+
+def test_a_prompt_shows_a_text_with_braces_as_it_is():
+    (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
+    assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]

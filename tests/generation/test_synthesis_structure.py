@@ -159,6 +159,12 @@ def test_a_long_document_is_read_in_parts():
     assert len({row["id"] for row in found}) == len(found)
 
 
+def test_the_seed_chooses_and_the_limit_ends():
+    text = chapters(100)
+    assert rows(text, seed=1)[1] == rows(text, seed=1)[1] != rows(text, seed=2)[1]
+    assert rows(text, limit=7)[1] == rows(text)[1][:7]
+
+
 def test_what_is_left_out(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n')
     made = StructureRows(Decontaminator([tmp_path / "test.jsonl"]))

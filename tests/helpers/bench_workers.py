@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
+
+from benchmarks.measure import answer
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
@@ -79,3 +82,35 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     for module in ("speed", "extras", "segments", "bars", "page"):
         monkeypatch.setattr(f"benchmarks.{module}.Worker", FakeWorker)
     return FakeWorker
+
+
+class RealJob:
+    """A worker of this process, which answers for real: tiny shapes only."""
+
+    jobs: ClassVar[list[Any]] = []
+
+    def __init__(self, spec: Any) -> None:
+        from benchmarks.worker import Job
+
+        self.spec = spec
+        self._job = Job(asdict(spec))
+        self.first = self._job.ready()
+        RealJob.jobs.append(self._job)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def ask(self, op: str, **request: Any) -> Answers:
+        return answer(lambda: getattr(self._job, op)(request))
+
+
+@pytest.fixture
+def real_jobs(monkeypatch: pytest.MonkeyPatch) -> type[RealJob]:
+    """Workers in this process in place of every process; returns their class, whose `jobs` were started."""
+    monkeypatch.setattr(RealJob, "jobs", [])
+    for module in ("speed", "extras"):
+        monkeypatch.setattr(f"benchmarks.{module}.Worker", RealJob)
+    return RealJob

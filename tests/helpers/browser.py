@@ -87,3 +87,8 @@ def is_in_sight(tab: Page, name: str = "current") -> bool:
 def settle(tab: Page) -> None:
     """Wait for the frames in which the page scrolls and draws."""
     tab.evaluate("() => new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))")
+
+
+def scrolls_sideways(tab: Page) -> bool:
+    """Return whether the page is wider than the window."""
+    return tab.evaluate("() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth")

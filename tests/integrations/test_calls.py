@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Embedder, SentenceRetriever
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError, InputError
 from runnel.integrations.calls import best_sentences, loaded, name_of
 
 TEXTS = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
@@ -41,6 +42,11 @@ def test_a_lowest_score(retriever):
     assert best_sentences(retriever, "a river", TEXTS, 10, min_score=best[0][1].score + 1) == []
 
 
+@pytest.mark.parametrize("texts", [[], [""], ["\t"]])
+def test_nothing_to_find(retriever, texts):
+    assert best_sentences(retriever, "a river", texts, 5) == []
+
+
 def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
     embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
     embedder.save(tmp_path / "saved")
@@ -48,3 +54,12 @@ def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
     again = loaded(Embedder, tmp_path / "saved")
     np.testing.assert_allclose(again.encode("a cat"), embedder.encode("a cat"), atol=0.02)  # the tiny model is in fp32
     assert name_of(Embedder, again) == name_of(Embedder, tmp_path / "saved") == str(tmp_path / "saved")
+
+
+def test_mistakes(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+    for function in (loaded, name_of):
+        with pytest.raises(InputError, match="the model is of type Embedder; expected Reranker, or a name, folder or hub id"):
+            function(Reranker, embedder)
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        loaded(Reranker, "no-such-model")

@@ -13,6 +13,7 @@ from sentence_transformers import CrossEncoder
 
 from runnel import Reranker
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder
 from runnel.models.published_heads import StateScore
 
@@ -50,3 +51,19 @@ def test_a_saved_folder_loads_in_the_library(model, tmp_path):
     Reranker(model).save(tmp_path / "folder")
     again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
     np.testing.assert_allclose(again.predict(PAIRS), cross_encoder(model).predict(PAIRS), atol=1e-5)
+
+
+def test_it_cannot_be_trained_or_cut(model, tmp_path):
+    there = cross_encoder(model)
+    with pytest.raises(
+        InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here; train a model that scores one vector"
+    ):
+        there[0].train().preprocess(PAIRS)
+    if model.head("rerank").stored:
+        with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):
+            cross_encoder(model, max_seq_length=8).predict(PAIRS)
+
+
+def test_pocket_ranks():
+    ranked = cross_encoder("pocket").rank("when does the train leave", ["Tuples are immutable.", "The train leaves at noon."])
+    assert [one["corpus_id"] for one in ranked] == [1, 0]

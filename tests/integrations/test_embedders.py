@@ -74,6 +74,22 @@ def test_a_busy_api_is_asked_again(server):
     assert len(server.requests) == 9
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, '{"error": "no such key"}', r"\(401 Unauthorized: .*no such key"),
+        (200, '{"data": []}', "expected one embedding for each of 1 texts"),
+        (200, "<html>", "answered '<html>'"),
+        (200, '{"data": [{"index": 1, "embedding": [1.0]}]}', "expected one embedding for each of 1 texts"),
+    ],
+)
+def test_refusals_and_other_answers_are_reported(server, status, body, message):
+    server.problems = [(status, body)]
+    with pytest.raises(ReadError, match=message):
+        ApiEmbedder("toy").encode_query(["red"])
+    assert len(server.requests) == 1
+
+
 @pytest.fixture
 def evidence(tmp_path):
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
@@ -93,3 +109,12 @@ def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
     done = run("evaluate", "bm25", evidence, "--chunk-words", "5", "--metrics", "Recall@1", "--json")
     (result,) = json.loads(done.out)["results"]
     assert result["chunk_words"] == 5 and result["metrics"] == {"Recall@1": 1.0}
+
+
+def test_other_tasks_are_refused(run, evidence):
+    done = run("evaluate", "api:toy", evidence)
+    assert (
+        done.code == 1
+        and "api:toy is not read by runnel, and can only rank the sentences of evidence, with --as embed" in done.err
+    )
+    assert run("evaluate", "pocket", evidence, "--chunk-words", "5").code == 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Embedder
-from runnel.errors import CheckpointError, StoreError
+from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError, InputError, StoreError
 
 pytest.importorskip("haystack")
 pytest.importorskip("lancedb")
@@ -90,3 +91,16 @@ def test_components_are_stored_by_name_and_loaded_when_needed(component):
     assert component_from_dict(type(component), data, "component").to_dict() == data
     with pytest.raises((CheckpointError, StoreError), match="some/"):
         component.warm_up()
+
+
+def test_mistakes(model):
+    with pytest.raises(InputError, match=r"\['a'\]"):
+        RunnelTextEmbedder(Embedder(model)).run(["a"])
+    for call in (RunnelDocumentEmbedder(Embedder(model)).run, lambda one: RunnelRanker(Reranker(model)).run("dog", one)):
+        with pytest.raises(InputError, match="document 'x' has no text"):
+            call([Document(id="x")])
+    for make in (RunnelRanker, RunnelSentences, partial(RunnelRetriever, "some/index")):
+        with pytest.raises(InputError, match="top_k is 0"):
+            make(top_k=0)
+    with pytest.raises(InputError, match="type int; expected Reranker"):
+        RunnelRanker(3)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import pytest
 from helpers.tiny import tiny_encoder
 
 from runnel import Document as Stored
-from runnel import Embedder, Index
+from runnel import Embedder, Index, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError
 
 pytest.importorskip("langchain_core")
 pytest.importorskip("lancedb")
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
+from pydantic import ValidationError
 
-from runnel.integrations.langchain import RunnelEmbeddings, RunnelRetriever
+from runnel.integrations.langchain import RunnelEmbeddings, RunnelReranker, RunnelRetriever, RunnelSentences
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 DOCUMENTS = [Document(text, id=name, metadata={"page": 3}) for name, text in TEXTS.items()]
@@ -44,3 +49,32 @@ def test_a_chain(index, model):
     chain = RunnelRetriever(index=index) | (lambda documents: [one.page_content for one in documents])
     assert set(chain.invoke("a dog ran")) == set(TEXTS.values())
     assert [len(one) for one in chain.batch(["dog", "cat", "sea"])] == [2, 2, 2]
+
+
+def test_calls_at_the_same_time_have_the_results_of_calls_alone(index, model):
+    """LangChain runs batches and asynchronous calls in threads."""
+    queries = ["a dog", "the cat", "a river", "the sea"] * 4
+    stages = [
+        RunnelRetriever(index=index, sentences=2).ainvoke,
+        partial(RunnelReranker(model=Reranker(model)).acompress_documents, DOCUMENTS),
+        partial(RunnelSentences(model=SentenceRetriever(model)).acompress_documents, DOCUMENTS),
+    ]
+
+    async def together(stage):
+        return await asyncio.gather(*map(stage, queries))
+
+    for stage in stages:
+        for query, found in zip(queries, asyncio.run(together(stage)), strict=True):
+            alone = asyncio.run(stage(query))
+            assert [one.page_content for one in found] == [one.page_content for one in alone]
+
+
+def test_mistakes(index):
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        RunnelEmbeddings("no-such-model")
+    with pytest.raises(ValidationError, match="no-such-model"):
+        RunnelReranker(model="no-such-model")
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        RunnelSentences(top_n=0)
+    with pytest.raises(ValidationError, match="top_k"):
+        RunnelRetriever(index=index, top_k=3)

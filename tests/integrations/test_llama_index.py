@@ -7,16 +7,18 @@ import asyncio
 import pytest
 from helpers.tiny import tiny_encoder
 
-from runnel import Embedder, SentenceRetriever
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError
 
 pytest.importorskip("llama_index.core")
 pytest.importorskip("lancedb")
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import Document, NodeWithScore
+from llama_index.core.schema import Document, NodeWithScore, TextNode
+from pydantic import ValidationError
 
-from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelSentences
+from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
 
 TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The dog sat on the mat.\n"
 OTHER = "The dog sat. The mat is executed."
@@ -30,6 +32,18 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def parser(model):
     return RunnelNodeParser(Embedder(model), max_tokens=6)
+
+
+def scored(*texts, **fields):
+    return [NodeWithScore(node=TextNode(text=text, id_=str(i), **fields)) for i, text in enumerate(texts)]
+
+
+def test_a_batch_is_one_call(model, monkeypatch):
+    embedding, calls = RunnelEmbedding(Embedder(model)), []
+    encode = Embedder.encode
+    monkeypatch.setattr(Embedder, "encode", lambda self, texts, **options: calls.append(texts) or encode(self, texts, **options))
+    embedding.get_text_embedding_batch(["a cat"] * 100)
+    assert [len(texts) for texts in calls] == [100]
 
 
 def test_a_pipeline_fills_an_index_that_finds(model, parser):
@@ -60,6 +74,28 @@ def test_nodes_have_their_exact_places(parser):
     assert asyncio.run(parser.aget_nodes_from_documents([document]))[0].text == nodes[0].text
 
 
+def test_nodes_hold_whole_sentences_up_to_a_size(model):
+    embedder = Embedder(model)
+    assert [n.text for n in RunnelNodeParser(embedder, 1000).get_nodes_from_documents([Document(text=TEXT)])] == [TEXT.strip()]
+    sentences = RunnelNodeParser(embedder, 1).get_nodes_from_documents([Document(text=TEXT)])
+    assert [node.text for node in sentences][:2] == ["A cat ran to the sea.", "A cat ran."] and len(sentences) == 5
+
+
+def test_parts_of_parts_have_places_in_the_document(model, parser):
+    document = Document(text="The river runs. " + TEXT)
+    coarse = RunnelNodeParser(Embedder(model), 20).get_nodes_from_documents([document])
+    assert len(coarse) > 1
+    for node in parser(coarse):
+        assert document.text[node.start_char_idx : node.end_char_idx] == node.text and node.ref_doc_id == document.id_
+
+
+def test_the_reranker_reads_what_the_library_embeds(model):
+    reranker = Reranker(model)
+    titled = scored(OTHER, metadata={"title": "river"})
+    (one,) = RunnelRerank(reranker).postprocess_nodes(titled, query_str="dog")
+    assert one.score == reranker.score("dog", ["title: river\n\n" + OTHER])[0]
+
+
 def test_sentences_of_nodes_have_places_in_the_document(model):
     retriever = SentenceRetriever(model)
     document = Document(text="The river runs. " + TEXT)
@@ -75,3 +111,12 @@ def test_components_are_stored_by_name_and_loaded_again():
     embedding = RunnelEmbedding.from_dict(RunnelEmbedding(embed_batch_size=7, max_tokens=64).to_dict())
     assert embedding.model_name == "pocket" and (embedding.embed_batch_size, embedding.max_tokens) == (7, 64)
     assert embedding.get_query_embedding("a") == RunnelEmbedding().get_query_embedding("a")
+
+
+def test_mistakes(model):
+    with pytest.raises(InputError, match="there is no query to rank nodes for; pass query_str or query_bundle"):
+        RunnelRerank(Reranker(model)).postprocess_nodes(scored(TEXT))
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        RunnelSentences(SentenceRetriever(model), top_n=0)
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        RunnelNodeParser(Embedder(model), max_tokens=0)

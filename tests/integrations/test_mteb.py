@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,8 @@ from mteb.mocks.mock_tasks import bitext_mining, reranking, retrieval, sts  # no
 from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol  # noqa: E402
 from mteb.types import PromptType  # noqa: E402
 
-from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker  # noqa: E402
+from runnel.commands import evaluate_mteb  # noqa: E402
+from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker, instructions  # noqa: E402
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "
 
@@ -53,6 +55,14 @@ def test_each_is_what_mteb_calls_it(model, tmp_path):
     assert len(revisions) == 4, "mteb would take the results of one for those of another"
 
 
+def test_the_license_and_the_language_are_those_of_the_card(model):
+    facts = MtebEncoder("pocket").mteb_model_meta
+    assert (facts.license, facts.open_weights, facts.languages) == ("apache-2.0", True, ["eng-Latn"])
+    for card in ("", "# A model", "---\nlicense: my own\nlanguage: [en, de]\n---\n", "---\n{\n---\n", "---\n- a\n---\n"):
+        facts = MtebEncoder(Embedder(replace(model, card=card))).mteb_model_meta
+        assert (facts.license, facts.open_weights, facts.languages) == (None, None, None)
+
+
 def test_vectors_are_those_of_the_embedder(model):
     embedder = Embedder(model)
     batches = [{"text": ["a red cat", " "]}, {"text": ["a blue dog"]}]
@@ -81,6 +91,18 @@ def test_instructions_come_before_queries_of_retrieval_and_all_texts_of_other_ta
     found = MtebEncoder(Embedder(model), template=TEMPLATE).prompt_of(task, kind)
     assert (found is None) if before is None else found.startswith(f"Instruction: {before}") and found.endswith("\nQuery: ")
     assert MtebEncoder(Embedder(model)).prompt_of(task, kind) is None  # a model without prompts
+
+
+def test_paper_d_has_an_instruction_for_each_english_task(model):
+    names = {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    assert set(instructions()) - names == {"STS", "Summarization", "BitextMining"}
+    tasks = evaluate_mteb.find_tasks("eng-v2")
+    assert len(tasks) == 41 and {t.metadata.name for t in tasks if t.metadata.type not in ("STS", "Summarization")} <= set(
+        instructions()
+    )
+    assert [len(evaluate_mteb.find_tasks(name)) for name in ("eng-v1", "multilingual-v2", "SciFact")] == [56, 131, 1]
+    with pytest.raises(InputError, match=r"unknown task 'mteb:SciFcat'; did you mean mteb:SciFact"):
+        evaluate_mteb.find_tasks("SciFcat")
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # in mteb

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,7 +17,7 @@ from runnel.errors import InputError, StoreError
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
-from runnel.search.stores import create_store, open_store
+from runnel.search.stores import create_store, holds_index, open_store
 from runnel.text.words import bm25, words_of
 
 pytest.importorskip("qdrant_client")
@@ -178,6 +180,45 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_places_are_checked():
+    for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
+        with pytest.raises(InputError, match="is not a Qdrant collection"):
+            open_store(uri)
+
+
+def test_what_is_there_is_known(place):
+    assert not holds_index(place.uri)
+    place.create()
+    assert holds_index(place.uri)
+
+
+def test_a_collection_of_another_program_is_left_alone(place):
+    from qdrant_client import models
+
+    store = place.create()
+    other = place.uri.replace("/index", "/other")
+    store._client.create_collection("other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT))
+    store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
+    with pytest.raises(StoreError, match="holds a collection that runnel did not write; choose another name"):
+        create_store(other, SETTINGS)
+    assert store._client.count("other").count == 1
+
+
+def test_a_folder_that_another_process_uses_is_told(place):
+    store = place.create()
+    program = (
+        "import sys; from runnel.search.stores import open_store\nfrom runnel.errors import StoreError\n"
+        "try: open_store(sys.argv[1])\nexcept StoreError as error: print(error)"
+    )
+    told = subprocess.run([sys.executable, "-c", program, place.uri], capture_output=True, text=True, check=True)
+    assert "is open in another process; wait until it is done" in told.stdout and store.content_hashes() == {}
+
+
+def test_a_server_that_is_not_there_is_told():
+    with pytest.raises(StoreError, match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?"):
+        open_store("qdrant+http://127.0.0.1:9/index")
 
 
 def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):

@@ -17,6 +17,7 @@ from helpers.tiny import tiny_model
 from programs.ray_worker import LoggedWorker
 
 from runnel import Embedder, Index
+from runnel.errors import BackendUnavailable, InputError
 from runnel.integrations import ray as runnel_ray
 from runnel.integrations.ray import index_files
 from runnel.search import encoding
@@ -136,3 +137,15 @@ def test_an_interrupted_call_goes_on_after_its_last_commit(cluster, embedder, fi
         changes = index_files(index, [files], workers=2)
         assert changes.added == [str(files / "three.txt")] and changes.deleted == [str(files / "two.txt")]
         assert len(changes.unchanged) == DOCUMENTS - 1 and index.check() == []
+
+
+def test_what_no_worker_can_do_is_told_as_it_is(cluster, embedder, files, tmp_path, monkeypatch):
+    with Index.create(tmp_path / "index", embedder) as index:
+        with pytest.raises(InputError, match="there is no file or folder"):
+            index_files(index, [tmp_path / "missing"])
+        with pytest.raises(InputError, match=r"got 0, 1 and 0\.0"):
+            index_files(index, [files], workers=0)
+        monkeypatch.setattr(embedder.model, "source", str(tmp_path / "nowhere"))
+        with pytest.raises(BackendUnavailable, match="nowhere"):
+            index_files(index, [files], workers=1)
+        assert len(index) == 0

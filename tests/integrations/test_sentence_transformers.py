@@ -12,17 +12,31 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_model
+from helpers.tiny_backbones import tiny_backbone
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor
 
 from runnel import Embedder, Reranker
-from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
+from runnel.backbones.int8 import int8_problem
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
+from runnel.errors import CheckpointError, InputError
+from runnel.integrations.sentence_transformers import EmbedderModule, RerankerModule, cross_encoder, sentence_transformer
 from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.text.templates import Template
 from runnel.training.segments import Long
 
+NO_INT8 = int8_problem(torch.device("cpu"))
 TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. "
 TEXTS = ["cat", TEXT * 12, "the dog sat", TEXT, "sea"]
 PAIRS = [("cat", text) for text in TEXTS] + [("the river runs", text) for text in TEXTS[::-1]]
+_XLSTM = XlstmConfig(vocab_size=128, hidden_size=32, num_layers=2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
+BACKBONES = {
+    "mamba1": lambda: tiny_backbone(Mamba1, Mamba1Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=8)),
+    "rwkv7": lambda: tiny_backbone(Rwkv7, Rwkv7Config(vocab_size=128, hidden_size=32, num_layers=2, head_size=16)),
+    "xlstm": lambda: tiny_backbone(Xlstm, _XLSTM),
+}
 
 
 @pytest.fixture(params=[False, True], ids=["built-in heads", "papers' heads"])
@@ -53,6 +67,13 @@ def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -
     close(cross_encoder(model).predict(PAIRS, batch_size=batch_size), scores(model), 1e-5)
 
 
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone(tmp_path: Path, name: str) -> None:
+    model = tiny_model(tmp_path, papers_heads=True, backbone=BACKBONES[name]())
+    close(sentence_transformer(model).encode(TEXTS), Embedder(model).encode(TEXTS))
+    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
+
+
 def test_training_mode_gives_the_same_numbers(model: Model) -> None:
     vectors, expected = Embedder(model).encode(TEXTS), scores(model)
     for there, inputs, key, wanted in (
@@ -71,6 +92,28 @@ def test_training_mode_gives_the_same_numbers(model: Model) -> None:
             kept = torch.equal(value, features[name]) if isinstance(value, Tensor) else len(value) == len(features[name])
             assert kept, f"forward has changed its input {name}"
         assert set(features) == set(before)
+
+
+def test_the_document_may_come_first_or_last(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, papers_heads=True)
+    model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
+    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
+
+
+def test_a_prompt_stands_before_the_query(model: Model) -> None:
+    there = cross_encoder(model)
+    close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("the river cat", TEXT)]))
+    with pytest.raises(AssertionError):
+        close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("cat", TEXT)]), 1e-4)
+
+
+def test_padding_is_cut_off_before_reading(model: Model) -> None:
+    there = sentence_transformer(model)
+    features = there.preprocess(["cat", TEXT])
+    assert features["input_ids"].shape == features["attention_mask"].shape == (2, int(features["attention_mask"][1].sum()))
+    features["input_ids"][features["attention_mask"] == 0] = 77
+    with torch.no_grad():
+        close(there.eval()(features)["sentence_embedding"], Embedder(model).encode(["cat", TEXT]))
 
 
 def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
@@ -109,6 +152,21 @@ def test_inference_follows_the_weights(model: Model, tmp_path: Path) -> None:
         close(after[0], Embedder(model).encode(TEXTS), 1e-5)
 
 
+def test_kernels_are_not_built_anew_for_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tmp_path)
+    there = sentence_transformer(model)
+    there.encode("cat")
+    built: list[bool] = []
+    prepare = model.backbone.prepare
+    monkeypatch.setattr(model.backbone, "prepare", lambda: (built.append(True), prepare())[1])
+    for _ in range(3):
+        there.encode("cat")
+    assert not built
+    there.train()
+    there.encode("cat")
+    assert len(built) == 1
+
+
 def test_only_what_the_job_needs_is_trained(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     named = dict(sentence_transformer(model).named_parameters())
@@ -144,6 +202,23 @@ def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplo
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
 
 
+def test_only_documents_of_pairs_are_cut(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    there = cross_encoder(model)
+    there.max_seq_length = 40
+    close(there.predict([("cat", TEXT * 3)]), Reranker(model).score("cat", [TEXT * 3], max_tokens=40), 1e-5)
+    assert there[0].truncated == 1 and "1 of a batch were cut to max_seq_length=40" in caplog.text
+    there.max_seq_length = 4
+    with pytest.raises(InputError, match="max_tokens is 4, but the parts that are never cut"):
+        there.predict([("the cat sat on the mat", TEXT)])
+
+
+def test_a_length_that_is_none(tmp_path: Path) -> None:
+    there = sentence_transformer(tiny_model(tmp_path))
+    for value in (0, 2.5):
+        with pytest.raises(InputError, match=f"got {value}"):
+            there.max_seq_length = value
+
+
 # ---- long inputs ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +245,15 @@ def test_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) 
     for name, gradient in gradients(there).items():
         scale = max(float(expected[name].abs().max()), 1e-3)
         assert float((gradient - expected[name]).abs().max()) < 2e-4 * scale, name
+
+
+def test_checkpointing_is_recomputing_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    module = EmbedderModule(tiny_model(tmp_path))
+    module.gradient_checkpointing_enable()
+    assert module.long == Long(recompute=True)
+    for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
+        with pytest.raises(InputError, match="every layer is recomputed, so the options"):
+            module.gradient_checkpointing_enable(**options)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------------
@@ -208,6 +292,25 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model,
     close(again.predict(PAIRS), scores(model), 1e-5)
 
 
+def test_a_dtype_can_be_asked_for(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    model.save(tmp_path / "folder")
+    there = SentenceTransformer(
+        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True, model_kwargs={"dtype": torch.bfloat16}
+    )
+    assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
+    close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
+    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
+    there = sentence_transformer(load_model(tmp_path / "folder", dtype="int8", device="cpu"))
+    close(there.encode(TEXTS), Embedder(there[0].model).encode(TEXTS))
+    with pytest.raises(InputError, match='has 8-bit weights, which cannot be trained; load it with dtype="float32"'):
+        there.train()
+
+
 def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
     model = load_model("pocket-mamba2", dtype="float32")
     there = SentenceTransformer(str(BUILT_IN["pocket-mamba2"]), trust_remote_code=True, local_files_only=True)
@@ -216,6 +319,20 @@ def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
     model.save(tmp_path / "pocket", weights="int8")
     for name in ("modules.json", "config_sentence_transformers.json"):
         assert json.loads((BUILT_IN["pocket-mamba2"] / name).read_text()) == json.loads((tmp_path / "pocket" / name).read_text())
+
+
+def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    del model.heads["rerank"]
+    for make in (cross_encoder, RerankerModule):
+        with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+            make(model)
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        model.save(tmp_path / "folder", job="rerank")
+    assert not (tmp_path / "folder").exists()
+    del model.heads["embed"]
+    model.save(tmp_path / "folder")
+    assert not (tmp_path / "folder/modules.json").exists(), "the library has no model that finds sentences"
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda there: pickle.loads(pickle.dumps(there))], ids=["copy", "pickle"])

@@ -15,9 +15,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from runnel import Document, Embedder, Index, SentenceRetriever
+from runnel.errors import CheckpointError
 from runnel.models.base import Model, load_model
 from runnel.models.foreign import published_prompts
-from runnel.models.lexical import sentence_features, word_table
+from runnel.models.lexical import sentence_features, word_table, words
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
 
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", "The finally clause is executed. ", "A dog ran. "]
@@ -123,6 +124,12 @@ def test_remembered_documents_score_as_read_ones(retriever: SentenceRetriever, t
     assert [s.score for s in saved.score(QUERY, TEXT)] == [s.score for s in read] and not saved.calibrated
 
 
+def test_nothing_is_calibrated(retriever: SentenceRetriever) -> None:
+    (scored,) = retriever.scan(QUERY, [TEXT])
+    assert not retriever.calibrated and scored.answers is None and scored.second is not None
+    assert SentenceRetriever.load("pocket").calibrated
+
+
 def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRetriever) -> None:
     """Each passage is between the model's markers, after the prompt, whose tokens are in no sentence."""
     model: Model = retriever.scorer.model
@@ -180,6 +187,16 @@ def test_prompts_of_published_models(tmp_path: Path) -> None:
     assert load_model(own, "float32", "cpu").prompts == {"query": "mine: "}
 
 
+def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "model", "bert")
+    (folder / "tokenizer_config.json").unlink()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="marker"):
+        SentenceRetriever.load(folder, "float32", "cpu")
+
+
 # ---- words of other vocabularies -------------------------------------------------------------------------------------
 
 
@@ -203,3 +220,47 @@ def test_words_are_those_of_a_wordpiece_vocabulary(tmp_path: Path, byte_level: b
         found = features(rows, library.encode(query, add_special_tokens=False).ids, table)
         expected = features(spoken, [plain[word] for word in query.lower().split()], expected_table)
         np.testing.assert_allclose(found[:, [0, 1, 4, 8, 12]], expected[:, [0, 1, 4, 8, 12]], atol=1e-6)
+
+
+def test_words_of_other_scripts() -> None:
+    """A vowel sign continues a word, punctuation ends one, and each piece of a script without spaces is one."""
+    pieces = [
+        "<s>",
+        "▁",
+        ",",
+        "▁नम",
+        "स्ते",
+        "▁दुनिया",
+        "▁U",
+        ".",
+        "S",
+        "▁今天",
+        "天气",
+        "▁The",
+        "▁the",
+        "▁rivers",
+        "▁river",
+        "river",
+    ]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    table = word_table(ids, np.ones(len(pieces), np.float32))
+
+    def starts(*read: str) -> list[str]:
+        found = words(np.array([ids[piece] for piece in read]), table)
+        return [read[at] for at in found.starts]
+
+    assert starts("<s>", "▁नम", "स्ते", ",", "▁दुनिया") == ["▁नम", "▁दुनिया"]
+    assert starts("▁U", ".", "S", ".") == ["▁U", "S"]
+    assert starts("▁今天", "天气", "river", "▁", "天气") == ["▁今天", "天气", "river", "天气"]
+    assert len({int(table.code[ids[piece]]) for piece in ("▁rivers", "▁river", "river")}) == 1
+    assert table.code[ids["▁The"]] == table.code[ids["▁the"]] and table.stop[[ids["▁The"], ids["▁the"]]].all()
+    assert byte_level_word("Ġпри", "вет") == 1
+    assert byte_level_word("Ġпри", ",", "вет") == 2
+
+
+def byte_level_word(*read: str) -> int:
+    """The number of words of pieces of byte-level BPE, given as text."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytes_of = {piece: split.pre_tokenize_str(piece.removeprefix("Ġ"))[0][0] for piece in read}
+    ids = {("Ġ" if piece.startswith("Ġ") else "") + text: number for number, (piece, text) in enumerate(bytes_of.items())}
+    return len(words(np.arange(len(ids)), word_table(ids | {"Ġa": 90}, np.ones(91, np.float32))).keys)

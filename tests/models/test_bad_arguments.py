@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Document, Embedder, Reranker, SentenceRetriever
-from runnel.errors import InputError
+from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError, InputError
 
 TEXT = "The cat sat on the mat."
 
@@ -24,6 +25,12 @@ def reranker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+class Table(dict[str, list[str]]):
+    """As the tables of pandas: iterating over it yields the names of its columns."""
+
+    columns = ("text",)
 
 
 def refused(message: str, *calls: Callable[[], object]) -> None:
@@ -57,6 +64,12 @@ def test_what_is_no_series(reranker: Reranker, embedder: Embedder, values: Any, 
         refused(f"texts are {what}; expected", *(lambda e=e: e(values) for e in (embedder.encode, embedder.encode_query)))
 
 
+@pytest.mark.parametrize(("values", "what"), [({"a": TEXT}, "a dict"), (Table(text=[TEXT]), "a Table")])
+def test_what_yields_names_and_no_texts(reranker: Reranker, embedder: Embedder, values: Any, what: str) -> None:
+    refused(f"documents are {what}; expected", lambda: list(SentenceRetriever(reranker.model).score_many("cat", values)))
+    refused(f"texts are {what}; expected", lambda: embedder.encode(values))
+
+
 @pytest.mark.parametrize("text", [None, 1, b"abc", ["abc"], {"text": "abc"}])
 def test_what_is_no_text(reranker: Reranker, embedder: Embedder, text: Any) -> None:
     for documents, name in (([TEXT, text], "1"), ({"a": TEXT, "b": text}, "b")):
@@ -66,6 +79,11 @@ def test_what_is_no_text(reranker: Reranker, embedder: Embedder, text: Any) -> N
     refused(f"texts[40] is {text!r}; expected text", lambda: embedder.encode([TEXT] * 40 + [text]))
     refused(f"the text is {text!r}; expected text", lambda: embedder.stream().feed(text))
     refused(f"the text is {text!r}; expected text", lambda: embedder.encode_spans(text, [(0, 3)]))
+
+
+def test_an_id_names_one_remembered_document(reranker: Reranker) -> None:
+    documents = [Document("a", TEXT), Document("b", TEXT), Document("a", "dog")]
+    refused("two documents have the id 'a'", lambda: reranker.remember(documents))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "3", True], ids=repr)
@@ -83,6 +101,21 @@ def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:
     by_name = {"a": TEXT, "b": "dog"}
     assert np.array_equal(reranker.score("cat", by_name), reranker.score("cat", [TEXT, "dog"]))  # type: ignore[arg-type]
     assert {hit.id for hit in reranker.rank("cat", by_name)} == {"a", "b"}
+
+
+@pytest.mark.parametrize("job", [Embedder, Reranker, SentenceRetriever])
+def test_names_of_models(job: Any, embedder: Embedder) -> None:
+    refused(f"use {job.__name__}.load('pocket')", lambda: job("pocket"))
+    refused("Index('library'): expected an opened store", lambda: Index("library", embedder))  # type: ignore[arg-type]
+    for name in (None, 3, ""):
+        with pytest.raises(CheckpointError, match=f"the model is {name!r}; expected"):
+            job.load(name)
+
+
+@pytest.mark.parametrize("ids", [[1, 2], None, np.array([1, 2]), torch.tensor([1.0]), torch.tensor([True])], ids=repr)
+def test_token_ids(reranker: Reranker, ids: Any) -> None:
+    what = f"tensor of {ids.dtype}" if isinstance(ids, torch.Tensor) else f"{type(ids).__name__}"
+    refused(f"ids are a {what}; expected a tensor", lambda: reranker.model.backbone(ids))
 
 
 def test_spans(embedder: Embedder) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tokenizers_for_tests import SAVED_AS, build, put_published
+from helpers.tokenizers_for_tests import SAVED_AS, build, published_file, put_published
 from safetensors.torch import load_file, save_file
 
-from runnel import Embedder
+from runnel import Embedder, Reranker
 from runnel.backbones.families import BACKBONES
 from runnel.errors import CheckpointError
 from runnel.models.bare import markers, vocabulary_name
@@ -76,11 +77,34 @@ def test_texts_stand_between_the_markers(case: str, tmp_path: Path) -> None:
     assert files & set(SAVED_AS.values()) == {"tokenizer.json" if name != "rwkv_world" else SAVED_AS[name]}
 
 
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [("mamba2", "document: {document}\n\nquery: {query}{end}"), ("rwkv7", "{begin}document: {document}\n\nquery: {query}{end}")],
+)
+def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path: Path) -> None:
+    model = Embedder.load(put_published(CASES[case][3], checkpoint(case, tmp_path)), dtype="float32").model
+    assert str(model.templates["rerank"]) == expected
+    begin = "{begin}" if expected.startswith("{begin}") else ""
+    assert [str(model.templates[name]) for name in ("document", "sentences")] == [
+        begin + "{document}{end}",
+        begin + "{query}\n{document}",
+    ]
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        Reranker(model)
+
+
 def test_text_after_a_marker_begins_as_a_text_does(tmp_path: Path) -> None:
     """Mistral's tokenizer puts a space in front of a text; a literal after `{begin}` is the start of one."""
     model = Embedder.load(put_published("mistral_v3", checkpoint("codestral", tmp_path)), dtype="float32").model
     ids = model.templates["rerank"].before("document").render(model.tokenizer).ids.tolist()
     assert ids == [1, *model.tokenizer.encode("document:").ids.tolist()]
+
+
+def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
+    folder = put_published("rwkv_world", checkpoint("rwkv7", tmp_path))
+    file = next(folder.glob("*.pth"))
+    shutil.copy(file, folder / "rwkv7-another.pth")  # now the folder alone does not say which
+    assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
 
 
 # ---- markers ------------------------------------------------------------------------------------------------------------
@@ -112,6 +136,33 @@ def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
+def put_into(cache: Path) -> None:
+    """GPT-NeoX's tokenizer.json as the hub's client stores it."""
+    repository = cache / "models--EleutherAI--gpt-neox-20b"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    shutil.copy(published_file("gpt_neox_20b"), snapshot / "tokenizer.json")
+
+
+def test_gpt_neox_is_fetched_once(tmp_path: Path, offline_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        put_into(offline_cache)
+        return str(next(offline_cache.rglob(file)))
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    for case in ("mamba1", "mamba2", "xlstm"):  # the second and third find it in the cache
+        embedder = Embedder.load(checkpoint(case, tmp_path / case), dtype="float32")
+        assert embedder.model.tokenizer.vocab_size == 50277
+    assert asked == [("EleutherAI/gpt-neox-20b", "tokenizer.json")]
+    embedder.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer.json").read_text() == published_file("gpt_neox_20b").read_text()
+
+
 @pytest.mark.parametrize(
     ("case", "files"),
     [
@@ -124,3 +175,9 @@ def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_error_names_the_missing_file(case: str, files: str, tmp_path: Path, offline_cache: Path) -> None:
     with pytest.raises(CheckpointError, match=f"model has no tokenizer: .*needs {files}"):
         Embedder.load(checkpoint(case, tmp_path / "model"))
+
+
+def test_unknown_vocabularies_are_not_guessed(tmp_path: Path, offline_cache: Path) -> None:
+    put_into(offline_cache)
+    with pytest.raises(CheckpointError, match="has no tokenizer: none of"):
+        Embedder.load(GOLDEN / "mamba1-tiny-original")

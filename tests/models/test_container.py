@@ -176,3 +176,14 @@ def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     path.unlink()
     with pytest.raises(StateError, match="remember it again"):
         reranker.rank("river", again)
+
+
+def test_a_stream_gives_no_vector_that_is_not_a_number(model: Any) -> None:
+    stream = Embedder(model).stream().feed(TEXT)
+    stream._sum = torch.full_like(stream._sum, float("nan"))
+    stream._last = torch.full((1, model.backbone.hidden_size), float("nan"))
+    if model.backbone.recurrent:
+        nan = {name: torch.full_like(t, float("nan")) for name, t in stream._state.tensors.items()}  # type: ignore[union-attr]
+        stream._state = State(nan, stream._state.tokens)  # type: ignore[union-attr]
+    with pytest.raises(NumericalError, match="the stream's vector is NaN or infinite"):
+        stream.embedding()

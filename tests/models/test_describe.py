@@ -13,6 +13,7 @@ from runnel.models.base import load_model
 from runnel.models.describe import describe_model
 from runnel.planning import ENOUGH
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 SMALL = Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16)
 KEYS = [
     *("model", "path", "architecture", "title", "layout", "layers", "width", "vocabulary", "config"),
@@ -75,6 +76,13 @@ def test_the_same_as_loading(folder: Path, unread: None, monkeypatch: pytest.Mon
     assert facts["gpu"] is None or facts["gpu"]["memory_bytes"] > 1e9
 
 
+def test_the_built_in_model(unread: None) -> None:
+    facts = describe_model("pocket-mamba2")
+    assert (facts["model"], facts["parameters"], facts["problem"]) == ("pocket-mamba2", 17_385_816, None)
+    assert facts["stored_bytes"].keys() == {"int8", "float32"}
+    assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
+
+
 def test_a_bare_checkpoint_with_and_without_a_tokenizer(tmp_path: Path, unread: None) -> None:
     facts = describe_model(str(bare(tmp_path)))
     assert list(facts) == KEYS
@@ -87,6 +95,14 @@ def test_a_bare_checkpoint_with_and_without_a_tokenizer(tmp_path: Path, unread: 
     assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 32, "unit": "clauses"}
     assert facts["heads"]["embed"] == {"kind": "EndVector", "parameters": 0}
     assert set(facts["templates"]) == {"document", "rerank", "sentences"}
+
+
+def test_a_weights_file(unread: None) -> None:
+    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")
+    facts = describe_model(str(path))
+    assert (facts["architecture"], facts["layout"], facts["path"]) == ("rwkv7", "RWKV-7, official layout", str(path))
+    assert facts["state"] == {"att_shift": [3, 128], "wkv": [3, 2, 64, 64], "ffn_shift": [3, 128]}
+    assert facts["files"] == {path.name: path.stat().st_size}
 
 
 @pytest.mark.parametrize("free", [1, 10**5, 10**6, 10**12])
@@ -105,3 +121,16 @@ def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> 
     assert facts["longest_step_tokens"] == (steps if steps < 64 else steps - steps % 64)
     assert facts["fits"]["float32"] == (steps > 0)
     assert facts["fits"]["bfloat16"] == (free >= 10**5)
+
+
+def test_an_encoder(tmp_path: Path, unread: None) -> None:
+    pytest.importorskip("transformers")
+    from helpers.tiny_transformers import LONGEST, write_transformer
+
+    write_transformer(tmp_path, "bert")
+    write_tokenizer(tmp_path)
+    facts = describe_model(str(tmp_path))
+    assert list(facts) == KEYS and facts["problem"] is None
+    assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, LONGEST, None, {})
+    assert facts["passage_tokens"] is None
+    assert facts["heads"] == {"embed": {"kind": "FirstVector", "parameters": 0}} and set(facts["templates"]) == {"document"}

@@ -51,6 +51,15 @@ def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None
     assert np.abs(vectors - moved).max() > 2e-4
 
 
+def test_bad_spans(embedder: Embedder) -> None:
+    assert embedder.encode_spans(TEXT, []).shape == (0, embedder.dimension)
+    for span in ((5, 5), (-1, 3), (0, 10**6), (7, 3)):
+        with pytest.raises(InputError, match="not inside the text"):
+            embedder.encode_spans(TEXT, [span])
+    with pytest.raises(InputError, match="holds no token"):
+        embedder.encode_spans("cat    dog", [(4, 6)])
+
+
 def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
     vectors = embedder.encode([TEXT, "cat"], max_tokens=7)
     assert embedder.truncated == 1 and "1 texts were cut to 7 tokens" in caplog.text

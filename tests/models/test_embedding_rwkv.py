@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.tokenizers_for_tests import build
 from safetensors.torch import load_file
 from torch import Tensor
 
 from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError, InputError
 from runnel.models.embedding_rwkv import PROMPTS, TEMPLATES
 from runnel.models.items import Item
+from runnel.training.forward import make_pair
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny"
 EMBEDDER, RERANKER = "rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"
@@ -88,3 +91,31 @@ def test_a_saved_folder_gives_the_same(folder, tmp_path):
     again = load(Reranker, tmp_path)
     np.testing.assert_array_equal(again.score("a cat", DOCUMENTS), reranker.score("a cat", DOCUMENTS))
     assert again.model.fingerprint() == reranker.model.fingerprint()
+
+
+def test_one_half_does_not_do_the_other_s_job(folder):
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        load(Reranker, folder / EMBEDDER)
+    with pytest.raises(CheckpointError, match="without the embedder"):
+        load(Reranker, folder / RERANKER)
+    with pytest.raises(InputError, match="cannot be trained here"):
+        make_pair(load(Reranker, folder).model, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        (EMBEDDER, {"vit.embeddings.weight": torch.zeros(1)}, "unexpected tensor 'vit.embeddings.weight'"),
+        (EMBEDDER, {"head.new_head.fc1.weight": torch.zeros(1)}, "unexpected tensor 'head.new_head.fc1.weight'"),
+        (EMBEDDER, {"head.retr_head.fc2.weight": None}, "missing tensor 'fc2.weight'"),
+        (RERANKER, {"reranker.head.2.weight": None}, "missing tensor 'linear.weight'"),
+        (RERANKER, {"reranker_layer_idx": [0, 3]}, r"reads the layers \[0, 3\], the backbone has 3"),
+        (RERANKER, {"reranker_layer_idx": [0]}, "reads 1 of the 3 layers"),
+    ],
+)
+def test_other_checkpoints_are_refused(folder, tmp_path, file, changes, message):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    tensors = torch.load(tmp_path / file, weights_only=True) | changes
+    torch.save({name: tensor for name, tensor in tensors.items() if tensor is not None}, tmp_path / file)
+    with pytest.raises(CheckpointError, match=message):
+        load(Reranker, tmp_path)

@@ -95,6 +95,19 @@ def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, code: Any, cap
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a", add_end=True), atol=1e-5)
 
 
+def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path) -> None:
+    """Read both ways, with an end marker that the tokenizer's own class adds, and a prompt for queries."""
+    folder = write(tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "the river "}}))
+    frame(folder, add_eos_token=True, auto_map={"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", None]})
+    ours = Embedder.load(folder, "float32", "cpu")
+    frame(folder)
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder, add_end=True), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, add_end=True, prompt_name="query"), atol=1e-5)
+
+
 @pytest.mark.parametrize("setting", [{}, {"add_eos_token": False}, {"add_eos_token": True}])
 def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     """The library's plain class knows no add_eos_token. The last word is pooled then, as sentence-transformers does."""
@@ -129,6 +142,22 @@ def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
     (folder / "modules.json").unlink()
     with pytest.raises(CheckpointError, match=message):
         Embedder.load(folder)
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean"])
+def test_modernbert(tmp_path: Path, mode: str) -> None:
+    """Ettin's encoders and Granite's embedders are folders like this one."""
+    folder = write(tmp_path / "a", "modernbert", mode=mode)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
+    ours = Embedder.load(folder, "float32", "cpu")
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
+
+
+@pytest.mark.parametrize("types", [OLD, NEW])
+def test_names_of_all_versions(tmp_path: Path, types: dict[str, str]) -> None:
+    folder = write(tmp_path / "a", "bert", types=types, mode="mean")
+    np.testing.assert_allclose(Embedder.load(folder, "float32", "cpu").encode(TEXTS), theirs(folder), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -169,3 +198,24 @@ def test_the_prompt_of_documents_has_three_names(tmp_path: Path, name: str) -> N
     ours = Embedder.load(folder, "float32", "cpu")
     np.testing.assert_allclose(ours.encode_document(TEXTS), theirs(folder, prompt_name=name), atol=1e-5)
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
+
+
+def test_a_default_prompt_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    settings = {"prompts": {"sts": "a cat "}, "default_prompt_name": "sts"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    ours = Embedder.load(folder, "float32", "cpu")
+    message = "encode() adds no prompt; sentence-transformers adds 'a cat ': pass prompt='sts'"
+    assert [record.getMessage() for record in told(caplog)] == [f"{folder}: {message}"]
+    np.testing.assert_allclose(ours.encode(TEXTS, prompt="sts"), theirs(folder), atol=1e-5)
+
+
+def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 30, "do_lower_case": True}))
+    Embedder.load(folder)  # its tokenizer does
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(CheckpointError, match=r"lowercases texts \(do_lower_case\) and its tokenizer does not"):
+        Embedder.load(folder)

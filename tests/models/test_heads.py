@@ -1,12 +1,15 @@
 """`VectorScore`: what it starts as, what it cannot see, and odd sizes."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.tiny import tiny_model
 
-from runnel.models.heads import PARTS, VectorScore, known
+from runnel.errors import CheckpointError
+from runnel.models.heads import PARTS, MatchScore, VectorScore, known
 from runnel.models.lexical import FEATURES
 
 D = 16
@@ -50,12 +53,26 @@ def test_agrees_with_fp64():
         torch.testing.assert_close(narrow, head.double()(*drawn(30, dtype=torch.float64)), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("sentences", [1, 2, 3, 4])
+def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: int):
+    """Rounding would otherwise be all that its z-score shows."""
+    vectors, query = F.normalize(torch.randn(sentences, 384), dim=-1), F.normalize(torch.randn(384), dim=0)
+    assert known(query, vectors, torch.zeros(sentences, FEATURES))[:, 6].tolist() == [0] * sentences
+
+
 def test_the_calibration_is_a_factor_and_a_summand():
     head = stirred()
     with torch.no_grad():
         before = head(*drawn(5))
         head.calibration.copy_(torch.tensor([0.5, -2.0]))
         torch.testing.assert_close(head(*drawn(5)), before * 0.5 - 2)
+
+
+def test_a_head_that_matches_needs_token_features(tmp_path: Path):
+    model = tiny_model(tmp_path, papers_heads=True)
+    model.heads["sentences"] = MatchScore(32, 2, 8)
+    with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
+        model.head("sentences")
 
 
 # ---- the parts of a score ---------------------------------------------------------------------------------------------

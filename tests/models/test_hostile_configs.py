@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.tiny import tiny_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from runnel.errors import CheckpointError
 from runnel.models.base import load_model
@@ -105,6 +106,16 @@ def test_a_published_format_with_hostile_sizes_is_refused(tmp_path: Path, key: s
         heads = value * 4 if key in ("expand", "hidden_size") else 4
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value, "num_heads": heads}))
         refused(load_model, tmp_path)
+
+
+def test_one_layer_with_a_high_number_is_one_layer(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["backbone.layers.999998.norm.weight"] = torch.ones(32)
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["runnel"]["backbone"]["config"]["num_layers"] = 999_999
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "999999 layers, the weights have 3" in refused(load_model, folder)
 
 
 @pytest.mark.parametrize("number", [2**24, 2**31, 2**32 - 1, 2**32, -1, 1.5, None, "5"])

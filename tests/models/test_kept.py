@@ -10,7 +10,7 @@ from helpers.tiny import tiny_model
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import CheckpointError
 from runnel.models import base
-from runnel.models.kept import Kept
+from runnel.models.kept import Kept, file_states
 
 
 @pytest.fixture
@@ -53,6 +53,29 @@ def test_a_changed_model_is_loaded_again(model: str, tmp_path: Path) -> None:
     (tmp_path / "tiny" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors|weights"):
         Embedder.load(model)
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_relative_name_means_the_model_of_the_current_folder(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        shutil.copytree(tiny, tmp_path / str(number) / "m")
+        monkeypatch.chdir(tmp_path / str(number))
+        loaded.append(Embedder.load("m").model)
+    assert loaded[0] is not loaded[1]
+    assert Embedder.load("m").model is loaded[1]
+
+
+def test_files_that_do_not_exist_have_no_state(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "there").touch()
+    found = file_states(tmp_path / name for name in ("circle", "missing", "there", "."))
+    assert found == file_states([tmp_path / "there"])
+    (tmp_path / "there").write_text("changed")
+    assert found != file_states([tmp_path / "there"])
 
 
 def test_only_the_last_used_are_kept() -> None:

@@ -1,5 +1,6 @@
 """Recurrent language models that continue a text, against transformers, and at any split of it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from runnel.backbones.checkpoint.load import load_backbone
+from runnel.errors import CheckpointError, InputError
 from runnel.models.heads import LmHead
-from runnel.models.language_model import LanguageModel
+from runnel.models.language_model import LanguageModel, read_lm_head
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAMILIES = ["mamba1-tiny-hf", "mamba2-tiny-hf", "rwkv7-tiny-fla", "xlstm-tiny-hf"]
@@ -96,3 +98,23 @@ def test_a_text_ends_at_its_stop_or_its_limit(load):
     assert model.generate("abc", max_tokens=8).ids == ended.ids
     model.tokenizer.end_id, model.tokenizer.vocab_size = None, 3
     assert max(model.generate("abc", max_tokens=8).ids) < 3, "rows beyond the vocabulary are padding"
+
+
+def test_heads_that_are_missing_or_have_another_shape(load, tmp_path):
+    with pytest.raises(CheckpointError, match=r"codestral-tiny-hf has no LM head \(lm_head.weight or head.weight\)"):
+        load("codestral-tiny-hf")
+    model = load("mamba1-tiny-hf")
+    assert model.head.weight is None, "a shared table is not copied"
+    shutil.copytree(GOLDEN / "xlstm-tiny-hf", tmp_path / "x")
+    backbone = load_backbone(GOLDEN / "mamba1-tiny-hf", dtype="float32", device="cpu")
+    with pytest.raises(CheckpointError, match=r"mis-shaped tensor 'lm_head.weight' is \(256, 128\), expected \(256, 64\)"):
+        read_lm_head(tmp_path / "x", {}, backbone)
+
+
+def test_bad_arguments(load):
+    model = load("mamba1-tiny-hf")
+    for prompt, most, message in (("", 1, "the prompt has no tokens"), ("a", 0, "max_tokens is 0")):
+        with pytest.raises(InputError, match=message):
+            model.generate(prompt, max_tokens=most)
+    with pytest.raises(InputError, match=r"the LM head is \(256, 3\)"):
+        LanguageModel(model.backbone, Bytes(), LmHead(256, 3))

@@ -1,6 +1,7 @@
 """Lexical features against a plain reading of their definitions, and what a sceptic would ask of them."""
 
 import math
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -139,6 +140,26 @@ def test_words_are_pieces_put_together_without_their_plural(table: WordTable):
     assert found.idf[2] == 1.0 and found.idf[0] == table.idf[VOCABULARY["the"]]
 
 
+def test_a_part_of_a_word_and_its_pieces_in_another_order_are_other_words(table: WordTable):
+    keys = [words(ids(text), table).keys[0] for text in ("auto ##ma", "auto ##ma ##tic", "auto ##tic ##ma", "auto", "press")]
+    assert len(set(keys)) == 5 and keys[4] != words(ids("##press"), table).keys[0]
+
+
+def test_each_piece_of_a_script_without_spaces_is_a_word():
+    pieces = ["[UNK]", ".", "cat", "東", "京", "ス", "##マ", "##ホ", "##s"]
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    table = word_table(numbers, np.full(len(pieces), 0.5, np.float32))
+    assert table.continues.tolist() == [False] * 8 + [True]
+
+    def row(text: str) -> np.ndarray:
+        return np.array([numbers[piece] for piece in text.split()], dtype=np.int32)
+
+    text, bounds = row("東 京 cat . cat ##s マ . ス ##マ ##ホ .".replace(" マ", " ##マ")), np.array([0, 4, 8, 12])
+    features = sentence_features(text, bounds, row("##マ ##ホ"), table)
+    assert features[:, 1].argmax() == 2 and features[1, 1] > 0 and features[:, 12].tolist() == [0, 0, 1]
+    assert features[0, 1] == 0 == sentence_features(text, bounds, row("ス"), table)[1, 1]
+
+
 def test_empty_documents_sentences_and_queries(table: WordTable):
     none = np.zeros(0, dtype=np.int32)
     assert sentence_features(none, np.array([0]), ids("cat"), table).shape == (0, FEATURES)
@@ -151,6 +172,14 @@ def test_a_score_of_a_document_needs_no_other_and_is_a_share(table: WordTable):
     one = static_bm25(ids("cat dog"), ids("cats rain"), table)
     assert 0 < one < static_bm25(ids("cat rain"), ids("cats rain"), table) < 1
     assert static_bm25(ids("dog house"), ids("cats rain"), table) == 0.0
+
+
+def test_a_long_document_takes_no_loop_over_its_sentences(table: WordTable):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(4, len(PIECES), size=300_000)
+    began = time.process_time()
+    sentence_features(numbers, np.linspace(0, len(numbers), 20_001).astype(np.int64), ids("cat house rain ##y"), table)
+    assert time.process_time() - began < 2
 
 
 def test_features_of_pieces_against_the_formulas() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
+import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +23,9 @@ from runnel.backbones.int8 import int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model, load_model
+from runnel.models.describe import describe_model
 from runnel.models.heads import PlainMeanVector
+from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
 
@@ -36,6 +42,26 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     with torch.no_grad():
         again.heads["sentences"].cosine_weight += 1
     assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() != model.fingerprint()
+
+
+def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, written = tiny_model(tmp_path / "tokenizer"), []
+
+    def noting(write: Callable[..., int]) -> Callable[..., int]:
+        return lambda path, *data, **options: written.append(path.suffix) or write(path, *data, **options)
+
+    for name in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, noting(getattr(Path, name)))
+    model.save(tmp_path / "model")
+    assert written == [".partial"] * 6
+
+
+def test_the_unit_is_kept(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tokenizer")
+    for unit in UNITS:
+        model.unit = unit
+        model.save(tmp_path / "model")
+        assert load_model(tmp_path / "model").unit == unit
 
 
 def test_int8_is_small_and_close(tmp_path: Path) -> None:
@@ -141,3 +167,39 @@ def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str)
     for one, other in zip(before, kept, strict=True):
         assert torch.nn.functional.cosine_similarity(one, other).min() > 0.999
         assert not (weights == "as_is" and dtype == "float32") or torch.equal(one, other)
+
+
+def test_changed_judge_layers_are_another_model_and_a_description_counts_them(tmp_path: Path) -> None:
+    model = judging_model(tmp_path / "tokenizer")
+    model.save(tmp_path / "model", weights="int8")
+    facts, again = describe_model(str(tmp_path / "model")), load_model(tmp_path / "model", "float32", "cpu")
+    assert facts["parameters"] == sum(p.numel() for p in again.backbone.parameters())
+    assert facts["config"]["judge_layers"] == 2 and facts["flops_per_token"] == model.backbone.flops_per_token
+    before, texts = again.fingerprint(), hidden(again.engine)
+    with torch.no_grad():
+        again.backbone.judge_layers[1].down.weight += 1
+    again.backbone.eval()
+    assert again.fingerprint() != before and torch.equal(hidden(again.engine), texts)
+
+
+def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
+    model = judging_model(tmp_path / "tokenizer")
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        pairs = list(zip(engines(model), engines(other), strict=True))
+        assert all(one is not two and torch.equal(hidden(one), hidden(two)) for one, two in pairs)
+
+
+def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
+    model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
+    assert model.judge_engine("judge") is model.judge_engine("pair") is model.engine is not model.sentence_engine(texts=False)
+    assert tiny_model(tmp_path / "other").judge_engine("judge")
+    model.save(tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    for form in ("judge", "pair"):
+        del config["runnel"]["backbone"]["config"][f"{form}_layers"]  # as folders were before
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path / "model", "float32", "cpu").fingerprint() == model.fingerprint()
+    config["runnel"]["backbone"]["config"]["judge_layers"] = 1
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"missing tensors? .*'judge_layers\.0\."):
+        load_model(tmp_path / "model", "float32", "cpu")

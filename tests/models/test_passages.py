@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker
+from runnel.errors import InputError
 from runnel.models.memory import DocumentState
 from runnel.models.passages import passage_bounds, read_documents
 from runnel.text.templates import Template
@@ -64,6 +65,12 @@ def test_appended_text_gives_the_vectors_of_reading_the_whole(
     assert again.tokens_read < fresh.tokens_read
 
 
+def test_appending_costs_the_last_passage_and_the_new_tokens(embedder: Embedder) -> None:
+    (first,) = read_documents(embedder, [TEXT * 20], passage_tokens=30, save_from=20)
+    (again,) = read_documents(embedder, [TEXT * 20 + "the dog sat."], [first.saved], passage_tokens=30, save_from=20)
+    assert first.tokens_read > 1000 and again.tokens_read < 50
+
+
 @pytest.mark.parametrize("change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]])
 def test_a_text_that_has_changed_before_its_end_is_read_anew(embedder: Embedder, change) -> None:
     (first,) = read_documents(embedder, [TEXT], passage_tokens=12, save_from=20)
@@ -108,6 +115,12 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     del model.prompts["document"]
     model.templates["document"] = Template.parse("{document}{end}")
     assert not reranker.shares(embedder)
+
+
+def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:
+    for empty in (" \n", "\x00\x01"):
+        with pytest.raises(InputError, match="empty document"):
+            read_documents(embedder, ["cat", empty])
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any), st.integers(1, 60), st.data())

@@ -37,6 +37,33 @@ def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
     assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours, expected)
 
 
+@pytest.mark.parametrize(
+    ("precision", "ranges", "message"),
+    [
+        ("int4", None, "precision is 'int4'"),
+        ("int8", None, "int8 vectors need ranges"),
+        ("binary", np.zeros((2, 8), np.float32), "binary vectors have no ranges"),
+        ("uint8", np.zeros((2, 7), np.float32), r"ranges have the shape \(2, 7\); expected \(2, 8\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(precision, ranges, message):
+    with pytest.raises(InputError, match=message):
+        quantize(vectors(3, 8), precision, ranges)
+    for given in (vectors(1, 8), vectors(0, 8), vectors(2, 8)[0]):
+        with pytest.raises(InputError, match="at least two vectors"):
+            value_ranges(given)
+
+
+def test_a_cut_vector_has_unit_length():
+    given = vectors(5, 12)
+    for width in (1, 7, 12):
+        part = truncated(given, width)
+        assert part.shape == (5, width) and np.allclose(np.linalg.norm(part, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(part[0], truncated(given[0], width), atol=1e-7)
+    assert truncated(given, 12) is given
+    assert not truncated(np.array([[0, 0, 1]], np.float32), 2).any()  # no direction
+
+
 def test_encode_cuts_and_quantizes(embedder):
     whole = embedder.encode(TEXTS)
     d = whole.shape[1]

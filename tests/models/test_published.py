@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import write_tokenizer
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from runnel import Reranker
+from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
@@ -41,3 +43,27 @@ def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, 
     hidden = reranker.model.backbone(torch.tensor([*ids[0], *ids[1], 3]))[0][-1]
     expected = float(hidden @ linear["weight"][0] + linear["bias"])
     assert reranker.score("the river", ["a dog runs"])[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "m2_bert"}, "is a 'm2_bert' checkpoint, which runnel does not know"),
+        ({"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}}, "is a 'nvembed' checkpoint"),
+    ],
+)
+def test_architectures_that_are_not_read(tmp_path: Path, config: dict[str, object], message: str) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"embeddings.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        Embedder.load(tmp_path)
+
+
+@pytest.mark.parametrize("load", [Embedder.load, Reranker.load])
+def test_adapters_are_no_models(tmp_path: Path, load: object) -> None:
+    """RankLlama and RepLlama are published as adapters."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "meta-llama/x"}))
+    torch.save({"base_model.model.score.weight": torch.zeros(1, 4)}, tmp_path / "adapter_model.bin")
+    with pytest.raises(CheckpointError, match=r"holds an adapter \(adapter_config\.json\), not a whole model; merge it"):
+        load(tmp_path)  # type: ignore[operator]

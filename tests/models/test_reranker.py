@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from helpers.tiny import tiny_model
 from helpers.tiny_training import BACKBONES, training_model
 
 from runnel import Document, Reranker
-from runnel.errors import InputError
+from runnel.errors import InputError, NumericalError
 from runnel.text.templates import Template
 from runnel.training.forward import make_pair
 
@@ -68,6 +69,13 @@ def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Rera
         assert np.array_equal(reranker.score(QUERY, memory.select(chosen)), fresh)
 
 
+def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
+    memory = reranker.remember(DOCUMENTS[:2], dtype="fp32")
+    memory["1"].tensors["state.ssm"][:] = float("nan")  # type: ignore[attr-defined]
+    with pytest.raises(NumericalError, match="a score is NaN or infinite"):
+        reranker.score(QUERY, memory)
+
+
 @pytest.mark.parametrize("architecture", sorted(BACKBONES.keys() - {"mamba2"}))  # the tiny model is a Mamba-2
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-2), ("bf16", 0.1), ("int8", 0.1)])
 def test_other_backbones_remember_too(tmp_path: Path, architecture: str, dtype: str, tolerance: float) -> None:
@@ -80,6 +88,22 @@ def test_other_backbones_remember_too(tmp_path: Path, architecture: str, dtype: 
     np.testing.assert_allclose(reranker.score(QUERY, memory), expected, atol=tolerance * spread)
 
 
+def test_models_and_precisions_share_a_folder(reranker: Reranker, tmp_path: Path) -> None:
+    other = Reranker(tiny_model(tmp_path / "other", seed=5))
+    for one in (reranker, other):
+        for dtype in ("fp32", "int8"):
+            for _ in range(2):
+                memory = one.remember(DOCUMENTS, tmp_path / "memory", dtype)
+                assert np.array_equal(one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype)))
+    assert len([*(tmp_path / "memory").iterdir()]) == 4 * len(DOCUMENTS)
+
+
+def test_lower_precision_takes_fewer_bytes(reranker: Reranker) -> None:
+    sizes = {dtype: reranker.remember(DOCUMENTS * 4, dtype=dtype).bytes for dtype in ("fp32", "bf16", "int8")}
+    assert sizes["int8"] < 0.75 * sizes["bf16"]  # this tiny model has mostly short rows, which stay bf16
+    assert sizes["bf16"] < 0.6 * sizes["fp32"]
+
+
 def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp_path: Path) -> None:
     expected = reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path / "memory"))
     steps: list[int] = []
@@ -87,6 +111,15 @@ def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp
     assert steps == [] and reranker.rank(QUERY, again) == expected
     longer = reranker.remember(["sea", *DOCUMENTS[::-1]], tmp_path / "memory", progress=steps.append)
     assert len(longer) == 5 and 0 < sum(steps) < 5 and reranker.rank(QUERY, longer.select("4321"))[0].score == expected[0].score
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_of_a_memory_is_private_and_an_existing_one_keeps_its_mode(reranker: Reranker, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        reranker.remember(DOCUMENTS, tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
 
 
 def test_rank(reranker: Reranker) -> None:

@@ -21,7 +21,7 @@ from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds
 from runnel.text.reading import Decoded
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import UNITS, read_sentences, split_sentences
 
 TEXT_ALONE = "The river\n\nA river runs to the sea. The cat sat.\n\nWhere is the dog?\n\nA dog ran. The dog sat."
 PAGE = (
@@ -72,6 +72,20 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
     ).tolist()  # fmt: skip
     with pytest.raises(InputError, match="3"):
         list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
+
+
+def test_kinds_of_units_and_parts(model: Model) -> None:
+    for unit in UNITS:
+        tokens = read_sentences(page(), [model.tokenizer.encode(page().text)], unit=unit)
+        assert tokens.kinds.shape == (len(tokens.spans),) and tokens.kinds.any() == (unit == "sentence")
+    assert read_sentences(page(), [model.tokenizer.encode(page().text)]).part(2, 4).kinds.tolist() == [ASIDE, HEADING]
+
+
+def test_kinds_are_stored(model: Model) -> None:
+    (found,) = SentenceRetriever(model).remember([page()])
+    again = SentenceVectors.load(found.to_bytes(), found.text)
+    assert np.array_equal(again.kinds, found.kinds) and again.kinds.dtype == np.uint8
+    assert found.size == replace(found, kinds=found.kinds[:0]).size + len(found)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from runnel import Sentence, SentenceRetriever
 from runnel.errors import InputError
-from runnel.text.sentences import UNITS
+from runnel.models.base import load_model
+from runnel.models.scanner import Scanner
+from runnel.text.sentences import UNITS, read_sentences
 from runnel.training.forward import make_item, sentence_scores
 
 QUERY = "does the river run to the sea"
@@ -131,6 +133,11 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
             np.testing.assert_allclose(scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4)
 
 
+def test_pocket_has_no_tokens_of_whitespace() -> None:
+    tokens = read_sentences(DOCUMENT, [Scanner(load_model("pocket-mamba2")).encode(DOCUMENT)])
+    assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
+
+
 def test_units(retriever: SentenceRetriever) -> None:
     paragraphs = retriever.score(QUERY, DOCUMENT, unit="paragraph")
     assert [s.text for s in paragraphs[:2]] == [DOCUMENT[:74], "The dog sat on the cat.\n\n"]
@@ -187,3 +194,19 @@ def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
     assert np.abs(scores(several) - scores(whole)).max() > 1e-3, "restarting the state is not the same"
     with pytest.raises(InputError, match="stride"):
         retriever.score(QUERY, DOCUMENT, window=60)
+
+
+def test_progress(retriever: SentenceRetriever) -> None:
+    seen: list[tuple[int, int]] = []
+    retriever.score(QUERY, DOCUMENT, progress=lambda done, total: seen.append((done, total)))
+    total = len(retriever.model.tokenizer.encode(DOCUMENT).ids)
+    assert seen[-1] == (total, total)
+
+
+def test_bad_input(retriever: SentenceRetriever) -> None:
+    for query in ("  ", "\u200b", "\x00", "\u202e \u200b"):
+        with pytest.raises(InputError, match="the query"):
+            retriever.score(query, DOCUMENT)
+    for spans in (None, [(0, 1)]):
+        with pytest.raises(InputError, match="a document is b'a'"):
+            retriever.score(QUERY, b"a", spans=spans)

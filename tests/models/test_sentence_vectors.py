@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,9 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.layout import lay_out, passages_of
 from runnel.backbones.encoder.model import Encoder
-from runnel.models.base import Model
+from runnel.errors import InputError
+from runnel.models.base import Model, load_model
+from runnel.models.memory import Memory
 from runnel.models.passages import read_documents
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.sentences import read_sentences
@@ -124,6 +127,30 @@ def test_units_and_spans_of_ones_own(retriever: SentenceRetriever) -> None:
     assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
 
 
+def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Path) -> None:
+    (remembered,) = retriever.remember(["The cat sat."])
+    recurrent = SentenceRetriever(tiny_model(tmp_path))
+    assert not recurrent.remembers
+    for call, message in (
+        (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "unit"),
+        (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "spans"),
+        (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "window"),
+        (lambda: list(retriever.scan(QUERY, remembered)), "documents are one remembered document"),  # type: ignore[arg-type]
+        (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
+        (lambda: list(recurrent.remember(["The cat sat."])), "cannot remember documents"),
+        (lambda: list(recurrent.scan(QUERY, [remembered])), "cannot read a remembered document"),
+        (lambda: recurrent.explain(QUERY, remembered, 0), "scores have no parts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_a_long_query_is_read_whole(retriever: SentenceRetriever) -> None:
+    text, long = "".join(SENTENCES), "A river runs to the sea. " * 8
+    scores = [[s.score for s in retriever.score(query, text)] for query in (long, long + "cat?", long[:25])]
+    assert scores[0] != scores[1] != scores[2]
+
+
 def test_vectors_of_passages_are_those_of_texts(model: Model) -> None:
     """Whichever layers read the sentences, a passage is the mean that an Embedder gives."""
     text = "".join([*SENTENCES, LONG]) * 2
@@ -149,6 +176,13 @@ def _ends(model: Model, ids: np.ndarray) -> np.ndarray:
     return ends[:-1]
 
 
+def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
+    model = tiny_encoder(tmp_path, sentence_layers=1)
+    (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
+    with pytest.raises(InputError, match="remembered for its sentences alone; let a Reranker remember it"):
+        Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
+
+
 # ---- the same pass for the embedder ----------------------------------------------------------------------------------
 
 
@@ -168,8 +202,27 @@ def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: 
             np.testing.assert_allclose(vector, embedder.encode(text[start:end]), atol=1e-5)
 
 
+def test_spans_of_a_long_text_are_means_of_their_own_tokens(model: Model) -> None:
+    text = "".join(SENTENCES) * 2
+    embedder = Embedder(model)
+    start = text.index("finally")
+    vectors = embedder.encode_spans(text, [(start, start + 7), (0, len(text))])
+    assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    with pytest.raises(InputError, match="holds no token"):
+        embedder.encode_spans(" " + text, [(0, 1)])
+
+
 def test_long_texts_are_cut_only_when_asked(model: Model) -> None:
     embedder = Embedder(model)
     whole, cut = embedder.encode(LONG), embedder.encode(LONG, max_tokens=12)
     assert embedder.truncated == 1 and not np.allclose(whole, cut, atol=1e-3)
     np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)
+
+
+def test_a_saved_folder_scores_the_same(model: Model, retriever: SentenceRetriever, tmp_path: Path) -> None:
+    text = "".join(SENTENCES) * 2
+    model.save(tmp_path / "saved")
+    again = SentenceRetriever(load_model(tmp_path / "saved", dtype="float32"))
+    assert [s.score for s in again.score(QUERY, text)] == [s.score for s in retriever.score(QUERY, text)]
+    model.save(tmp_path / "small", weights="int8")
+    assert len(SentenceRetriever.load(tmp_path / "small").score(QUERY, text)) == len(retriever.score(QUERY, text))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Embedder
-from runnel.errors import InputError
+from runnel.errors import InputError, StateError
 from runnel.models import stream as streams
 from runnel.models.base import Model
 
@@ -84,6 +84,17 @@ def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) ->
                 with pytest.raises(InputError, match="has received only whitespace"):
                     one.embedding()
                 assert np.isfinite(one.feed("cat").embedding()).all()
+
+
+@pytest.mark.parametrize("kind", ["end", "passages"])
+def test_what_is_no_stream_of_this_model_is_refused(kind: str, tmp_path: Path) -> None:
+    embedder, path = Embedder(tiny(kind, tmp_path)), tmp_path / "stream"
+    embedder.stream().feed("The cat sat.").save(path)
+    with pytest.raises(StateError, match="another model"):
+        Embedder(tiny(kind, tmp_path, seed=9)).load_stream(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StateError, match=f"{path} is damaged"):
+        embedder.load_stream(path)
 
 
 def test_a_last_word_that_gets_fewer_tokens_moves_its_sentence_to_the_passage_before(tmp_path: Path) -> None:

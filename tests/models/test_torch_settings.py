@@ -13,6 +13,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.models.base import Model, load_model
+from runnel.ops.backend import plain_numbers
 
 TEXTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "cat"]
 Setting = Callable[[], AbstractContextManager[object]]
@@ -64,6 +65,16 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("tiny")
     request.param(path / "parts").save(path / "model")
     return path / "model"
+
+
+def test_a_default_is_restored_by_the_last_of_several_threads() -> None:
+    with default(torch.float64):
+        first, second = plain_numbers(), plain_numbers()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32  # the second still computes
+        second.__exit__(None, None, None)
 
 
 def test_models_loaded_in_fp64(folder: Path) -> None:

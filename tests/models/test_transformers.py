@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 import torch
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import LONGEST, write_transformer
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.library import Library
-from runnel.errors import CheckpointError, InputError, StateError
+from runnel.errors import CheckpointError, InputError, MissingDependency, StateError
 from runnel.models.base import load_model
 from runnel.models.transformers import Scores
 
@@ -179,6 +181,23 @@ def test_published_cross_encoders_give_the_scores_of_the_library(tmp_path: Path,
             assert score == pytest.approx(float(logits[0] if labels == 1 else logits[1] - logits[0]), abs=1e-4)
 
 
+def test_a_classifier_in_modules(tmp_path: Path) -> None:
+    """As in Ettin's rerankers."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
+
+    write(tmp_path / "base", "modernbert")
+    torch.manual_seed(1)
+    last = Dense(32, 2, activation_function=torch.nn.Identity(), module_output_name="scores")
+    modules = [Transformer(str(tmp_path / "base")), Pooling(32, "mean"), Dense(32, 32, bias=False), LayerNorm(32), last]
+    library = CrossEncoder(modules=modules, device="cpu")
+    library.save_pretrained(str(tmp_path / "model"))
+    logits = library.predict([(QUERY, text) for text in TEXTS], activation_fn=torch.nn.Identity())
+    scores = Reranker.load(tmp_path / "model", "float32", "cpu").score(QUERY, TEXTS)
+    np.testing.assert_allclose(scores, logits[:, 1] - logits[:, 0], atol=1e-5)
+
+
 TEMPLATES = {
     ("bert", "rankmamba"): "[CLS] is the cat [SEP] a dog [SEP]",
     ("bert", "ssm-rerankers"): "[CLS] ; query : is the cat ; document : a dog",
@@ -224,6 +243,61 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_rerank_or_embed(tmp_path: Path) -> None:
+    scored, monot5 = "ForSequenceClassification", "ForConditionalGeneration"
+    for name, (architecture, kind) in {"plain": ("bert", "Model"), "three": ("bert", scored), "monot5": ("t5", monot5)}.items():
+        write(tmp_path / name, architecture, kind, num_labels=3)
+        with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+            Reranker.load(tmp_path / name)
+    write(tmp_path / "opt", "opt", "ForSequenceClassification", num_labels=1)
+    with pytest.raises(CheckpointError, match="has no 'embed' head"):
+        Embedder.load(tmp_path / "opt")
+    with pytest.raises(InputError, match="unknown pair template 'b'; the templates are rankmamba, rankmamba-code, "):
+        Reranker.load(tmp_path / "opt", template="b")
+    with pytest.raises(InputError, match="puts nothing between the texts of a pair; use rankmamba or ssm-rerankers"):
+        Reranker.load(tmp_path / "opt", template="pair")
+    with pytest.raises(InputError, match="'rankmamba-code' is for decoders"):
+        load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
+    write(tmp_path / "llama", "llama")
+    with pytest.raises(InputError, match="llama is causal: its first token cannot"):
+        Embedder.load(tmp_path / "llama", pooling="cls")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
+        ("opt", {"num_hidden_layers": 3}, r"missing tensors layers\.2|missing tensors decoder\.layers\.2"),
+        ("llama", {"num_attention_heads": 5}, "sentence-transformers cannot load"),
+        ("llama", {"model_type": "nvembed"}, "is a 'nvembed' checkpoint"),
+    ],
+)
+def test_configs_that_would_be_read_otherwise(tmp_path: Path, architecture: str, changes: dict[str, Any], message: str) -> None:
+    write(tmp_path, architecture)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=message):
+        Embedder.load(tmp_path)
+
+
+def test_a_damaged_weight_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "gpt_neox")
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights[next(name for name in weights if name.endswith("dense.bias"))]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"missing tensors .*dense\.bias"):
+        Embedder.load(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["opt", "t5", "electra"])
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingDependency, match=rf"a '{architecture}' model, is read by .*pip install .*\[lab\]"):
+        Embedder.load(tmp_path)
 
 
 def test_decoders_that_read_both_ways(tmp_path: Path) -> None:

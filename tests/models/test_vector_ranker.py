@@ -60,6 +60,12 @@ def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(r
     assert reranker.score(QUERY, []).shape == (0,)
 
 
+def test_progress_counts_every_token_once(reranker: Reranker) -> None:
+    seen: list[int] = []
+    reranker.score(QUERY, DOCUMENTS[:2], progress=seen.append)
+    assert sum(seen) == sum(len(reranker.model.tokenizer.encode(text).ids) + 2 for text in DOCUMENTS[:2])
+
+
 def test_what_cannot_be_done_says_so(reranker: Reranker, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = Reranker(tiny_model(tmp_path_factory.mktemp("other")))
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])

@@ -1,17 +1,22 @@
-"""The GPU backend where there is no GPU: what is chosen and said, and how flash-linear-attention is called.
+"""The GPU backend where there is no GPU: what is chosen and said, how flash-linear-attention is called, and, if Triton can be
+imported (it is no development dependency), the kernels in Triton's interpreter and through its compiler.
 
 On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the commands.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from helpers.children import PROGRAMS
 from helpers.operators import OPERATORS
 from helpers.tiny_backbones import tiny_backbone, token_ids
 from torch import Tensor
@@ -26,6 +31,24 @@ from runnel.ops import backend
 from runnel.ops.ssd.gpu import ssd_gpu
 from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward, without_empty
 from runnel.ops.wkv7.gpu import wkv7_gpu
+
+HERE = Path(__file__).parent
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [m for m in modules if not importlib.util.find_spec(m)]
+    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} cannot be imported ({install_command('gpu')})")
+
+
+def run_apart(*command: str, **environment: str) -> str:
+    """Triton reads its settings when it is imported, so each of these is a process of its own."""
+    paths = os.pathsep.join([str(HERE.parents[1] / "src"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths} | environment
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
 
 # --- what is chosen ------------------------------------------------------------------------------------------------------------
 
@@ -300,4 +323,61 @@ def test_convolution_and_norm(stand_in, monkeypatch, name, lengths):
     assert len(stand_in) == bool(sum(lengths))
 
 
+def test_nothing_to_attend_to(stand_in):
+    for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
+        for lengths in ((), (0, 0)):
+            inputs, cu, state = make(lengths)
+            y, end = run(*inputs, cu, state)
+            assert y.shape[0] == 0
+            assert torch.equal(end, state)
+            assert end.data_ptr() != state.data_ptr() or not state.numel()
+    assert not stand_in
+
+
 # --- the kernels themselves ----------------------------------------------------------------------------------------------------
+
+
+@needs("triton")
+def test_own_kernels_in_the_interpreter():
+    """A part of the contract, in fp32. All of it, in minutes: `TRITON_INTERPRET=1 pytest tests/contracts/test_ops.py -m gpu`."""
+    cases = "selective_scan-narrow or mlstm-odd"
+    tests = "values_and_state or gradients_equal or nothing_to_do or strided"
+    contract = str(HERE.parent / "contracts" / "test_ops.py")
+    out = run_apart(
+        "-m", "pytest", contract, "-q", "-p", "no:cacheprovider", "-m", "gpu", "-k", f"({cases}) and ({tests}) and float32",
+        TRITON_INTERPRET="1",
+    )  # fmt: skip
+    assert "8 passed" in out
+
+
+@needs("triton", "fla")
+def test_flash_linear_attention_in_the_interpreter():
+    run_apart("-W", "ignore", str(PROGRAMS / "interpreted_fla.py"), TRITON_INTERPRET="1")
+
+
+@needs("triton")
+def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
+    out = run_apart(
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
+    )
+    found = dict(line.split() for line in out.splitlines())
+    assert {name.partition(".")[0] for name in found} == {"mlstm", "selective_scan"}
+    assert len(found) == 6
+    assert set(found.values()) == {"0"}
+
+
+@needs("triton", "fla")
+def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
+    out = run_apart(
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        "fla",
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
+    )
+    assert "dplr.chunk_dplr_bwd_dgk_kernel" in out

@@ -66,6 +66,23 @@ def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) ->
     torch.testing.assert_close(_product(x, scales, q, scale, dtype).double(), exact, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_and_neighbours_change_nothing(threads: int) -> None:
+    torch.manual_seed(0)
+    x, scales, (q, scale) = (
+        torch.randint(0, 256, (513, 1, 36), dtype=torch.uint8),
+        torch.rand(513, 1),
+        quantize(torch.randn(65, 36)),
+    )
+    whole, before = _product(x, scales, q, scale), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(_product(x, scales, q, scale), whole)
+        assert torch.equal(_product(x[300:305], scales[300:305], q, scale), whole[300:305])
+    finally:
+        torch.set_num_threads(before)
+
+
 @njit
 def _quantize(source, size, target):
     return quantize_row(address(source), size, address(target))

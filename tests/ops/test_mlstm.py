@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.errors import InputError
 from runnel.ops import mlstm
 
 BACKENDS = ("reference", "torch", "cpu")
@@ -63,6 +64,27 @@ def test_unstabilised_formula(backend: str) -> None:
     torch.testing.assert_close(end_m[0].double(), m[-1], **_tolerance(backend))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transformers_step_by_step(backend: str) -> None:
+    """The recurrent step of the transformers library, the state of one call given to the next."""
+    step = pytest.importorskip(
+        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra lab"
+    ).mlstm_recurrent_step_native
+    q, k, v, i, f = inputs = _inputs(40, 3, 6, 8)
+    state = [torch.zeros(1, 3, *shape, dtype=torch.float64) for shape in ((6, 8), (6,), (1,))]
+    rows = []
+    for t in range(40):
+        h, state = step(
+            query=q[None, t], key=k[None, t], value=v[None, t], igate=i[None, t, :, None], fgate=f[None, t, :, None],
+            cstate=state[0], nstate=state[1], mstate=state[2], eps=1e-6, dtype_state=torch.float64,
+        )  # fmt: skip
+        rows.append(h[0])
+    h, (C, n, m) = _run(inputs, backend)
+    torch.testing.assert_close(h.double(), torch.stack(rows), **_tolerance(backend))
+    for ours, theirs in zip((C, n, m), (state[0], state[1], state[2][:, :, 0]), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, **_tolerance(backend))
+
+
 @pytest.mark.parametrize("backend", ["torch", "cpu"])
 @pytest.mark.parametrize(("i", "f"), [(15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)])
 def test_gates_at_their_caps_for_thousands_of_tokens(i: float, f: float, backend: str) -> None:
@@ -96,3 +118,38 @@ def test_one_strong_token_fades_as_it_should(backend: str) -> None:
     total = float(end_m) + math.log(float(n[0, 0, 0]))
     later = math.exp(-30.0) / math.expm1(math.log1p(math.exp(-9.0)))
     assert total == pytest.approx(15.0 + math.log(2 * kept + later * (1 - kept)), abs=2e-3)
+
+
+def test_gradients_at_the_caps_stay_finite() -> None:
+    for i, f in ((15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)):
+        inputs = [x.float().requires_grad_() for x in _gates(300, i, f)]
+        h, (C, n, m) = mlstm(*inputs)
+        gradients = torch.autograd.grad(h.sum() + C.sum() + n.sum() + m.sum(), inputs)
+        assert all(x.isfinite().all() for x in gradients)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
+    inputs = [x.float() for x in _inputs(70, 1, 9, 200)]
+    truth, (true_C, true_n, true_m) = mlstm(*(x.double() for x in inputs), backend="reference")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        h, (C, n, m) = mlstm(*inputs, backend="cpu")
+    finally:
+        torch.set_num_threads(before)
+    for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
+        torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def test_bad_shapes_are_named() -> None:
+    q, v, gate = torch.zeros(4, 2, 3), torch.zeros(4, 2, 5), torch.zeros(4, 2)
+    C, n, m = torch.zeros(1, 2, 3, 5), torch.zeros(1, 2, 3), torch.zeros(1, 2)
+    for call, message in [
+        (lambda: mlstm(q.flatten(1), q, v, gate, gate), r"got \(4, 6\) and \(4, 2, 5\)"),
+        (lambda: mlstm(q, q, v.bfloat16(), gate, gate), "float32, float32 and bfloat16"),
+        (lambda: mlstm(q, q, v, gate, gate, None, (C.mT, n, m)), r"state must have shape \(1, 2, 3, 5\)"),
+        (lambda: mlstm(q, q, v, gate, gate, None, (C, n, m[:, :, None])), r"state_m must have shape \(1, 2\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()

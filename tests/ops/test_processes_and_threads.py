@@ -41,6 +41,13 @@ if child == 0:
     os._exit(0)
 print("status", os.waitpid(child, 0)[1])
 """
+POOL = """
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(all(np.allclose(a, b, atol=1e-5) for a, b in zip(pool.map(read, texts), expected)))
+with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+    print(all(np.allclose(a, b, atol=1e-5) for a, b in zip(pool.map(read, texts), expected)))
+print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.get_num_threads())
+"""
 
 
 def run(tmp_path: Path, code: str, **environment: str) -> str:
@@ -65,6 +72,19 @@ def test_a_child_of_a_process_that_used_a_model_says_that_it_cannot(tmp_path: Pa
 
 
 @FORKS
+def test_a_pool_of_forked_processes_raises_and_does_not_hang(tmp_path: Path) -> None:
+    pool = """
+try:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(read, texts)
+except Exception as error:
+    print(type(error).__name__, error)
+print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.get_num_threads())
+"""
+    assert run(tmp_path, USED + pool) == f"BackendUnavailable {REFUSED}\nTrue 2"
+
+
+@FORKS
 def test_a_child_of_a_process_that_only_loaded_keeps_its_threads(tmp_path: Path) -> None:
     assert run(tmp_path, "expected = []\n" + FORK) == "same 2\nstatus 0"
 
@@ -72,6 +92,11 @@ def test_a_child_of_a_process_that_only_loaded_keeps_its_threads(tmp_path: Path)
 @FORKS
 def test_on_threads_of_numba_a_child_goes_on(tmp_path: Path) -> None:
     assert run(tmp_path, USED + FORK, NUMBA_THREADING_LAYER="workqueue") == "same 1\nstatus 0"
+
+
+@FORKS
+def test_on_threads_of_numba_pools_of_forked_processes_answer(tmp_path: Path) -> None:
+    assert run(tmp_path, USED + POOL, NUMBA_THREADING_LAYER="workqueue") == "True\nTrue\nTrue 2"
 
 
 THREADS = """

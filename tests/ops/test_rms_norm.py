@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.ops.chunks import plan_chunks
+from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import parallel
-from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -36,6 +37,21 @@ def test_residual_and_norm_equal_fp64(tokens: int, width: int, parts: int, dtype
         add_rms_norm(residual.numpy(), _array(added), squares.numpy(), 9, weight.numpy(), 1e-5, _array(out))
     _near(residual, expected, 1e-6)
     _near(out, F.rms_norm(expected, (width,), weight.double(), 1e-5), 1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+def test_norm_in_8_bits(tokens: int, width: int, parts: int) -> None:
+    torch.manual_seed(0)
+    residual, added, weight = torch.randn(tokens, width), torch.randn(tokens, width), torch.randn(width)
+    squares, whole, expected = torch.rand(tokens, parts), torch.empty(tokens, width), residual.clone()
+    out, scales = torch.zeros(tokens, bytes_per_group(width, 1), dtype=torch.uint8), torch.full((tokens, 1), float("nan"))
+    given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
+    with parallel():
+        add_rms_norm(expected.numpy(), *given, whole.numpy())
+        add_rms_norm_bytes(residual.numpy(), *given, out.numpy(), scales.numpy())
+    assert torch.equal(residual, expected)
+    torch.testing.assert_close(scales, whole.abs().amax(1, keepdim=True) / 127 if tokens else scales)
+    assert (((out[:, :width].float() - 128) * scales - whole).abs() <= 0.5001 * scales).all()
 
 
 def test_plan_cuts_sequences_into_chunks() -> None:

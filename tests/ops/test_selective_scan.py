@@ -52,6 +52,20 @@ def test_vector_functions_are_accurate() -> None:
     assert np.abs((y - x / (1 + np.exp(-x)))[np.abs(x) < 4]).max() < 5e-7
 
 
+def test_vector_functions_at_the_ends() -> None:
+    _, y = _apply(_exp2, [0.0, -127.0, -1e30, -np.inf, np.nan])
+    assert y[:4].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert np.isnan(y[4])
+    _, y = _apply(_softplus, [-1e30, 1e30, np.inf, np.nan])
+    assert y[0] == 0
+    assert y[1:3].tolist() == [np.float32(1e30), np.inf]
+    assert np.isnan(y[3])
+    _, y = _apply(_silu, [-1e4, 1e30, np.nan])
+    assert abs(y[0]) < 1e-30
+    assert y[1] == np.float32(1e30)
+    assert np.isnan(y[2])
+
+
 def test_work_items_feed_all_cores() -> None:
     threads = torch.get_num_threads()
     assert tiles_per_item(1, 96 * threads) == 16

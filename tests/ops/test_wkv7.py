@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.ops import wkv7
+from runnel.ops.wkv7.torch import wkv7_torch
 
+BACKENDS = ("reference", "torch")
 FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
 
 
@@ -72,3 +74,23 @@ def test_any_decay(backend: str, dtype: torch.dtype, tolerance: float) -> None:
         for name, actual, expected in zip("o end r w k v a b".split(), *results, strict=True):
             assert actual.isfinite().all(), name
             assert _error(actual, expected) < tolerance, name
+
+
+def test_long_sequences_stay_stable() -> None:
+    """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
+    inputs = _inputs(4000, 1, 8, 8, dtype=torch.float32)
+    inputs[1] *= 1e-3
+    o, end = wkv7(*inputs, backend="torch")
+    true_o, true_end = wkv7(*(x.double() for x in inputs), backend="reference")
+    assert _error(o[-100:], true_o[-100:]) < 5e-6
+    assert _error(end, true_end) < 5e-6
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8, 64])
+def test_chunk_size_changes_nothing(chunk: int) -> None:
+    inputs, cu = _inputs(100, 2, 5, 3), torch.tensor([0, 65, 65, 66, 100])
+    start = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for actual, expected in zip(
+        wkv7_torch(*inputs, cu, start, chunk), wkv7(*inputs, cu, start, backend="reference"), strict=True
+    ):
+        assert _error(actual, expected) < 1e-13

@@ -14,6 +14,7 @@ from runnel.errors import StoreError
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
 from runnel.search.matrix import PassageMatrix
+from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import content_hash
 
 
@@ -103,3 +104,26 @@ def test_bits_that_have_flipped_on_disk_are_found_by_checks_and_searches(embedde
         assert damage.document == "dog" and "instead of 1" in damage.reason
         with pytest.raises(StoreError, match=rf"a vector of document 'dog' .*--check --to {place}"):
             index.search("the cat")
+
+
+def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypatch):
+    """Where the vectors are searched by the store's own index."""
+    with Index.create(tmp_path / "index", embedder) as index:
+        index.add([Document("cat", "The cat.")])
+        nearest = index.store.nearest
+        for score in (1.01, -3e38, float("nan")):
+            monkeypatch.setattr(index.store, "nearest", lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)])
+            with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
+                Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {})
+
+
+def test_unreadable_files_are_damage_of_the_index(place_of, tmp_path):
+    place = place_of("lance")
+    store = place.create()
+    put(store, RIGHT)
+    store.close()
+    store = place.open()
+    for path in (tmp_path / "index" / "passages.lance" / "data").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    [damage] = check(store)
+    assert damage.document is None and "has lost files: they are damaged" in damage.reason

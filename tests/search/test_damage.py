@@ -42,6 +42,12 @@ def test_a_full_disk_loses_nothing(change, tmp_path, full_disk):
     again.close()
 
 
+def test_a_full_disk_is_reported_with_the_place_when_an_index_is_made(tmp_path, full_disk):
+    full_disk(10)
+    with pytest.raises(StoreError, match=r"cannot read or write the index at .*index: .*is the disk full\?"):
+        LanceStore.create(str(tmp_path / "index"), SETTINGS)
+
+
 def test_any_file_that_is_lost_or_cut_is_told(tmp_path):
     """Or what is read is right; without its last version the table of commits shows the commit before."""
     store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
@@ -68,6 +74,13 @@ def test_any_file_that_is_lost_or_cut_is_told(tmp_path):
     assert told > 10
 
 
+def test_a_database_of_another_program_is_told(tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    lancedb.connect(str(tmp_path / "index")).create_table("commits", [{"a": 1}])
+    with pytest.raises(StoreError, match="holds a LanceDB database that runnel did not write; choose another place"):
+        LanceStore.open(str(tmp_path / "index"))
+
+
 @pytest.mark.parametrize("name", ["documents", "passages", "commits"])
 def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(tmp_path, name):
     folder = tmp_path / "index"
@@ -81,3 +94,15 @@ def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(tmp_path, na
         StoreError, match="list of commits is lost; restore it" if name == "commits" else "already holds an index"
     ):
         LanceStore.create(str(folder), SETTINGS)
+
+
+def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
+    folder = tmp_path / "index"
+    LanceStore.create(str(folder), SETTINGS).close()
+    for name in ("commits", "passages", "documents"):
+        shutil.rmtree(folder / f"{name}.lance" / "_versions")
+        with pytest.raises(StoreError, match="holds no index; make one with"):
+            LanceStore.open(str(folder))
+        LanceStore.create(str(folder), SETTINGS).close()
+        assert LanceStore.open(str(folder)).last_commit().number == 0
+        shutil.rmtree(folder / "commits.lance" / "_versions")

@@ -61,3 +61,14 @@ def test_a_file_that_has_just_changed_is_read_again(tmp_path, monkeypatch):
 def test_a_damaged_file_of_hashes_counts_as_missing(file, tmp_path, content):
     (tmp_path / "hashes.json").write_text(content)
     assert FileHashes(tmp_path / "hashes.json").sha256(file) == digest("one")
+
+
+def test_removed_files_are_forgotten(file, tmp_path):
+    hashes = FileHashes(tmp_path / "hashes.json")
+    hashes.sha256(file)
+    hashes.failures = {str(file): digest("one"), "/gone": "x"}
+    hashes.save()
+    kept = FileHashes(tmp_path / "hashes.json")
+    assert kept.failures == {str(file): digest("one")}
+    kept.save()  # nothing was asked for
+    assert FileHashes(tmp_path / "hashes.json").failures == {}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 from helpers.tiny import tiny_model
 
 from runnel import Embedder
+from runnel.errors import InputError
 from runnel.search import encoding
 from runnel.search.file_hashes import FileHashes
 from runnel.search.index import Index
@@ -59,6 +61,17 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     assert names(changes.updated, folder) == ["plain.txt"] and changes.added == []
     assert names(changes.deleted, folder) == ["deep/page.html", "rows.jsonl#0", "rows.jsonl#2"]
     assert len(index) == 2
+
+
+def test_places_are_kept(index, folder):
+    index.add_files([folder])
+    found = index.search("a river", where={"kind": "html"})
+    assert names([hit.id for hit in found], folder) == ["deep/page.html"]
+    row = index.store.passages([(found[0].id, 0)])[found[0].id, 0]
+    assert row.heading == "The river"
+    assert index.store.documents([found[0].id])[found[0].id].title == "Rivers"
+    assert found[0].title == "Rivers" and found[0].source == found[0].id
+    assert {(s.page, s.headings) for s in found[0].sentences} == {(None, ("The river",))}
 
 
 def test_what_is_elsewhere_is_not_pruned(index, folder):
@@ -119,6 +132,54 @@ def test_files_that_are_not_documents_are_only_noted(index, folder, caplog):
     assert "is an image" in changes.failed[str(root / "picture.png")]
 
 
+def test_an_index_does_not_read_itself_or_another_one(embedder, folder):
+    for name in ("library", "deep/other"):
+        with Index.create(folder / name, embedder) as made:
+            made.add_files([folder])
+            made.optimize()
+            assert len(made) == 5 and len(made.add_files([folder]).unchanged) == 5
+
+
+def test_files_without_rows_are_noted(index, folder, caplog):
+    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
+    (folder / "rows.jsonl").unlink()
+    (folder / "names.csv").write_text("id,text\n")
+    changes = index.add_files([folder])
+    assert names(changes.added, folder) == ["deep/page.html", "plain.txt"] and not changes.failed
+    note = "no rows; the first line of a csv or tsv file contains the column names"
+    assert caplog.messages == [f"{folder.resolve() / name}: {note}" for name in ("lines.tsv", "names.csv")]
+    (folder / "names.csv").write_text("id,text\n1,a text\n")
+    index.add_files([folder])
+    (folder / "names.csv").write_text("id,text\n")
+    assert names(index.add_files([folder]).deleted, folder) == ["names.csv#1"]
+
+
+def test_paths_may_come_one_by_one(index, folder):
+    changes = index.add_files(folder.glob("*.txt"))
+    assert names(changes.added, folder) == ["plain.txt"] and not changes.failed
+
+
+def test_a_path_that_is_not_there_is_refused(index, tmp_path):
+    with pytest.raises(InputError, match="a path is None; expected a file or a folder"):
+        index.add_files([None])
+    with pytest.raises(InputError, match=r"no file or folder .*missing"):
+        index.add_files([tmp_path / "missing"])
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names of this system are always Unicode")
+def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, caplog):
+    bad = os.fsencode(folder) + b"/bad\xff\xfename.txt"
+    with open(bad, "w") as file:
+        file.write("The cat.")
+    for _ in range(2):  # repeatable
+        changes = index.add_files([folder])
+        [(name, reason)] = changes.failed.items()
+        assert os.fsencode(name) == os.fsencode(folder.resolve()) + b"/bad\xff\xfename.txt"
+        assert reason == f"{name}: the file's name is not valid UTF-8; rename the file"
+        assert len(index) == 5
+    assert caplog.text.count("left out: ") == 2
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, caplog, kind):
     rows = [("a", "first"), ("b", "second"), ("a", "third"), ("", "fourth"), ("a", "fifth")]
@@ -141,6 +202,10 @@ def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, 
     (folder / f"rows.{kind}").write_text('{"id": "a", "text": "first"}\n' if kind == "jsonl" else "id,text\na,first\n")
     changes = index.add_files([folder])
     assert names(changes.deleted, folder) == sorted(f"rows.{kind}#{name}" for name in good[1:]) and not changes.failed
+
+
+def test_a_file_that_is_named_twice_is_read_once(index, folder):
+    assert len(index.add_files([folder, folder / "plain.txt"]).added) == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Iterator
+from dataclasses import replace
 
+import pytest
 from helpers.command_line import FakeRetriever
 
-from runnel.records import Places
-from runnel.search.finding import FileDocument, FileRead, find, locate, read_documents
+from runnel.errors import InputError
+from runnel.records import AnsweringSentence, Places
+from runnel.search.finding import FileDocument, FileRead, Findings, find, locate, read_documents
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.reading import Decoded
@@ -52,6 +56,19 @@ def test_places_of_equal_sentences_are_merged_and_counted():
     ]
 
 
+def test_the_better_of_two_places_is_shown():
+    """Here a sentence scores more in each document."""
+
+    class Growing(FakeRetriever):
+        def first_look(self, *arguments, **options) -> Iterator[object]:
+            for more, one in enumerate(super().first_look(*arguments, **options)):
+                yield replace(one, scores=one.scores + min(more, 1))
+
+    [best] = find(Growing(), "dog", [document(name, "One dog.") for name in "abc"]).sentences
+    assert isinstance(best, AnsweringSentence) and (best.file, best.score) == ("b", 2.0)
+    assert [one.file for one in best.also] == ["a", "c"]
+
+
 def test_context_is_the_text_around():
     text = "One. Two. Three dogs. Four. Five."
     for context, before, after in ((0, "", ""), (1, "Two. ", "Four. "), (9, "One. Two. ", "Four. Five.")):
@@ -83,6 +100,33 @@ def test_json_is_plain_and_complete():
     ]
 
 
+def test_documents_are_read_when_they_are_needed():
+    """An iterator of many documents is not read whole before the first is scored."""
+    scored: list[int] = []
+
+    class Counting(FakeRetriever):
+        def first_look(self, *arguments, **options) -> Iterator[object]:
+            for one in super().first_look(*arguments, **options):
+                scored.append(len(read))
+                yield one
+
+    read: list[int] = []
+
+    def documents() -> Iterator[FileDocument]:
+        for number in range(5):
+            read.append(number)
+            yield document(f"{number}", "One dog.")
+
+    find(Counting(), "dog", documents())
+    assert scored == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("top_k", [0, 1.5, True])
+def test_a_number_of_sentences_is_a_whole_number(top_k):
+    with pytest.raises(InputError, match="expected a whole number from 1"):
+        find(RETRIEVER, "dog", [], top_k=top_k)
+
+
 def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("One dog.")
     (tmp_path / "b.txt").write_text(" ")
@@ -94,3 +138,7 @@ def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
     [one] = skipped
     assert one.file == names[0] and one.reason.startswith(f"no file {names[0]}; check the path")
     assert caplog.messages == [f"error: {one.reason}", f"note: {names[2]} is empty"]
+
+
+def test_no_documents_is_an_empty_result():
+    assert find(RETRIEVER, "dog", []) == Findings("sentence", [], [])

@@ -73,6 +73,10 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
     assert kept[0] <= TOGETHER and max(held) <= 3 * TOGETHER  # some are read ahead
 
 
+def test_more_answers_than_are_read_again(retriever: SentenceRetriever) -> None:
+    assert len(find(retriever, QUERY, some(50), top_k=120).sentences) == 120
+
+
 def test_places_are_also_those_in_documents_that_are_not_kept(retriever: SentenceRetriever) -> None:
     copies = [document(f"copy{n}", "The cat sat on the mat.\n\nA river runs to the sea.") for n in range(5)]
     found = find(retriever, QUERY, [*copies, *some(80)], top_k=200)
@@ -99,6 +103,12 @@ def test_a_question_or_heading_is_shown_with_the_text_below(retriever: SentenceR
     after = {one.text.strip(): one.after for one in found.sentences}
     assert after["Where is the dog?"] == "A dog ran. " and after["The river"] == "A river runs to the sea. "
     assert set(after.values()) == {"", after["The river"], after["Where is the dog?"]}
+
+
+def test_a_document_without_an_answer(retriever: SentenceRetriever) -> None:
+    found = find(retriever, QUERY, [document("a", "\u200b")])
+    assert (found.sentences, found.answers, len(found.files)) == ([], None, 1)
+    assert find(retriever, QUERY, []).answers is None
 
 
 def test_the_best_are_read_together_with_the_query(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:

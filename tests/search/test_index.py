@@ -125,6 +125,23 @@ def test_metadata_comes_back_as_it_was_whatever_its_keys(index):
     assert {name: (hit.title, hit.source) for name, hit in hits.items()} == {"a": ("Cats", ""), "b": ("", "")}
 
 
+def test_a_title_of_its_own_is_shown_and_leaves_metadata_alone(index):
+    given = Document("a", "The cat.", {"title": "of a play"}, title="Cats")
+    assert index.add([given, Document("b", "The dog.")]).failed == {}
+    (hit,) = index.search("the cat", top_k=1)
+    assert (hit.title, dict(hit.metadata)) == ("Cats", {"title": "of a play"})
+    assert index.add([given]).unchanged == ["a"]
+    assert index.add([Document("a", given.text, {"title": "of a play"}, title="Dogs")]).updated == ["a"]
+
+
+def test_any_key_can_be_a_field(embedder, tmp_path):
+    fields = {"blocks": "int", "title": "str", "source": "str"}
+    with Index.create(tmp_path / "index", embedder, fields=fields) as index:
+        index.add([Document("a", "The cat.", OWN), Document("b", "The cat.", {"blocks": 4, "title": "Dogs"})])
+        for where in ({"blocks": 3}, {"title": "Cats"}, {"source": "a book"}, {"blocks": {"<": 4}}):
+            assert [hit.id for hit in index.search("cat", where=where)] == ["a"]
+
+
 def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     index.add(documents())
     index.close()
@@ -170,6 +187,33 @@ def test_bad_input_is_refused(index, call, part):
     with pytest.raises(InputError) as refused:
         call(index)
     assert part in str(refused.value)
+
+
+def test_bad_places_and_settings_are_refused(embedder, tmp_path):
+    for wrong in (None, "", 3):
+        for call in (Index.open, lambda place: Index.create(place, embedder)):
+            with pytest.raises(InputError, match=f"place is {wrong!r}"):
+                call(wrong)
+    for options, part in (
+        ({"fields": ["year"]}, "year"),
+        ({"fields": {"when": "date"}}, "date"),
+        ({"passage_tokens": "x"}, "'x'"),
+    ):
+        with pytest.raises(InputError, match=part):
+            Index.create(tmp_path / "no", embedder, **options)
+    with pytest.raises(StoreError, match="no index at"):
+        Index.open(tmp_path / "missing", embedder)
+
+
+def test_documents_without_a_word_that_counts_are_found_by_their_vectors(index):
+    index.add([Document("letters", "a b c d")])
+    assert [hit.id for hit in index.search("b", sentences=0)] == ["letters"]
+
+
+def test_more_documents_than_there_are_can_be_asked_for(index):
+    assert index.search("cat", 2**33) == []
+    index.add(documents())
+    assert len(index.search("the cat", 2**33, rerank=2**33 if "rerank" in index.embedder.model.heads else None)) == 3
 
 
 def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):

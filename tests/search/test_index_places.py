@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from helpers.tiny import tiny_model
@@ -40,6 +41,15 @@ def answers(index):
             assert hit.text == TEXTS[hit.id] and all(hit.text[s.start : s.end] == s.text for s in hit.sentences)
             found.append((query, hit.id, [s.text for s in hit.sentences]))
     return found
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(embedder, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        made(tmp_path / name, embedder).close()
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("kind", ["s3", "qdrant"])

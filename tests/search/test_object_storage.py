@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import lancedb
 import pytest
+from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
 from helpers.waiting import GIVE_UP_S
 
@@ -50,6 +54,16 @@ def content(uri):
 
 
 # ---- one place, many processes ---------------------------------------------------------------------------------------
+
+
+def test_many_commits_keep_one_number_each(uri, monkeypatch):
+    """The table of commits is tidied on the way."""
+    monkeypatch.setattr("runnel.search.lance._KEPT_COMMITS", 3)
+    store = LanceStore.create(uri, SETTINGS)
+    for i in range(7):
+        store.commit([], [], [f"none{i}"])
+    numbers = [row["number"] for row in store._read_commits()]
+    assert numbers == list(range(8)) and LanceStore.open(uri).last_commit().number == 7
 
 
 class Paused:
@@ -135,6 +149,50 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     assert content(uri) == {"a": "apples", "b": "bananas"}
 
 
+def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch):
+    store = LanceStore.create(uri, SETTINGS)
+    for name, word in (("a", "apples"), ("b", "bananas"), ("c", "cherries")):
+        commit(store, name, word)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+    other = LanceStore.open(uri)
+    lost = 0
+    for step in (2, 3, 5):
+        gate = Paused(step)
+        s3.before = lambda key, path, gate=gate: gate() if key == "first" else None
+        with ThreadPoolExecutor(1) as pool:
+            one = pool.submit(attempt, store.optimize)
+            while not (one.done() or gate.reached.wait(0.01)):
+                pass
+            commit(other, f"d{step}", "dates")
+            gate.go_on.set()
+            lost += not one.result(GIVE_UP_S)
+    assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
+
+
+def test_two_processes_race(uri):
+    """How many commits go in depends on the machine; that all of these are there, and no others, does not."""
+    LanceStore.create(uri, SETTINGS)
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | PATHS, "text": True}
+    writers = [subprocess.Popen([sys.executable, PROGRAMS / "racing_writer.py", uri, name, "8"], **options) for name in "xy"]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    lines = [line.split() for writer in writers for line in writer.communicate(timeout=GIVE_UP_S)[0].splitlines()]
+    assert all(writer.returncode == 0 for writer in writers) and len(lines) == 16
+    won = sorted((int(number), name, int(i)) for name, i, number in lines if number != "lost")
+    assert won and len({number for number, *_ in won}) == len(won)
+    there = {}
+    for _, name, i in won:
+        there[f"{name}{i}"] = f"{name}{i}"
+        if i % 3 == 2:
+            there.pop(f"{name}{i - 1}", None)
+    assert content(uri) == there
+    commit(LanceStore.open(uri), "z", "alone")
+    assert content(uri) == there | {"z": "alone"}
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -170,3 +228,20 @@ def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
     s3.refuse, s3.before = None, lambda key, path: None
     assert {one.document for one in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.content_hashes())
     assert content(uri) == {"a": "apples"}
+
+
+def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
+    with pytest.raises(StoreError, match="bucket of s3://nowhere/index does not exist"):
+        LanceStore.create("s3://nowhere/index", SETTINGS)
+    with pytest.raises(StoreError, match="s3://bucket/none holds no index"):
+        LanceStore.open("s3://bucket/none")
+    with pytest.raises(StoreError, match="foo://bucket/x is not a place for an index"):
+        LanceStore.open("foo://bucket/x")
+    s3.refuse = "InvalidAccessKeyId"
+    with pytest.raises(StoreError, match=f"no access to {uri}; check the credentials"):
+        LanceStore.open(uri)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StoreError, match=f"no access to {uri}; check the credentials"):
+        LanceStore.open(uri)

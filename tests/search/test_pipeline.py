@@ -9,8 +9,11 @@ import pytest
 from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError
+from runnel.models.memory import DocumentState, Memory
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
+from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
 WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
@@ -101,6 +104,30 @@ def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
     assert sum(read) <= (len(TEXTS) + 1) * (query + 2)
 
 
+def test_remembered_documents_are_read_once(embedder, tmp_path):
+    steps: list[int] = []
+    with Index.create(tmp_path / "index", embedder, remember=True) as index:
+        changes = index.add([Document(name, text) for name, text in TEXTS.items()], progress=steps.append)
+        assert sum(steps) == changes.tokens_read > 0
+        expected = Reranker(embedder.model).remember(TEXTS.values())
+        scores = [Reranker(embedder.model).score(QUERY, memory) for memory in (expected, of_index(index))]
+    np.testing.assert_allclose(scores[1], scores[0], atol=2e-2)
+
+
+def of_index(index):
+    pieces = index.store.memories(list(TEXTS)).items()
+    return Memory(index.embedder.model.backbone, {name: DocumentState.load(piece, TEXTS[name]) for name, piece in pieces})
+
+
+def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):
+    model = tiny_model(tmp_path / "tiny")
+    model.templates["document"] = Template.parse("{document}{end}")
+    with Index.create(tmp_path / "index", Embedder(model), remember=True) as index:
+        index.add([Document(name, text) for name, text in TEXTS.items()])
+        expected = Reranker(model).score(QUERY, list(TEXTS.values()))
+        np.testing.assert_allclose(Reranker(model).score(QUERY, of_index(index)), expected, atol=2e-2)
+
+
 def test_memory_follows_its_document(embedder, tmp_path):
     with Index.create(tmp_path / "index", embedder, remember=True) as index:
         index.add([Document("a", "The cat sat."), Document("b", "A river runs.")])
@@ -124,3 +151,16 @@ def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
         assert (shown.text, shown.start) == (best.text, best.start)
     assert [hit.sentences for hit in hits[2:]] == [(), ()]
     assert all(hit.sentences == () for hit in plain.search(QUERY, read=0))
+
+
+def test_a_model_that_cannot_rerank_is_told(tmp_path):
+    model = tiny_model(tmp_path / "tiny")
+    del model.heads["rerank"]
+    embedder = Embedder(model)
+    with pytest.raises(InputError, match="cannot remember documents"):
+        Index.create(tmp_path / "index", embedder, remember=True)
+    with Index.create(tmp_path / "index", embedder) as index:
+        index.add([Document("a", "The cat sat.")])
+        assert index.search("cat")[0].id == "a"
+        with pytest.raises(InputError, match="no rerank head"):
+            index.search("cat", rerank=3)

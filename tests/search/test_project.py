@@ -1,9 +1,11 @@
 """A project's own index: found upwards, brought up to date, and refused where it cannot be."""
 
+import json
 import os
 import re
 import shlex
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from helpers.tiny import tiny_model
@@ -13,7 +15,7 @@ from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.lock import WriterLock
 from runnel.search import file_hashes
 from runnel.search.index import Index
-from runnel.search.project import Project
+from runnel.search.project import Project, index_name
 from runnel.text.folders import Selection
 
 
@@ -158,6 +160,16 @@ def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(folder,
     assert len(project.update(index).deleted) == 3
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(folder):
+    for _ in range(2):
+        Project(folder).save()
+        assert (folder / ".runnel").stat().st_mode & 0o777 == 0o700
+    (folder / ".runnel").chmod(0o750)
+    Project(folder).save()
+    assert (folder / ".runnel").stat().st_mode & 0o777 == 0o750
+
+
 @pytest.mark.parametrize("name", [".runnel", ".runnel/index", ".runnel/index/commits.lance", ".runnel/files.json"])
 def test_a_link_in_the_folder_is_refused(folder, name):
     """An update of a cloned repository would change, or empty, the index that its link points to."""
@@ -187,6 +199,18 @@ def test_only_what_has_changed_is_read(folder, made, monkeypatch):
     changes = project.update(index)
     assert names(folder, changes.updated) == ["notes/cat.txt"] and names(folder, changes.deleted) == ["other.txt"]
     assert names(folder, read) == ["notes/cat.txt"] and len(index) == 2
+
+
+def test_other_paths_and_other_globs_change_the_index(folder, made, caplog):
+    project, index = made(folder, "notes")
+    assert len(project.update(index).added) == 2
+    project = project.extend(["other.txt"], Selection(exclude=("*.md",)))
+    changes = project.update(index)
+    assert names(folder, changes.added) == ["other.txt"] and names(folder, changes.deleted) == ["notes/deep/river.md"]
+    (folder / "notes").rename(folder / "moved")
+    changes = project.update(index)
+    assert names(folder, changes.deleted) == ["notes/cat.txt"] and len(index) == 1
+    assert caplog.messages == [f"notes is no longer in {folder}; its documents are removed from the index"]
 
 
 def test_a_project_that_has_moved_is_indexed_again(folder, made, embedder):
@@ -228,6 +252,22 @@ def test_two_updates_exclude_each_other(folder, made):
     assert project.update(index)
 
 
+def test_an_index_has_a_short_name(made, folder):
+    project, _ = made(folder)
+    assert index_name(str(project.place)) == folder.name
+    names = {"/home/me/library": "library", "library": "library", "s3://bucket/papers": "papers", "index": "index"}
+    assert {place: index_name(place) for place in names} == names
+
+
+def test_paths_outside_of_the_project_are_refused(folder, made):
+    project, _ = made(folder / "notes")
+    for path in ("other.txt", ".", "*.txt"):
+        with pytest.raises(InputError, match=r"is outside of the project .*notes; give --to FOLDER for another index, or run"):
+            project.extend([path])
+    with pytest.raises(InputError, match="there is no file or folder missing"):
+        project.extend(["missing"])
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -247,3 +287,23 @@ def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
     ) as error:
         Project.find(tmp_path)
     assert reason in str(error.value)
+
+
+def test_a_file_of_that_name_and_another_format_are_refused(tmp_path):
+    (tmp_path / ".runnel").write_text("")
+    with pytest.raises(StoreError, match="is not a folder; expected the index of a project"):
+        Project.find(tmp_path)
+    (tmp_path / ".runnel").unlink()
+    Project(tmp_path).save()
+    place = tmp_path / ".runnel" / "project.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 2}))
+    with pytest.raises(StoreError, match="has format 2, this version of runnel reads 1; upgrade runnel"):
+        Project.find(tmp_path)
+
+
+def test_names_are_stored_relative_so_that_links_to_the_project_work(folder, made, tmp_path_factory):
+    made(folder, "notes/cat.txt")
+    link = tmp_path_factory.mktemp("links") / "link"
+    link.symlink_to(folder)
+    assert Project.find(link / "notes") == Project.find(folder)
+    assert Path(Project.find(link).paths[0]) == Path("notes/cat.txt")

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
 from runnel.search.check import check
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
+from runnel.search.pipeline import _with_first_stage
 from runnel.search.stores import create_store
 
 RNG = np.random.default_rng(4)
@@ -84,6 +85,11 @@ def test_sentences_are_remembered_without_being_asked_for(embedder, local):
         new_settings(embedder, passage_tokens=20)
 
 
+def test_recurrent_models_keep_their_defaults(tmp_path):
+    settings = new_settings(Embedder(tiny_model(tmp_path)))
+    assert (settings.passage_tokens, settings.remember) == (256, False)
+
+
 def test_sentences_from_memory_are_those_found_by_reading(index, embedder):
     hits = index.search(QUERY, top_k=20, rerank=0)
     assert len(hits) == len(TEXTS) and all(hit.sentences for hit in hits)  # of every document, not of five
@@ -130,6 +136,12 @@ def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score
     assert len(set(lexical.values())) > 2 and len(set(np.round(list(scores.values()), 2))) > 2
 
 
+def test_documents_beyond_a_list_have_its_lowest_cosine_and_no_words():
+    relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
+    assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
+    assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
+
+
 def test_an_index_without_memories_is_read(local, embedder, tmp_path):
     plain = replace(new_settings(embedder), remember=False)
     with Index(create_store(tmp_path / "plain", plain), embedder) as made:
@@ -157,6 +169,18 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     assert np.array_equal(trained.encode(QUERY), vectors)
     with pytest.raises(StoreError, match="made with a former 'tiny encoder'"):
         Index.open(tmp_path / "made", trained)
+
+
+def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embedder):
+    whole = shown(local.search(QUERY, top_k=20))
+    memories = local.store.memories
+    monkeypatch.setattr(
+        local.store, "memories", lambda ids: {name: m for name, m in memories(ids).items() if name not in ("d1", "d4")}
+    )
+    read = read_tokens(embedder.model, monkeypatch)
+    mixed = shown(local.search(QUERY, top_k=20))
+    assert [(name, [s[0] for s in found]) for name, found in mixed] == [(name, [s[0] for s in found]) for name, found in whole]
+    assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.errors import InputError, StoreError
+from runnel.search.connection import plain_errors
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
+from runnel.search.stores import create_store, holds_index, open_store
 
 
 @pytest.fixture(params=["lance", "s3", "qdrant"])
@@ -49,6 +55,11 @@ def test_what_was_put_in_comes_back(store, place):
         assert np.array_equal(have.vector, row.vector)
         assert (have.start, have.end, have.text, have.page, have.heading) == (row.start, row.end, row.text, row.page, row.heading)
     assert again.content_hashes() == {name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")}
+
+
+def test_an_empty_index_finds_nothing(store):
+    assert store.nearest(unit(1, 0, 0, 0), 5, []) == [] == store.lexical("zebra", 5, [])
+    assert store.content_hashes() == {} == store.documents(["a"]) == store.passages([("a", 0)])
 
 
 def test_nearest_is_exact_and_lexical_finds_the_word(store):
@@ -155,6 +166,14 @@ def test_an_index_of_another_format_is_to_be_made_again(place):
         place.open()
 
 
+@pytest.mark.parametrize("use", [open_store, holds_index, lambda place: create_store(place, SETTINGS)])
+def test_an_index_of_plain_files_is_to_be_made_again(tmp_path, use):
+    for name in ("HEAD", "index.json"):
+        (tmp_path / name).write_text("1")
+    with pytest.raises(StoreError, match=f"{tmp_path} is an index of plain files.*; index the documents again"):
+        use(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -186,6 +205,26 @@ def test_the_ends_of_64_bits_are_found(store, place):
         assert len({f.document for f in store.lexical("text", 10, where)}) == count
 
 
+def test_optimize_goes_on_while_the_clock_is_behind(tmp_path, monkeypatch):
+    """As after a correction of the clock, or at the end of summer time."""
+    store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
+    add(store, APPLE)
+    add(store, ZEBRA)
+    monkeypatch.setattr("runnel.search.lance.time.time", lambda: 0.0)
+    store.optimize()
+    monkeypatch.undo()
+    assert set(store.content_hashes()) == {"apple", "zebra's"}
+    store.close()
+
+
+def test_errors_of_the_library_have_no_paths_of_its_makers(tmp_path):
+    message = "lance error: Not found: /x/index/1.lance, /rustc/2d81/library/core/src/result.rs:1896:29 (src/x.rs:3:5)"
+    for text in (message, "Boom: " + message.replace("Not found", "Lost")):
+        with pytest.raises(StoreError) as raised, plain_errors("/x/index"):
+            raise OSError(text)
+        assert "/x/index/1.lance" in str(raised.value) and ".rs" not in str(raised.value) and "rustc" not in str(raised.value)
+
+
 def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch):
     """Beyond `EXACT_ROWS` the table's own index is asked; its best are scored exactly."""
     monkeypatch.setattr("runnel.search.lance.EXACT_ROWS", 500)
@@ -205,3 +244,11 @@ def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch
     add(store, document("new", ["a new text"], [vectors[0]], year=0))  # is found before the index knows it
     assert {one.document for one in store.nearest(vectors[0], 4, [])} >= {"d0", "new"}
     store.close()
+
+
+def test_a_process_that_sees_many_commits_does_not_grow(tmp_path):
+    """LanceDB caches what it reads of every version, and Arrow's own allocators grow with its threads: 23 MB in 20 commits."""
+    command = [sys.executable, PROGRAMS / "many_commits.py", tmp_path / "index", "20", "40"]
+    done = subprocess.run(command, env=os.environ | PATHS, check=True, capture_output=True, text=True)
+    early, late = map(float, done.stdout.split())
+    assert late - early < 5

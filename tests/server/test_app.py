@@ -14,10 +14,11 @@ from helpers.tiny import tiny_encoder
 from helpers.waiting import GIVE_UP_S
 
 from runnel import Embedder, Index
-from runnel.errors import InputError
+from runnel.errors import CheckpointError, InputError
 from runnel.server import guard
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
+from runnel.server.run import bind
 from runnel.server.settings import ServerSettings
 
 SHAPES = {
@@ -52,6 +53,34 @@ def test_ready_only_after_loading(tiny):
         while client.get("/ready").status_code == 503:
             pass
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
+    from runnel.server.app import create_app
+    from runnel.server.run import serve
+
+    def load():
+        raise CheckpointError("no such model")
+
+    settings = ServerSettings(port=0)
+    with pytest.raises(CheckpointError, match="no such model"):
+        serve(create_app(settings, load), [bind(settings)])
+
+
+def test_port_in_use():
+    with bind(ServerSettings(port=0)) as one:
+        port = one.getsockname()[1]
+        with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*in use; choose another --host"):
+            bind(ServerSettings(port=port))
+
+
+def test_a_host_that_has_no_address(monkeypatch):
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_server", unknown)
+    with pytest.raises(InputError, match="cannot listen on no-host, port 0: Name or service not known; choose another --host"):
+        bind(ServerSettings(host="no-host", port=0, open_bind=True))
 
 
 def test_other_machines_only_with_a_key():
@@ -130,6 +159,18 @@ def test_unknown_routes_and_methods(server):
     assert set(server.get("/v2/rerank").json()) == {"message"} and set(server.get("/embed").json()) == {"error", "error_type"}
 
 
+def test_docs_work_offline(server):
+    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
+    assert "<script" not in page and "://" not in page and "/openapi.json" in page
+    assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
+
+
+def test_info(server, tiny):
+    facts = server.get("/info").json()
+    assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
+    assert facts["model_type"] == {"embedding": {"pooling": "mean"}} and facts["max_client_batch_size"] == 10_000
+
+
 def test_metrics(server):
     server.post("/v1/embeddings", json={"input": "a b c"})
     server.get("/some/path/that/a/client/chose")
@@ -188,6 +229,13 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
             pass
 
 
+def test_a_million_documents(server):
+    """Refused before they are counted."""
+    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
+    assert done.status_code == 413
+    assert server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+
+
 BODIES = {
     "/v1/embeddings": {"input": "a b c d"}, "/v1/find": {"query": "a", "documents": ["b c d"]},
     "/v1/search": {"query": "a b c d"}, "/v1/verify": {"quote": "a", "text": "b c d"},
@@ -232,6 +280,12 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
         assert refusals(client) == dict.fromkeys(BODIES, 503)
     with serving(tiny, name="tiny", index=tmp_path / "index", deadline_s=1e-9) as client:
         assert refusals(client) == dict.fromkeys(BODIES, 504)
+
+
+def test_posts_need_a_key_everywhere(tiny):
+    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
+        assert refusals(client) == dict.fromkeys(BODIES, 401)
+        assert client.get("/").status_code == 200
 
 
 def test_failures_are_reported_without_details(tiny, monkeypatch, caplog):

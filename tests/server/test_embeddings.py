@@ -77,6 +77,21 @@ def test_text_without_a_token_is_refused(client, server, empty):
     assert server.post("/embed", json={"inputs": ["fine", empty]}).status_code in (400, 422)
 
 
+def test_lone_surrogates_are_refused(server):
+    done = server.post("/v1/embeddings", content=b'{"input": "a \\ud800 b"}', headers={"content-type": "application/json"})
+    assert done.status_code == 400 and "unable to parse raw data as a unicode string" in done.json()["error"]["message"]
+
+
+def test_unknown_model(client):
+    with pytest.raises(openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'") as error:
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    assert error.value.code == "model_not_found" and error.value.param == "model"
+
+
+def test_models(client):
+    assert [one.id for one in client.models.list()] == ["pocket"]
+
+
 def test_a_client_of_tei(server, embedder):
     """It sends to the address that it is given."""
     for address in (str(server.base_url), f"{server.base_url}/embed"):

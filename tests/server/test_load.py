@@ -16,7 +16,7 @@ from helpers.children import PATHS
 from helpers.serving import serving
 from helpers.waiting import GIVE_UP_S
 
-from benchmarks.serving import Case, Load, cases, run_phase, vanish
+from benchmarks.serving import Case, Load, cases, measure, run_phase, server, vanish
 from runnel.models.base import load_model
 
 pytestmark = pytest.mark.slow
@@ -116,3 +116,9 @@ def test_a_restart_under_load_loses_only_what_was_not_answered(model):
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.release
+def test_64_clients_with_texts_of_20_and_200000_tokens(model):
+    with server("pocket") as url:
+        assert "| the same again | 1,120 |" in asyncio.run(measure(url, model, Load(), print))

@@ -1,16 +1,22 @@
 """The page of a server, in a browser: search, open, ask a file, keys, errors. Its marks are tested in test_report.py."""
 
 import json
+import threading
 import time
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from helpers.browser import is_in_sight, marked, settle
+from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
 from helpers.waiting import GIVE_UP_S
 
 from runnel import Document, Index, SentenceRetriever
-from runnel.server.opened import opened_id
+from runnel.server.loading import Loaded
+from runnel.server.opened import Opened, opened_files, opened_id
+from runnel.text.documents.document import read_plain
+from runnel.text.reading import decode
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +113,25 @@ def test_html_in_an_indexed_document_and_in_a_question_is_text(server, open_tab)
     assert tab.locator("#text *:not(p), main img, main script").count() == 0
 
 
+def test_no_question_and_unknown_documents_are_reported(server, open_tab):
+    tab = open_tab(address(server, "#doc=nothing&q=bees"))
+    tab.locator("#status.error").wait_for()
+    assert tab.locator("#status").inner_text() == "the index has no document 'nothing'; it may have been removed"
+    assert all("404" in problem for problem in tab.problems)
+    tab.problems.clear()
+
+
+def test_a_phone_shows_one_thing_at_a_time(server, open_tab):
+    tab = open_tab(address(server, "#q=roses"), width=375, dark=True)
+    tab.locator("a.sentence").first.wait_for()
+    assert not scrolls_sideways(tab)
+    tab.locator("a.sentence").first.click()
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    assert not scrolls_sideways(tab) and tab.locator("#list").is_hidden()
+    tab.go_back()
+    assert tab.locator("#list").is_visible()
+
+
 # ---- files that are opened here --------------------------------------------------------------------------------------
 
 DROP = """([name, text]) => {
@@ -161,6 +186,22 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
     assert links.count() == 2 and tab.locator("#opened a[aria-current]").count() == 0
 
 
+def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_read(server, open_tab, tmp_path):
+    (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4\nnothing")
+    (tmp_path / "good.txt").write_text("Good text.")
+    tab = open_tab(address(server))
+    tab.locator("#welcome p").first.wait_for()
+    with tab.expect_response("**/page/files?name=bad.pdf"):
+        tab.set_input_files("#file", tmp_path / "bad.pdf")
+    tab.locator("#status.error").wait_for()
+    assert tab.locator("#status").inner_text().startswith("bad.pdf: a damaged or truncated PDF")
+    assert all("400" in problem for problem in tab.problems)
+    tab.problems.clear()
+    tab.set_input_files("#file", tmp_path / "good.txt")
+    tab.locator("#text p").first.wait_for()
+    assert tab.locator("#text").inner_text() == "Good text."
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -201,6 +242,62 @@ def test_reading_ends_when_the_client_disconnects(server):
     assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
 
 
+def test_a_file_that_is_no_longer_kept_is_reported(server):
+    response = server.get("/page/document", params={"id": "opened-here:0"})
+    assert response.status_code == 404 and "open it again" in response.json()["error"]["message"]
+
+
+def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
+    def opened(name, size):
+        return Opened(name, read_plain(decode(b"x" * size, name)), pdf=b"x" * size)
+
+    files = opened_files(2000)
+    for id in ("a", "b", "c"):
+        files.put(id, opened(id, 400))
+        assert files.get("a") is not None  # the most recently used
+    assert files.get("b") is None and files.get("c") is not None
+    files.put("large", opened("large", 5000))
+    assert files.get("large") is not None and files.get("a") is None and files.get("c") is None
+
+
+def test_a_recurrent_model_reads_a_file_again_for_each_question():
+    with serving("pocket-mamba2", name="pocket-mamba2") as client:
+        assert client.get("/page/about").json() == {"index": None}
+        *_, last = lines(client.post("/page/files", params={"name": "a.txt"}, content="\n\n".join(GARDEN + FILLER[:20]).encode()))
+        *steps, last = lines(client.get("/page/document/answers", params={"id": last["result"]["id"], "q": "bees"}))
+        assert steps and last["result"]["count"] == 23 and last["result"]["sentences"][0]["text"].strip() == GARDEN[2]
+
+
+def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
+    book = tmp_path / "book.pdf"
+    book.write_bytes(pdf([GARDEN[::2], ["Roses are red.", "The end of the book."]]))
+    with Index.create(tmp_path / "index") as index:
+        index.add_files([book])
+    with serving("pocket", index=tmp_path / "index") as client:
+        tab = open_tab(address(client))
+        tab.locator("#query:enabled").wait_for()
+        tab.set_input_files("#file", book)
+        tab.locator("#text p").first.wait_for()
+        ask(tab, "What color are roses?")
+        tab.wait_for_function("() => CSS.highlights.has('current')")
+        tab.locator("#look").click()
+        tab.locator("#picture canvas[data-boxes='1']").wait_for()
+        own = parse_qs(urlsplit(tab.url).fragment)["doc"][0]
+        for id, name in ((own, "book.pdf"), (str(book), str(book))):
+            shown = client.get("/page/document", params={"id": id}).json()
+            assert shown["pictures"] and shown["pages"] == 2
+            start = shown["text"].index("Roses are red.")
+            place = {"id": id, "start": start, "end": start + 14}
+            picture = client.get("/page/document/picture", params=place).json()
+            assert picture["page"] == 2 and len(picture["boxes"]) == 1 and picture["png"]
+            refused = client.get("/page/document/picture", params=place | {"start": 10_000, "end": 10_001})
+            assert refused.status_code == 404
+            assert refused.json()["error"]["message"] == f"{name} has no page with the characters 10000-10001"
+        book.write_bytes(pdf([GARDEN[::2]]))
+        refused = client.get("/page/document/picture", params=place)
+        assert refused.status_code == 404 and "has changed since it was indexed" in refused.json()["error"]["message"]
+
+
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
@@ -223,3 +320,20 @@ def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):
         tab.problems.clear()
         tab.reload()
         tab.locator("#welcome p").first.wait_for()
+
+
+def test_the_page_waits_for_the_model(tmp_path, open_tab):
+    go, tiny = threading.Event(), tiny_encoder(tmp_path)
+
+    def load():
+        assert go.wait(GIVE_UP_S)
+        return Loaded.of("tiny", tiny)
+
+    with serving(load=load, name="tiny") as client:
+        tab = open_tab(address(client))
+        tab.wait_for_function("() => document.querySelector('#status').textContent.startsWith('the model is being loaded')")
+        go.set()
+        tab.locator("#welcome p").first.wait_for()
+        assert tab.locator("#status").inner_text() == ""
+        assert all("503" in problem for problem in tab.problems)
+        tab.problems.clear()

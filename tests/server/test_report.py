@@ -1,7 +1,7 @@
 """The report of `runnel find --html`, opened in a browser from a file."""
 
 import pytest
-from helpers.browser import is_in_sight, marked, settle
+from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
 from helpers.document_files import pdf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,6 +90,19 @@ def test_html_in_documents_queries_and_names_is_shown_as_text_and_never_run(repo
     assert tab.locator("#text *:not(p), main img, main script").count() == 0
 
 
+def test_a_browser_that_cannot_paint_marks_shows_the_document_at_the_sentence(report, open_tab):
+    files = {"a.txt": paragraphs(SENTENCES * 20) + "The dog barked at 𝔘s."}
+    tab = open_tab(
+        report("why the dog barked us", files), before="Object.defineProperty(CSS, 'highlights', { value: undefined })"
+    )
+    tab.locator("a.sentence", has_text="𝔘s").click()
+    settle(tab)
+    pane, last = (tab.locator(one).bounding_box() for one in ("#text", "#text p:last-child"))
+    assert pane["y"] <= last["y"] < pane["y"] + pane["height"]
+    tab.keyboard.press("n")
+    assert tab.locator("#position").inner_text().startswith("1 of")
+
+
 def test_a_report_allows_no_other_script(report, open_tab):
     tab = open_tab(report("dog", {"a.txt": "A dog.\n"}))
     tab.evaluate(
@@ -119,6 +132,58 @@ def test_the_keyboard_reaches_everything(report, open_tab):
     assert tab.locator("#query:focus").count() == 0 and tab.locator("#document").is_visible()
     tab.keyboard.press("Escape")
     assert tab.locator("#document").is_hidden() and tab.locator("a.sentence:focus").count() == 1
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(report, open_tab, width, dark):
+    long = "a" * 300
+    address = report("dog", {f"{'b' * 100}.txt": f"The dog {long}.\n\n>>> code  {long}\n\n{paragraphs(SENTENCES)}"})
+    tab = open_tab(address, width=width, dark=dark)
+    assert not scrolls_sideways(tab)
+    tab.locator("a.sentence").first.click()
+    settle(tab)
+    assert not scrolls_sideways(tab) and is_in_sight(tab)
+    assert tab.evaluate("() => { const one = document.querySelector('#text'); return one.scrollWidth <= one.clientWidth }")
+    assert tab.locator("#list").is_visible() == (width > 375)
+    light = tab.evaluate("() => getComputedStyle(document.querySelector('#document')).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (max(light) < 60) == dark
+    tab.locator("#close").click()
+    assert tab.locator("#list").is_visible()
+
+
+def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_tab):
+    text = paragraphs([f"Nothing is said in line {n}, and nothing happens." for n in range(400)] + ["The dog barked.", "End."])
+    tab = open_tab(report("dog barked", {"a.txt": text}) + "#doc=a.txt")
+    settle(tab)
+    dark = """() => {
+        const strip = document.querySelector("#strip");
+        const pixels = strip.getContext("2d").getImageData(strip.width - 4, 0, 1, strip.height).data;
+        return [...Array(strip.height).keys()].filter(y => pixels[4 * y + 3] > 200 && pixels[4 * y + 2] < 80)
+            .map(y => y / strip.height);
+    }"""
+    rows = tab.evaluate(dark)
+    assert rows and all(0.98 < row <= 1 for row in rows)
+    box = tab.locator("#strip").bounding_box()
+    tab.mouse.click(box["x"] + 5, box["y"] + box["height"] / 4)
+    settle(tab)
+    first = tab.evaluate(
+        """() => {
+            const pane = document.querySelector("#text").getBoundingClientRect();
+            return document.elementFromPoint(pane.left + pane.width / 2, pane.top + 4)?.textContent;
+        }"""
+    )
+    assert "line 99" in first or "line 100" in first or "line 101" in first
+
+
+def test_a_report_without_results_says_so(run, fake, open_tab, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\n")
+    for options in (["a.txt", "--min-score", 3], ["empty.txt"]):
+        (tmp_path / "empty.txt").write_text("")
+        assert run("find", "why the dog barked", *options, "--html", "report.html").code == 1
+        tab = open_tab((tmp_path / "report.html").as_uri())
+        assert tab.locator("#status").inner_text() == "Nothing found." and tab.locator("a.hit").count() == 0
+        (tmp_path / "report.html").unlink()
 
 
 PIXELS = """() => {

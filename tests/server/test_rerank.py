@@ -125,3 +125,14 @@ def test_refused(server, path, more):
     done = server.post(path, json=body)
     assert done.status_code == (422 if path == "/rerank" else 400), done.text
     assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
+
+
+def test_unknown_model(client, server):
+    with pytest.raises(cohere.NotFoundError) as error:
+        client.rerank(model="rerank-v3.5", query="a", documents=["b"])
+    assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
+
+
+def test_messages_name_fields_only(server):
+    done = server.post("/rerank", json={"query": "a", "documents": [1]})
+    assert done.json()["message"].startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")

@@ -57,6 +57,17 @@ def test_text_without_a_token_is_no_answer(server):
     assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
 
 
+def test_find_in_other_units(server):
+    found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
+    assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
+
+
+def test_long_queries(server):
+    done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
+    assert done.status_code == 413 and done.json()["error"]["param"] == "query"
+    assert server.post("/v1/find", json={"query": "a " * 10_000, "documents": ["b"]}).status_code == 200
+
+
 @pytest.mark.parametrize("more", [{"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}])
 def test_find_refuses(server, more):
     """Generated bodies are in test_schema.py; no schema knows of the first."""
@@ -100,6 +111,12 @@ def test_the_probability_that_something_answers(tmp_path):
     assert searched["answers"] == max(one["answers"] for one in searched["documents"]) and 0 < searched["answers"] < 1
     below = {one["text"]: one["after"] for hit in searched["documents"] for one in hit["sentences"]}
     assert below["Names\n\n"] == "Del removes a name." and below["Del removes a name."] == ""
+
+
+def test_search_without_an_index(embedder):
+    with serving(embedder.model) as client:
+        done = client.post("/v1/search", json={"query": "a"})
+    assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
 
 
 def test_verify(server):

@@ -5,12 +5,13 @@ import math
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from helpers.children import PROGRAMS
 from helpers.waiting import GIVE_UP_S
 
-from runnel.errors import Cancelled
+from runnel.errors import Cancelled, InputError
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
@@ -83,6 +84,26 @@ async def until(condition):
 
 def idle(work):
     return work.left == 0 and work.running == 0 and work.waiting == 0
+
+
+async def test_a_call_returns_its_result_and_tokens(work):
+    one = work()
+    call = Call("answer")
+    call.go.set()
+    done = await start(one, call, tokens=7)
+    assert (done.value, done.tokens) == ("answer", 7) and idle(one)
+
+
+@pytest.mark.parametrize("where", ["count", "call"])
+async def test_errors_are_the_caller_s(work, where):
+    one = work()
+
+    def fail(*_):
+        raise InputError("no")
+
+    with pytest.raises(InputError, match="no"):
+        await one.run(Client(), 1, *((fail, Call()) if where == "count" else (lambda: 1, fail)))
+    assert idle(one)
 
 
 async def test_a_request_with_too_many_tokens(work):
@@ -216,6 +237,36 @@ async def test_drain_finishes_requests_and_refuses_new_ones(work):
         call.go.set()
     await drained
     assert [(await task).value for task in running] == list(range(6)) and idle(one)
+
+
+async def test_drain_cancels_what_takes_too_long(work):
+    one = work(drain_s=0.05)
+    calls = [Call() for _ in range(5)]
+    running = [start(one, call, characters=LONG) for call in calls]
+    await until(lambda: one.running == 4)
+    await one.drain()
+    results = await asyncio.gather(*running, return_exceptions=True)
+    assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
+    assert idle(one)
+
+
+def test_the_measured_speed_forgets(work, monkeypatch):
+    one = work()
+    job = SimpleNamespace(tokens=0, read=0)
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    one._start()
+    for speed in (1000, 10):
+        for _ in range(300):
+            now[0] += 1
+            one._record(job, speed)
+        assert one.tokens_per_s == pytest.approx(speed, rel=0.1)
+    one.running = 0
+    now[0] += 1000  # nothing to do: not a slow server
+    one._start()
+    now[0] += 1
+    one._record(job, 10)
+    assert one.tokens_per_s == pytest.approx(10, rel=0.1)
 
 
 async def test_a_stopped_request_is_answered_before_its_step_ends(work):

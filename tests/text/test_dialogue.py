@@ -23,6 +23,16 @@ def test_a_prompt_has_its_texts_as_they_are(messages):
     assert dialogue(messages) == f"User: {system}\n\n{user.strip()}\n\nAssistant:"
 
 
+def test_the_wording_follows_the_kind_of_answer():
+    sentence, paragraph = (ask_answer("Q?", "T", kind, excerpts=True)[1]["content"] for kind in ("sentence", "paragraph"))
+    assert "one short sentence" in sentence and "one short paragraph" in paragraph
+
+
+def test_white_space_around_question_and_document_changes_no_prompt():
+    assert ask_answer(" Q? ", "\nT\n", "sentence", excerpts=False) == ask_answer("Q?", "T", "sentence", excerpts=False)
+    assert ask_copies("Q?\n", " T ") == ask_copies("Q?", "T")
+
+
 def test_replies():
     assert answer_reply(" in the attic\n") == "ANSWER: in the attic"
     assert copies_reply(["One is\nfirst. ", "Two."]) == "One is first.\nTwo." and copies_reply([]) == ""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError, ReadError
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
-from runnel.text.globs import parse
+from runnel.text.globs import fixed_part, parse
 
 NAMES = ("a", "b", "z", "ab", "a.txt", "b.md", "build", "c d", "x[1]", "é.txt", "#c", "!d")
 PATTERNS = (
@@ -132,6 +132,13 @@ def test_rules_above_a_named_folder_hold_unless_they_ignore_it(tree):
     assert len(names(tree, selection=Selection(ignore_files=False))) == 4
 
 
+def test_outside_of_a_repository_rules_hold_from_the_named_folder_on(tree):
+    (tree / ".gitignore").write_text("*\n")
+    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
+    assert names(tree) == []
+    assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
+
+
 @needs_git
 def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(tree):
     git(tree, "init", "-q")
@@ -190,6 +197,19 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
     found = names(tree, on_error=errors.append)
     assert found == (["a.txt"] if damage == "folder" else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"])
     assert [error.filename for error in errors] == [str(tree / "deep" / ("" if damage == "folder" else ".gitignore"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("*.md", ("", "*.md")),
+        ("/x?/y", ("/", "x?/y")),
+        ("a/b", ("a/b", "")),
+        ("/a/[b]/c", ("/a", "[b]/c")),
+    ],
+)
+def test_the_fixed_part_of_a_glob(path, parts):
+    assert fixed_part(path) == parts
 
 
 def test_a_glob_of_many_stars_is_decided_at_once():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.documents.markdown import read_markdown
@@ -61,6 +62,11 @@ def test_a_question_in_running_text_is_text() -> None:
     assert set(kinds_of("It is new, isn't it? Then keep it." + BELOW).values()) == {TEXT}
     first = kinds_of("How do I open it? Turn the cap." + BELOW)
     assert first["How do I open it?"] == QUESTION and first["Turn the cap."] == TEXT
+
+
+def test_questions_in_lines_of_their_own() -> None:
+    kinds = kinds_of("Q: Is it safe?\nA: It is. We tested it.\nQ: Is it cheap?\nA: It is not.\n")
+    assert [one for one, kind in kinds.items() if kind == QUESTION] == ["Q: Is it safe?", "Q: Is it cheap?"]
 
 
 @pytest.mark.parametrize("title", ["Caps and tips", "3.1 Caps", "# Caps", "Caps\n====", "CAPS", "Chapter 2: Caps"])
@@ -167,6 +173,12 @@ def test_every_text_has_kinds(text: str) -> None:
     assert kinds.shape == (len(spans),) and set(kinds.tolist()) <= {TEXT, QUESTION, HEADING, ASIDE}
     document = read_plain(Decoded(text, "utf-8", None))
     assert sentence_kinds(document.text, spans, document.kind_at).shape == (len(spans),)
+
+
+def test_what_is_no_document() -> None:
+    assert text_of("a") == text_of(read_plain(Decoded("a", "utf-8", None))) == "a"
+    with pytest.raises(InputError, match="3"):
+        text_of(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unit", ["word ", "Why? ", "A\n\n", "- a\n", ". . ", "\f", "12\n\n", "a ....... 3\n"])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.text.lines import read_head, read_json, read_lines
+from runnel.text.lines import find, read_head, read_json, read_lines
 
 zstandard = pytest.importorskip("zstandard")
 COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
@@ -22,6 +22,13 @@ def test_only_line_feeds_end_lines(tmp_path, ending):
         (f"{path}, line 4", "four"),
         (f"{path}, line 5", "\x85five"),
     ]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_compressed_by_content_whatever_the_name_and_in_several_parts(tmp_path, ending):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(COMPRESS[ending](b'{"a": 1}\n{"a"') + COMPRESS[ending](b": 2}\n"))
+    assert [row for _, row in read_json(path)] == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
@@ -53,6 +60,12 @@ def test_what_cannot_be_read(tmp_path):
     (tmp_path / "half").write_text('{"a": "\\ud83d\\ude00"}\n{"a": ["\\ud83d"]}')
     with pytest.raises(ReadError, match=r"half, line 2: half of a surrogate pair"):
         list(read_json(tmp_path / "half"))
+
+
+def test_find(tmp_path):
+    (tmp_path / "b.tsv.gz").touch()
+    assert find(tmp_path, "a.jsonl", "b.tsv") == tmp_path / "b.tsv.gz"
+    assert find(tmp_path, "a.jsonl") is None
 
 
 # ---- whoever reads rows ------------------------------------------------------------------------------------------------
@@ -115,6 +128,15 @@ def test_all_readers_report_a_bad_row_alike(tmp_path, read, ending, line, messag
     path = tmp_path / f"rows.jsonl{ending.removeprefix('.txt')}"
     path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' + line + b"\n"))
     with pytest.raises(ReadError, match=message):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_all_readers_report_a_file_that_is_cut_short_alike(tmp_path, read, ending):
+    path = tmp_path / f"rows.jsonl{ending}"
+    path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' * 9)[:-5])
+    with pytest.raises(ReadError, match=r"rows\.jsonl.* damaged"):
         read(path)
 
 

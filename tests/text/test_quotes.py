@@ -1,6 +1,7 @@
 """A quote is found word for word, found in another typography, called changed with the words that differ, or called absent."""
 
 import time
+import unicodedata
 
 import pytest
 from hypothesis import assume, given, settings
@@ -104,6 +105,22 @@ def test_accents_and_parts_of_characters_are_no_place():
     assert verify_quote("ﬁsh", "a fish").match == "normalized"
 
 
+def test_a_line_break_in_chinese_is_no_gap():
+    text = "第一章\n人工智能正在改变\n世界。"
+    found = verify_quote("人工智能正在改变世界", text)
+    assert found.match == "normalized" and text[only(found).start : only(found).end] == "人工智能正在改变\n世界"
+    changed = verify_quote("人工智能正在毁灭世界", text)
+    assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]), st.text("aäéîõůñçﬁﬂ½①Ａ가각힣 ", min_size=1, max_size=20).filter(str.strip)
+)
+def test_unicode_forms_are_equal(form, quote):
+    assert verify_quote(unicodedata.normalize(form, quote), f"x. {quote}. y").word_for_word
+
+
 def test_all_places_are_returned_in_order():
     text = "The dog barked. The  dog\nbarked. the dog barked."
     found = verify_quote("The dog barked", text)
@@ -170,6 +187,13 @@ def test_endless_comparisons_are_refused(monkeypatch):
     monkeypatch.setattr(quotes, "_WORK", 1 << 20)
     with pytest.raises(InputError, match="too repetitive"):
         verify_quote("a" * 150 + "-a", "a" * 10_000)
+
+
+def test_texts_without_words_and_quotes_without_letters():
+    for text in ("", "\n", "-", "\u00ad"):
+        assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
+    assert verify_quote("–", "a – b").match == "exact"
+    assert verify_quote("–", "a - b").match == "absent"
 
 
 @pytest.mark.parametrize(

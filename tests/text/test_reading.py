@@ -1,6 +1,8 @@
 """Bytes as text: encodings, and a message for each kind of unusable input."""
 
+import io
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,15 @@ def test_encodings_and_line_ends(encoding):
 def test_utf8_is_never_taken_for_anything_else(text):
     decoded = decode(text.encode(), "a.txt")
     assert (decoded.text, decoded.encoding, decoded.warning) == (text, "utf-8", None)
+
+
+def test_a_named_encoding():
+    assert decode("café".encode("cp1252"), "a", "cp1252").text == "café"
+    assert decode("café".encode("utf-16-le"), "a", "utf-16-le").text == "café"
+    with pytest.raises(ReadError, match=r"a .*ascii.* 0xe9 at offset 8 \(line 2"):
+        decode(b"caf\nspaa\xe9", "a", "ascii")
+    with pytest.raises(ReadError, match="utf-16"):
+        decode(b"\xff\xfea\0b", "a")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -69,6 +80,16 @@ def test_a_false_or_odd_declaration_does_no_harm():
 def test_binary_files(data):
     with pytest.raises(UnsupportedKind, match=r"a\.bin is binary"):
         decode(data, "a.bin")
+
+
+def test_terminal_logs_are_text():
+    data = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n" * 9
+    assert decode(data, "log.txt").text.startswith("\x1b[31m")
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc")))
+    assert open_bytes("-").read() == b"abc"
 
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Tokens of sentences: where each begins and is scored, whatever pieces the tokens come in; units."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from helpers.tokenizers_for_tests import build
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.text.sentences import UNITS, SentenceTokens, read_sentences, read_spans, sentence_of_tokens
+from runnel.text.sentences import UNITS, SentenceTokens, read_sentences, read_spans, sentence_of_tokens, split_sentences
 from runnel.text.tokenizer import Encoded
 
 TEXTS = st.lists(
@@ -75,3 +77,25 @@ def test_spans_and_units_are_checked():
     assert tokens.bounds.tolist() == [0] and not len(tokens.ends)
     for unit in UNITS:
         assert read_sentences("", [], unit=unit).spans.shape == (0, 2)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_text_without_tokens(length):
+    text = "\x00" * length
+    tokens = read_spans(text, [Encoded.empty()], split_sentences(text))
+    assert not tokens.bounds.any() and len(tokens.spans) == min(length, 1)
+
+
+def test_memory_goes_with_ids_and_spans_only():
+    """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a piece's offsets."""
+    tokenizer = build("bert_like")
+    peaks = []
+    for sentences in (1 << 14, 1 << 15):
+        text = "the quick brown fox jumps over the lazy dog. " * sentences
+        tracemalloc.start()
+        tokens = read_sentences(text, tokenizer.encode_pieces([text]))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(tokens.spans) == sentences
+        del tokens
+    assert (peaks[1] - peaks[0]) / (len(text) / 2) < 6

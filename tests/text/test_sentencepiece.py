@@ -1,10 +1,11 @@
 """SentencePiece models: converted ones give the ids of the sentencepiece library; the rest is refused by name."""
 
 import functools
+import io
 import struct
 
 import pytest
-from helpers.tokenizers_for_tests import build, published_file, put_published
+from helpers.tokenizers_for_tests import CORPUS, build, published_file, put_published
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text.test_tokenizer import TEXTS
@@ -54,6 +55,39 @@ def read(content: bytes, folder) -> LibraryTokenizer:
 @example(text="<s> </s> [INST] <0x0A>")
 def test_mistral_ids_equal_the_sentencepiece_library(text):
     assert build("mistral_v3").encode(text).ids.tolist() == mistral().encode(text)
+
+
+@pytest.mark.parametrize("alphabet", ["ab", "aab", "ab ", "abc ", "a "])
+def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
+    """Few letters make many ways to put a piece together."""
+    library = pytest.importorskip("sentencepiece")
+    import random
+
+    chance = random.Random(alphabet)
+    made = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(["".join(chance.choices(alphabet, k=chance.randint(5, 60))) for _ in range(60)] + CORPUS),
+        model_writer=made,
+        model_type="bpe",
+        vocab_size=400,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=5,
+    )
+    expected, got = library.SentencePieceProcessor(model_proto=made.getvalue()), read(made.getvalue(), tmp_path)
+    for _ in range(200):
+        text = "".join(chance.choices(alphabet, k=chance.randint(0, 50)))
+        assert got.encode(text).ids.tolist() == expected.encode(text)
+
+
+def test_markers_and_space(tmp_path):
+    tokenizer = build("mistral_v3")
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (1, 2, 32768)
+    assert tokenizer.adds_space and not read(model(normalizer=field(3, 0)), tmp_path).adds_space
 
 
 def test_the_json_is_preferred_and_written(tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
+from runnel.text import sentences
 from runnel.text.sentences import sentence_of_tokens, split_clauses, split_paragraphs, split_sentences
 from runnel.text.tokenizer import Encoded
 from tools.hostile_text import UNITS, text
@@ -42,6 +43,13 @@ def test_spans_tile_any_text_and_keep_the_cap(text, max_chars):
     spans = split_sentences(text, max_chars=max_chars)
     assert_tiles(spans, text)
     assert all(len(text[start:end].strip()) <= max_chars for start, end in spans.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.lists(st.sampled_from(["One two. ", "Is it? ", "A, b; c. ", "\n\n", "- x\n"]), max_size=20).map("".join))
+def test_a_sentence_alone_stays_one_sentence(text):
+    for part in parts(text):
+        assert len(parts(part)) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,12 +153,22 @@ def test_ends_after_abbreviations(text):
     assert parts(text.replace("|", "")) == text.split("|")
 
 
+def test_languages():
+    assert parts("Das ist z. B. gut. Ja.", language="de") == ["Das ist z. B. gut. ", "Ja."]
+    assert len(parts("One. Two.", language="xx")) == 2
+
+
 def test_the_cap_prefers_natural_places():
     assert parts("aaa bbb; ccc, ddd eee fff", max_chars=16) == ["aaa bbb; ", "ccc, ddd eee fff"]
     assert parts("aaaa bbbb cccc, dddd", max_chars=18) == ["aaaa bbbb cccc, ", "dddd"]
     assert parts("aaaa bbbb cccc dddd", max_chars=12) == ["aaaa bbbb ", "cccc dddd"]
     assert parts("a" * 25, max_chars=10) == ["a" * 10, "a" * 10, "a" * 5]
     assert parts("a" * 9 + "e\u0301" + "b" * 4, max_chars=10) == ["a" * 9, "e\u0301" + "b" * 4]
+
+
+def test_an_open_quotation_mark_does_not_hide_what_follows():
+    text = '"The text begins. ' + "It goes on and on. " * 300
+    assert len(parts(text)) > 100
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -168,6 +186,25 @@ def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypa
         counts.append(sum(seen))
     assert counts[1] <= 2.2 * counts[0] + 4096
     assert counts[1] <= (4 if max_chars == 1000 else 9) * 20_000
+
+
+def test_a_run_of_whitespace_is_read_once(monkeypatch):
+    """Searching for a place to cut in a run that goes on behind the limit would read it again from each of its characters."""
+    tried = []
+    monkeypatch.setattr(sentences, "_CUTS", tuple((Counted(pattern, tried), share) for pattern, share in sentences._CUTS))
+    assert len(split_sentences("a" + " " * 5000 + "b")) == 2
+    assert max(tried) <= 1
+
+
+class Counted:
+    """A pattern that notes how long the whitespace is at the end of what it searches."""
+
+    def __init__(self, pattern, tried):
+        self.pattern, self.tried = pattern, tried
+
+    def finditer(self, whole, start, end):
+        self.tried.append(len(whole[start:end]) - len(whole[start:end].rstrip()))
+        return self.pattern.finditer(whole, start, end)
 
 
 def test_options_are_checked():

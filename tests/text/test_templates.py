@@ -51,6 +51,21 @@ def test_the_notation_is_written_as_it_was_read(pieces):
 
 
 @pytest.mark.parametrize(
+    ("notation", "named"),
+    [
+        ("{querry}", r"\{querry\}.*\{query\}"),
+        ("{token:}", r"\{token:\}"),
+        ("a { b", r"'\{' at character 2"),
+        ("a } b", r"'\}'"),
+        ("{query}{query}", "twice"),
+    ],
+)
+def test_mistakes_in_the_notation(notation, named):
+    with pytest.raises(InputError, match=named):
+        Template.parse(notation)
+
+
+@pytest.mark.parametrize(
     ("content", "named"),
     [
         ({"template": "{query}", "max_tokns": 3}, "max_tokns"),
@@ -137,3 +152,9 @@ def test_missing_and_needless_fields():
         with pytest.raises(InputError, match=named):
             call()
     assert len(Template.parse("").render(tokenizer).ids) == 0
+
+
+def test_text_in_fields_never_becomes_a_marker():
+    tokenizer = build("bert_like")
+    ids = QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
+    assert QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1

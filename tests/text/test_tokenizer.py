@@ -3,6 +3,7 @@
 import ast
 import functools
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
         assert stream.position == len(text)
 
 
+@NAMES
+def test_long_texts_are_cut_where_cuts_are_known(name):
+    tokenizer = build(name)
+    stream = tokenizer.stream()
+    stream.feed("the quick brown fox jumps over the lazy dog. " * 20)
+    assert (len(stream.text) < 20) == (name != "scripts")
+
+
 @pytest.mark.parametrize("unit", ["a", "a b ", "a,b", "===", "今天", " ", "\n"])
 def test_a_long_line_equals_one_call(unit):
     tokenizer = build("bert_like")
@@ -131,6 +140,14 @@ def test_offsets_lie_in_the_text_and_start_at_words(name, text):
         assert not token[:1].isspace() or token.isspace()
 
 
+def test_offsets_are_code_points():
+    text = "😀 café dog"
+    for name in ("neox_like", "bert_like", "sentencepiece_like", *sorted(PUBLISHED)):
+        encoded = build(name).encode(text)
+        assert text[encoded.starts[-1] : encoded.ends[-1]] == "dog"[-(encoded.ends[-1] - encoded.starts[-1]) :]
+        assert encoded.ends[-1] == len(text)
+
+
 def test_inside_adds_no_space():
     tokenizer = build("sentencepiece_like")
     assert tokenizer.adds_space and not build("neox_like").adds_space
@@ -160,6 +177,18 @@ def test_markers_and_names():
         tokenizer.token_id("[SEPP]")
     with pytest.raises(InputError, match="marker id 99999"):
         LibraryTokenizer(tokenizer._source, end=99999)
+
+
+def test_save_and_load(tmp_path):
+    tokenizer = LibraryTokenizer(build("neox_like")._source, end="<|endoftext|>")
+    tokenizer.save(tmp_path / "model")
+    again = Tokenizer.load(tmp_path / "model")
+    assert (again.begin_id, again.end_id, again.vocab_size) == (None, tokenizer.end_id, tokenizer.vocab_size)
+    assert (tmp_path / "model" / "tokenizer.json").read_text() == tokenizer._source
+    assert_equal(again.encode("the dog"), tokenizer.encode("the dog"))
+    Tokenizer.load(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
+    other = Tokenizer.load(tmp_path / "other")
+    assert (other.begin_id, other.end_id) == (3, 4)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -207,3 +236,12 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     library.enable_truncation(2)
     library.enable_padding(length=9)
     assert_equal(LibraryTokenizer(library.to_str()).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
+
+
+@pytest.mark.parametrize("name", ["neox_like", "cl100k_like"])
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_decoded_ids_are_the_text(name, text):
+    """As the tokenizer normalizes it: NeoX's to composed characters."""
+    tokenizer = build(name)
+    expected = unicodedata.normalize("NFC", text) if name == "neox_like" else text
+    assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == expected

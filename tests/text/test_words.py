@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import unicodedata
 
 import pytest
+from helpers.children import PATHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,8 +57,28 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
     assert [word for word in unspaced_words(text).split() if not word.isascii()] == [word for word in alone if not word.isascii()]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("iPhone手机3台 case", "iPhone 手机 3 台"),
+        ("foo_手机 ＡＢ手机", "手机 AB 手机"),
+        ("ที่ Thai", "ที่"),
+        ("no such café 한국어", ""),
+        ("", ""),
+    ],
+)
+def test_words_that_splitting_at_spaces_does_not_find(text, words):
+    assert unspaced_words(text) == words
+
+
 def test_numbered_words_are_the_same_words():
     texts = ["東京都 tower", "", "京都 Tower the"]
     numbered = numbered_words(iter(texts))
     names = {number: word for word, number in numbered.vocab.items()}
     assert [[names[number] for number in row] for row in numbered.ids] == words_of(texts)
+
+
+def test_bm25s_is_quiet_from_its_first_index_on():
+    quiet = "import logging; logging.basicConfig(level=0); from runnel.text.words import bm25; bm25().BM25().index([['a']])"
+    done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, env=os.environ | PATHS, check=True)
+    assert "index" not in done.stderr

@@ -2,13 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 from helpers.tokenizers_for_tests import build, put_published
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from text.test_tokenizer import TEXTS
+from text.test_tokenizer import TEXTS, assert_equal
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
+from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import Encoded, Tokenizer
 from runnel.text.world import WorldTokenizer
 
@@ -60,6 +64,36 @@ def test_what_other_programs_register_changes_nothing(tmp_path):
         build("neox_like").save(tmp_path)
 
 
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_offsets_are_those_of_the_byte_level_tokenizers_of_the_library(text):
+    """With single bytes for tokens both cut every character to pieces."""
+    alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    library = HuggingFaceTokenizer(models.BPE(vocab=alphabet, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    theirs = LibraryTokenizer(library.to_str()).encode(text)
+    assert_equal(WorldTokenizer(vocabulary()).encode(text), Encoded(ours_of(text), theirs.starts, theirs.ends))
+
+
+def ours_of(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32) + 1
+
+
+def test_tokens_that_split_characters():
+    tokenizer = WorldTokenizer(
+        vocabulary("é".encode()[1:] + b" a", "中".encode()[:2], "中".encode()[2:] + "文".encode()[:1], " b")
+    )
+    text = "é a中文 b"
+    encoded = tokenizer.encode(text)
+    assert encoded.ids.tolist() == [0xC3 + 1, 257, 258, 259, "文".encode()[1] + 1, "文".encode()[2] + 1, 260]
+    assert encoded.starts.tolist() == [0, 0, 3, 3, 4, 4, 6]
+    assert encoded.ends.tolist() == [1, 3, 4, 5, 5, 5, 7]
+    stream = tokenizer.stream()
+    parts = [stream.feed(letter) for letter in text]
+    assert (stream.text, stream.position) == (" b", 5)  # a token is known to end once the byte after it is
+    assert_equal(Encoded.join([*parts, stream.finish()]), encoded)
+
+
 def test_a_token_is_given_out_once_nothing_can_change_it():
     tokenizer = WorldTokenizer(vocabulary("ab", "abcd", "ef"))
     stream = tokenizer.stream()
@@ -78,6 +112,26 @@ def test_a_stream_can_be_saved_inside_a_character():
     assert again.text == "中" and again.position == 0
     done = Encoded.join([again.feed("a"), again.finish()])
     assert (done.ids.tolist(), done.starts.tolist(), done.ends.tolist()) == ([258], [0], [2])
+
+
+def test_streaming_takes_constant_memory():
+    tokenizer = build("rwkv_world")
+    stream, count = tokenizer.stream(), 0
+    for _ in range(64):
+        count += len(stream.feed(" " * 9_974))  # the longest token is 128 spaces
+        assert len(stream.text) <= 128
+    assert (count + len(stream.finish()), stream.position) == (9_974 // 2, 64 * 9_974)
+
+
+def test_lone_surrogates_and_other_types_are_refused():
+    tokenizer = WorldTokenizer(vocabulary())
+    stream = tokenizer.stream()
+    for call in (tokenizer.encode, stream.feed):
+        with pytest.raises(InputError, match=r"U\+DC80 .* at character 70000"):
+            call("a" * 70_000 + "\udc80")
+        with pytest.raises(InputError, match=r"the text is \d+; expected text \(str\)"):
+            call(3)
+    assert (stream.text, stream.position) == ("", 0)
 
 
 def test_line_ends_of_windows(tmp_path):
@@ -103,6 +157,14 @@ def test_damaged_vocabularies_are_refused(line, named, tmp_path):
     (tmp_path / "rwkv_vocab_v20230424.txt").write_text(vocabulary() + line + "\n")
     with pytest.raises(CheckpointError, match=rf"rwkv_vocab_v20230424\.txt: .*{named}"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_vocabulary_that_was_cut_short_is_refused(tmp_path):
+    path = tmp_path / "rwkv_vocab_v20230424.txt"
+    for content in ("\n".join(BYTES[:200]).encode(), b"1 '\xff' 1", b""):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="rwkv_vocab"):
+            Tokenizer.load(tmp_path)
 
 
 def test_decoded_ids_are_the_text():

@@ -7,14 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 import runnel
+from runnel.cli import COMMANDS
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install --group docs")
 pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; pip install --group docs")
+from tools import docs_site
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,15 @@ def test_every_page_is_built_and_listed(site):
     listed = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
     assert sorted(["README.md", *listed]) == PAGES
     assert all((site / name).with_suffix(".html").exists() for name in listed) and (site / "index.html").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_of_commands_has_what_help_prints(site, run, terminal, command):
+    _, _, section = docs_site.commands_page().partition(f"\n## {command}\n")
+    section = html.unescape(section.partition("\n## ")[0])
+    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(command, "--help").out)) - {"--help"}
+    assert options and {option for option in options if option not in section} == set()
+    assert f'id="{command}"' in (site / "reference" / "commands.html").read_text(encoding="utf-8")
 
 
 def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
@@ -68,3 +79,17 @@ def test_nothing_is_loaded_from_other_hosts(site):
     assert len(pages) > len(PAGES)
     loaded = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
     assert [page for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_links_are_moved_outside_of_code_only():
+    markdown = "[a](../examples/x.py#top) [b](search.md#filters) [c](https://a.b/c)\n\n```python\nfind[0](search.md)\n```\n[d](../LICENSE)\n"
+    assert docs_site.relink(markdown, PurePosixPath("docs/training.md")) == (
+        "[a](repository/examples/x.py.md#top) [b](search.md#filters) [c](https://a.b/c)\n\n"
+        "```python\nfind[0](search.md)\n```\n[d](repository/LICENSE.md)\n"
+    )
+    assert docs_site.relink("[s](docs/search.md) [d](docs)", PurePosixPath("README.md")) == "[s](../search.md) [d](../README.md)"
+
+
+def test_a_link_to_a_missing_file_is_an_error():
+    with pytest.raises(FileNotFoundError, match=r"missing\.py"):
+        docs_site.file_page(PurePosixPath("examples/missing.py"))

@@ -1,5 +1,6 @@
 """The training script's own parts, on made-up data; training on real data is not run here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,13 @@ pytest.importorskip("zstandard", reason="the training script reads compressed da
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_vectors import SentenceVectors
-from tools.train_pocket.examples import Example
-from tools.train_pocket.fit import calibrate_by_set, load, merged, save, scores, train
-from tools.train_pocket.measure import calibration_table
+from tools.train_pocket import relevance
+from tools.train_pocket.data import held_back
+from tools.train_pocket.evaluate import ndcg
+from tools.train_pocket.examples import Example, overlapping
+from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, train
+from tools.train_pocket.lexical import Bm25, words
+from tools.train_pocket.measure import ALONE, LATE, OTHER, calibration_table, context_table
 from tools.train_pocket.recall import recall
 from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
 
@@ -43,6 +48,20 @@ def elsewhere(found: list[Example]) -> list[Example]:
     return [Example(e.set, e.number, "0", e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ()) for e in found]
 
 
+def test_one_document_in_ten_is_held_back_and_both_lengths_of_a_question_fall_together():
+    names = [f"document {i}" for i in range(2000)]
+    assert 140 < sum(map(held_back, names)) < 260
+    assert all(held_back(name) == held_back(name + "-long") for name in names)
+    trained = [name for name in names if not held_back(name)]
+    assert 120 < sum(map(aside, trained)) < 240
+
+
+def test_evidence_sentences_are_those_that_overlap_the_span():
+    spans = np.stack([np.arange(0, 400, 10), np.arange(10, 401, 10)], axis=1)
+    assert overlapping(spans, 20, 30) == (2, 3)
+    assert overlapping(spans, 19, 31) == (1, 4)
+
+
 def document(tokens: list[int]) -> SentenceVectors:
     """A document whose sentences have so many tokens, a character each, and vectors of their own direction."""
     bounds = np.cumsum([0, *tokens])
@@ -50,6 +69,13 @@ def document(tokens: list[int]) -> SentenceVectors:
     vectors, ids = 100 * np.eye(len(tokens), D, dtype=np.int8), np.arange(bounds[-1], dtype=np.int32)
     scales, kinds = np.array(tokens, np.float32), np.zeros(len(tokens), np.uint8)
     return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, scales, kinds)
+
+
+def test_passages_are_whole_sentences():
+    found = relevance.passages("long", document([100, 60, 1, 200, 20]))
+    assert [(p.first, p.last) for p in found] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert [len(p.content.ids) for p in found] == [len(p.content.text) for p in found] == [160, 1, 200, 20]
+    assert found[0].content.sums().sum(0)[:3].tolist() == [10000.0, 6000.0, 0.0] and found[1].content.bounds.tolist() == [0, 1]
 
 
 def test_tuning_sees_what_answers_and_what_looks_most_like_it():
@@ -102,3 +128,31 @@ def test_merged_heads_score_as_their_mean_and_a_part_of_the_plain_sum():
         plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
         mean = torch.stack([scores(head, found)[number] for head in heads]).mean(0)
         torch.testing.assert_close(together[number], mean + 0.15 * plain, atol=1e-5, rtol=1e-5)
+
+
+def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third():
+    found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]  # one span in the first third, one in the last
+    documents = {(e.set, e.document): document([50 if e.number < 3 else 400] * 30) for e in found}
+    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)  # ten best sentences: one end each
+    rows = {ALONE: [last] * 4, LATE: [first] * 4, OTHER: [first] * 4, "**pocket**": [first] * 4}
+    lines = context_table(found, documents, rows).splitlines()
+    assert lines[2] == "| questions | 3 | 0 | 1 | 4 | 0 | 4 |"
+    assert lines[3].split(" | ")[1:] == ["0.500", "-", "0.500", "0.000", "-", "1.000 |"]
+    assert lines[7] == (
+        f"| {LATE} against {ALONE} | +0.000 (+0.000, +0.000) | - | +0.000 (+0.000, +0.000) "
+        "| +1.000 (+1.000, +1.000) | - | -1.000 (-1.000, -1.000) |"
+    )
+
+
+def test_bm25_prefers_the_rare_word_and_drops_stop_words():
+    assert words("The cats of the houses") == ["cat", "house"]
+    index = Bm25(["a cat and a dog", "a dog", "a dog in the house", "the dog and the cats"])
+    assert index.top("what of the house", 3).tolist() == [2]
+    assert index.top("cats", 3).tolist() == [0, 3]
+
+
+def test_ndcg_and_recall():
+    found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
+    assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
+    scores = -np.arange(30, dtype=np.float32)
+    assert recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0

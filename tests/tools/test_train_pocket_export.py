@@ -15,10 +15,11 @@ from torch import Tensor, nn
 pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
 
 from runnel import Embedder
-from runnel.backbones.encoder.model import EncoderConfig, EncoderLayer
-from runnel.models.base import BUILT_IN
+from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
+from runnel.errors import CheckpointError
+from runnel.models.base import BUILT_IN, load_model
 from tools.train_pocket import export
-from tools.train_pocket.export import add_judge
+from tools.train_pocket.export import add_judge, with_judge
 
 POCKET = BUILT_IN["pocket"]
 
@@ -74,3 +75,16 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(
     texts = ["A tuple cannot be changed.", "The train leaves at noon."]
     vectors = [Embedder.load(folder, "float32").encode(texts) for folder in (target, POCKET)]
     assert np.array_equal(*vectors)
+
+
+def test_what_is_no_judge_layer_is_refused() -> None:
+    model, layers = load_model("pocket", "float32", "cpu"), new_layers(1)
+    assert isinstance(model.backbone, Encoder)
+    for tensors, message in (
+        ({**layers, "judge.weight": torch.zeros(3)}, "unexpected tensor 'judge.weight'"),
+        ({"judge_layers.0.norm.bias": layers["judge_layers.0.norm.bias"]}, "missing tensors? .*judge_layers.0"),
+        ({**layers, "judge_layers.0.norm.bias": torch.zeros(3)}, r"mis-shaped tensor 'judge_layers.0.norm.bias' is \(3,\)"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            with_judge(model, tensors)
+    assert with_judge(model, layers).judge_engine("judge") is not model.judge_engine("judge")

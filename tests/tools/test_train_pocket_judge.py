@@ -15,7 +15,7 @@ from runnel import SentenceRetriever
 from runnel.backbones.encoder.model import Encoder
 from runnel.models.judges import Judge
 from tools.train_pocket import judge
-from tools.train_pocket.judge_fit import Look, fit
+from tools.train_pocket.judge_fit import Look, fit, looks
 
 TEXT = (
     "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs. The sea is far. "
@@ -55,6 +55,12 @@ def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.Mon
         losses.append(loss.item())
     assert all(p.grad is None for p in model.backbone.parameters())
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+
+
+def test_looks_are_at_the_document_asked_and_at_others(tmp_path: Path) -> None:
+    found = looks(SentenceRetriever(judging_encoder(tmp_path)), [[page("a"), page("b")], [page("c")]])
+    assert sum(one.own for one in found) == 6 and all(one.answers.any() == one.own for one in found if not one.own)
+    assert any(one.answers.any() for one in found if one.own) and len(found) == 4 * 3 + 2 * 2
 
 
 def test_the_fit_finds_what_scores_mean() -> None:

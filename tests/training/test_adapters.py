@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from runnel import Embedder
 from runnel.backbones.base import Backbone
-from runnel.models.base import Model
+from runnel.backbones.int8 import int8_problem
+from runnel.errors import CheckpointError, InputError
+from runnel.models.base import Model, load_model
 from runnel.training.adapters import FILE, add_lora, load_adapter, merge, save_adapter
 from runnel.training.forward import (
     finished,
@@ -111,6 +113,28 @@ def test_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
     np.testing.assert_allclose(again, found, atol=1e-6)
 
 
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_four_bits(tmp_path: Path, architecture: str) -> None:
+    """The large layers are NF4, not far from what they were; adapters on them learn, with recomputing as without."""
+    plain = outputs(training_model(tmp_path, architecture))
+    model = adapted(tmp_path, architecture, four_bit=True)
+    layers = {name: m.base_layer for name, m in model.backbone.named_modules() if hasattr(m, "base_layer")}
+    small = {name for name, layer in layers.items() if layer.weight.dtype == torch.uint8}
+    wide = {"mamba1": ("x_proj", "dt_proj"), "rwkv7": ("_down", "_up")}.get(architecture, ())
+    assert small == {n for n in layers if not n.endswith(wide)}
+    quantized = outputs(model)
+    assert 1e-4 < (quantized - plain).abs().max() < 5
+    train_a_little(model)
+    gradients = []
+    for long in (Long(), Long(segment_tokens=8, recompute=True)):
+        model.backbone.zero_grad()
+        outputs(model, long).sum().backward()
+        gradients.append([p.grad.clone() for p in lora(model.backbone).values()])
+    assert all(bool(gradient.any()) for gradient in gradients[0])
+    for whole, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, whole, atol=1e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
@@ -132,6 +156,41 @@ def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
     finished(other)
     finished(model)
     np.testing.assert_allclose(Embedder(other).encode(DOCUMENTS), Embedder(model).encode(DOCUMENTS), atol=1e-6)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    for call, message in (
+        (lambda: add_lora(model, 0, 8), "r=0"),
+        (lambda: merge(model), "no adapters"),
+        (lambda: save_adapter(model, tmp_path), "no adapters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+    if int8_problem(torch.device("cpu")) is None:
+        with pytest.raises(InputError, match="8-bit"):
+            add_lora(load_model("pocket-mamba2", dtype="int8"), 4, 8)
+    add_lora(model, 4, 8)
+    with pytest.raises(InputError, match="already"):
+        add_lora(model, 4, 8)
+    with pytest.raises(InputError, match="merge"):
+        model.save(tmp_path / "adapted")
+    assert not (tmp_path / "adapted").exists()
+    save_adapter(model, tmp_path)
+    other = training_model(tmp_path, "mamba2")
+    add_lora(other, 4, 9)
+    for wrong, message in (
+        (training_model(tmp_path, "rwkv7"), "a mamba2 of 2 layers, 32 wide; tiny is a rwkv7"),
+        (other, r"'alpha': 8.*'alpha': 9"),
+        (training_model(tmp_path, "mamba2", papers_heads=True), "heads"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_adapter(wrong, tmp_path)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        load_adapter(training_model(tmp_path, "mamba2"), tmp_path / "nowhere")
+    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match=FILE):
+        load_adapter(training_model(tmp_path, "mamba2"), tmp_path)
 
 
 @pytest.mark.parametrize(("sentences", "judge"), [(0, 0), (1, 0), (0, 1), (1, 2)])

@@ -44,6 +44,17 @@ def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -
     assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(rows, 120, epoch=1, shuffle=False)
 
 
+def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
+    rows = np.random.default_rng(0).integers(100, 5000, 4000)
+    by_rank = all_batches(rows.tolist(), 10000, 2)
+    spread = []
+    for step in zip(*by_rank, strict=True):
+        long = [rows[row] for batch in step for row in batch]
+        spread.append(max(long) / min(long))
+    assert np.quantile(spread, 0.95) < 2  # the others hold what was left of shorter rows
+    assert np.mean([rows[batch].sum() / 10000 for batches in by_rank for batch in batches]) > 0.7
+
+
 def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
     batches = TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
@@ -51,3 +62,8 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
     again = TokenBatches([7] * 50, 21, seed=3)
     again.set_epoch(4)
     assert list(islice(again, 6, None)) == whole[6:]
+
+
+def test_fewer_rows_than_processes_leave_empty_batches() -> None:
+    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
+    assert all_batches([], 10, 3) == [[], [], []]

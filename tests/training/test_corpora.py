@@ -1,6 +1,8 @@
 """Corpora, queries, and documents by id."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,11 @@ def test_bad_rows(tmp_path, line):
         list(read_corpus(write(tmp_path / "corpus", first, line)))
 
 
+def test_a_query_id_twice(tmp_path):
+    with pytest.raises(InputError, match="two queries have the id 'q'"):
+        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
+
+
 # ---- by id -------------------------------------------------------------------------------------------------------------
 
 
@@ -69,3 +76,24 @@ def test_texts():
     assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
     assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
     assert len(Texts([])) == 0
+
+
+def test_texts_refuse_an_id_twice():
+    with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
+        Texts([Document(name, "") for name in "abcb"])
+
+
+def test_texts_take_little_memory():
+    """20,000 documents of 10 kB, 200 MB in all, read from a generator and fetched again."""
+    code = """
+import resource, sys
+from runnel.records import Document
+from runnel.training.corpora import Texts
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+before = peak()
+texts = Texts(Document(str(n), f"{n} " + "x" * 10_000) for n in range(20_000))
+assert all(texts.get(str(n)).startswith(f"{n} ") for n in range(0, 20_000, 97))
+sys.stdout.write(str(peak() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 50

@@ -3,6 +3,9 @@
 import json
 import logging
 import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +16,9 @@ from runnel.errors import InputError, ReadError
 from runnel.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
 from runnel.training.generator import read_exchanges
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
 
 
 def write(path, *lines):
@@ -52,6 +58,25 @@ def test_beir(beir):
     assert kept(beir) == (TRAIN, {})
     assert [t.id for t in read_triples(beir)] == ["q", "r"]
     assert kept(beir / "qrels" / "test.tsv") == ([("query s", (A,), ())], {})
+
+
+def test_beir_which_split(beir):
+    (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
+    with pytest.raises(InputError, match=r"dev\.tsv, test\.tsv"):
+        list(read_triples(beir))
+    (beir / "qrels" / "dev.tsv").unlink()
+    assert kept(beir) == ([("query s", (A,), ())], {})
+    (beir / "qrels" / "test.tsv").unlink()
+    with pytest.raises(ReadError, match=re.escape(str(beir))):
+        list(read_triples(beir))
+
+
+def test_qrels_with_a_corpus_and_queries(beir):
+    corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
+    queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
+    qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
+    found = kept(qrels, corpus=corpus, queries=str(queries))
+    assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
 
 
 def test_rows_of_mine(tmp_path):
@@ -142,6 +167,14 @@ def test_queries_without_a_positive_are_dropped_and_counted(beir):
     assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
 
 
+def test_copies_judged_differently(beir):
+    """Two ids with one text: common in corpora, so no error, but no negative either."""
+    with (beir / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
+    write(beir / "qrels" / "train.tsv", "q\t0\ta\t1", "q\t0\ta2\t0", "q\t0\tb\t0")
+    assert kept(beir) == ([("query q", (A,), (B,))], {"negative texts that are a positive's under another id": 1})
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
@@ -170,6 +203,12 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
         list(read_triples(path, corpus=beir / "corpus.jsonl", queries=beir / "queries.jsonl"))
 
 
+def test_ids_need_their_texts(tmp_path):
+    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
+    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+        list(read_triples(path))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -196,7 +235,54 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
 
 
+def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
+    """All evidence must lie there: one span across its border is enough to leave an example out."""
+    spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
+    rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
+    path = write(tmp_path / "e.jsonl", *rows)
+    kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
+    assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
+    assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
+    for part in ((0.5, 0.5), (-0.1, 1), (0, 1.1), (1, 0), (0.1, 0.2, 0.3)):
+        with pytest.raises(InputError, match="two rising numbers"):
+            next(read_evidence(path, within=part))
+
+
 # ---- size and real data ------------------------------------------------------------------------------------------------
+
+
+def test_reading_takes_no_memory(tmp_path):
+    """200 MB of triples, compressed, one at a time."""
+    zstandard = pytest.importorskip("zstandard")
+    row = json.dumps({"query": "q", "pos": ["a" * 5_000], "neg": ["b" * 5_000]}).encode() + b"\n"
+    path = tmp_path / "many.jsonl.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as out:
+        for _ in range(200):
+            out.write(row * 100)
+    code = f"""
+import resource, sys
+from runnel.training.data import read_triples
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+triples = read_triples({str(path)!r})
+next(triples)
+before = peak()
+sys.stdout.write(str((sum(1 for _ in triples), peak() - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, grown = json.loads(done.stdout.replace("(", "[").replace(")", "]"))
+    assert count == 19_999 and grown < 15
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "queries", "positives", "lost"),
+    [("cranfield", 225, 1611, 1), ("medquad", 6000, 6493, 0), ("mediqa_rerank", 97, 351, 0)],
+)
+def test_real_retrieval_sets(name, queries, positives, lost):
+    dropped = Dropped()
+    triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
+    assert len(triples) == queries and sum(dropped.counts.values()) == lost
+    assert sum(len(t.positives) for t in triples) == positives
 
 
 def test_the_examples_of_the_page(tmp_path):
@@ -213,3 +299,26 @@ def test_the_examples_of_the_page(tmp_path):
         triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
         assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
     assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")]
+
+
+def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
+    """The page's program makes columns of each."""
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    passages = {kind: [{"docid": "1", "title": kind, "text": '"text'}] for kind in ("positive_passages", "negative_passages")}
+    ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
+    write(Path("flagembedding.jsonl"), {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""})
+    write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
+    write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
+    write(Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"})
+    write(Path("triples.train.small.tsv"), 'q\t"p\tn')
+    write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
+    write(Path("collection.tsv"), "p\ta text", "n\tanother")
+    write(Path("queries.train.tsv"), "1\tq")
+    with warnings.catch_warnings(action="ignore"):  # open files
+        exec(program, {})
+    by_id = Triple("q", ("a text",), ("another",))
+    titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
+    found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
+    assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]

@@ -1,12 +1,18 @@
 """Overlap with test sets."""
 
+import gzip
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 
 from runnel.errors import InputError
-from runnel.training.data import Evidence, Triple
+from runnel.training.data import Evidence, Triple, read_evidence, read_triples
 from runnel.training.decontaminate import POSITIVE, QUERY, SENTENCES, Decontaminator
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
 
 CHINESE = "它在河边等待一条大鱼游过来然后吃掉它。"
 TEST_DOCUMENT = f"""The heron waits at the river for a fish. Yes. It eats three large frogs before the night.
@@ -85,6 +91,31 @@ def test_clean_keeps_the_order_and_counts(guard):
 LONG = "The osprey dives into the cold lake at noon."
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "What dives?", "document": LONG, "evidence": []},
+        {"question": "What dives?", "document": LONG, "answer": "an osprey"},
+        {"query": "What dives?", "document": LONG},
+        {"query": "What dives?", "document": [LONG, "Another one."]},
+        {"_id": "7", "title": "Osprey", "text": f"It is a bird. {LONG}"},
+    ],
+    ids=["evidence without spans", "with an answer", "query and document", "several documents", "rows of text"],
+)
+def test_rows_of_documents_guard(tmp_path, row):
+    (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode() + b"\n"))
+    guard = Decontaminator([tmp_path / "test.jsonl.gz"])
+    assert guard.contaminated(Evidence("other", sentences(10) + LONG, ((0, 1),)))
+    assert guard.contaminated(Triple("what DIVES", ("other",))) is ("text" not in row)
+    assert not guard.contaminated(Triple("an osprey", ("other",)))
+
+
+def test_a_table_with_questions_documents_and_answers(tmp_path):
+    (tmp_path / "test.csv").write_text(f"id,question,document,answer\n1,What dives?,{LONG},an osprey\n")
+    guard = Decontaminator([tmp_path / "test.csv"])
+    assert guard.contaminated(Evidence("other", LONG, ((0, 1),))) and guard.contaminated(Triple("What dives", ("x",)))
+
+
 def test_plain_documents_and_folders_guard(tmp_path):
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
@@ -113,3 +144,17 @@ def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, mes
     path.mkdir() if content is None else path.write_text(content)
     with pytest.raises(InputError, match=message):
         Decontaminator([path])
+
+
+@needs_data
+def test_real_sets():
+    """A set overlaps with itself in full, QMSum in both forms too; sets from elsewhere do not."""
+    meetings = DATA / "retrieval" / "qmsum_meetings"
+    guard = Decontaminator([meetings])
+    evidence = itertools.islice(read_evidence(DATA / "evidence" / "qmsum.jsonl.zst"), 60)
+    assert all(map(guard.contaminated, evidence))
+    assert all(map(guard.contaminated, itertools.islice(read_triples(meetings), 60)))
+    guard = Decontaminator([DATA / "retrieval" / "cranfield", DATA / "evidence" / "covidqa.jsonl.zst"])
+    others = itertools.islice(read_evidence(DATA / "evidence" / "fairytaleqa.jsonl.zst"), 200)
+    assert not any(map(guard.contaminated, others))
+    assert not any(map(guard.contaminated, read_triples(DATA / "retrieval" / "cacm")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.int8 import int8_problem
+from runnel.errors import InputError
 from runnel.models.base import Model, load_model
+from runnel.models.heads import EndScore, vector_head
 from runnel.training.forward import (
     make_item,
     make_pair,
@@ -23,6 +27,7 @@ from runnel.training.forward import (
 )
 from runnel.training.segments import Long
 
+NO_INT8 = int8_problem(torch.device("cpu"))
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
 NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
 
@@ -58,6 +63,13 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 
 def test_the_numbers_of_pocket() -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
+
+
+def test_other_heads(tmp_path: Path) -> None:
+    """The plain mean of all tokens, and a score of the first token."""
+    model = training_model(tmp_path, "mamba2", papers_heads=True)
+    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
+    assert_as_inference(model)
 
 
 def losses(model: Model) -> Tensor:
@@ -122,3 +134,38 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     assert found.isinf().tolist() == [False, True, False] and found[1] < 0
     found[1].backward()
     assert not any(bool(p.grad.any()) for p in model.backbone.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: make_pair(model, " ", "a dog"), "query"),
+        (lambda model: make_item(model, "", "a dog"), "query"),
+        (lambda model: render_document(model, " "), r"texts\[0\]"),
+        (lambda model: vectors(model, [np.zeros(0, np.int32)]), r"\[0\]"),
+        (lambda model: Long(segment_tokens=0), "segment_tokens"),
+        (lambda model: Long(gradient_segments=2), "segment_tokens"),
+    ],
+)
+def test_bad_input(tmp_path: Path, call: Callable[[Model], object], message: str) -> None:
+    model = training_model(tmp_path, "mamba2")
+    with pytest.raises(InputError, match=message):
+        call(model)
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+def test_eight_bit_weights_cannot_be_trained() -> None:
+    model = load_model("pocket-mamba2", dtype="int8")
+    with pytest.raises(InputError, match="8-bit"):
+        trainable(model)
+
+
+def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    trainable(model)
+    with torch.no_grad():
+        wanted = embedded(model, Long(segment_tokens=5, recompute=True))
+    model.backbone.eval()
+    assert model.backbone.fast is not None
+    with torch.no_grad():
+        np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)

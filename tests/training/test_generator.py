@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from helpers.tiny_training import BACKBONES, training_model
 from torch import Tensor, nn
 
 from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
+from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.models.heads import LmHead
-from runnel.models.language_model import load_generator
+from runnel.models.language_model import LanguageModel, load_generator
 from runnel.text.dialogue import ask_answer, ask_copies, dialogue
 from runnel.training import generator, recipes
 from runnel.training.decontaminate import Decontaminator
@@ -31,6 +33,7 @@ from runnel.training.generator import (
     make_completion,
     read_exchanges,
 )
+from runnel.training.preparing import prepared
 from runnel.training.run import train
 from runnel.training.segments import Long
 
@@ -95,6 +98,20 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
             torch.testing.assert_close(gradients(module, losses), wanted, rtol=1e-7, atol=1e-9)
 
 
+def test_only_tokens_of_replies_have_logits_and_only_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "_LOGITS", 4)
+    model, items = generating(tmp_path, "mamba2"), completions()
+    rows: list[int] = []
+    forward = LmHead.forward
+    monkeypatch.setattr(LmHead, "forward", lambda self, hidden, table: rows.append(len(hidden)) or forward(self, hidden, table))
+    module = GeneratorModule(model, Long())
+    losses = module(items)[0]
+    replies = sum(tokens - start for tokens, start in ROWS)
+    assert sum(rows) == replies == 50 and max(rows) == 4
+    losses.sum().backward()
+    assert sum(rows) == 2 * replies, "the backward pass computes them again"
+
+
 def saved(folder: Path) -> str:
     """A model in a folder, with a byte-level vocabulary and a tied LM head."""
     model = byte_level_model(folder, papers_heads=True)
@@ -134,6 +151,20 @@ def test_how_completions_are_put_into_batches_changes_nothing(tmp_path: Path, da
         again = one_step(tmp_path, data, **way)
         assert again[:2] == pytest.approx((loss, loss), rel=1e-5)
         torch.testing.assert_close(again[2], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_truncated_gradients_are_those_of_the_whole_graph_with_a_cut_state(tmp_path: Path, data: CompletionData) -> None:
+    long = Long(segment_tokens=13, gradient_segments=1)
+    _, loss, weights = one_step(tmp_path, data, long=long, max_rows=4, gradient_accumulation_steps=3)
+    model = load_generator(str(tmp_path / "start"), "float32", "cpu")
+    module, items = GeneratorModule(model, long), [data[n][1] for n in range(len(data))]
+    expected = module(items)[0].sum() / sum(len(item.targets) for item in items)
+    expected.backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    torch.optim.SGD(module.parameters(), lr=1e-2).step()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(dict(model.backbone.state_dict()), weights, rtol=1e-4, atol=1e-6)
+    assert any((weights[name] - other).abs().max() > 1e-5 for name, other in one_step(tmp_path, data)[2].items())
 
 
 # ---- what is learned ---------------------------------------------------------------------------------------------------
@@ -196,4 +227,47 @@ def test_the_prompt_is_that_of_qa_and_the_reply_what_it_reads(tmp_path: Path) ->
     assert copied.reply == "The north mill is red.\nThe west mill is green."
 
 
+def test_examples_that_overlap_with_a_test_set_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text(DOCUMENT)
+    rows = [row | {"evidence": [[0, 9]]} for row in mills()]
+    rows += [{"question": "a", "document": "Nobody has ever seen this sentence.", "answer": "b", "evidence": [[0, 6]]}]
+    for target in ("answer", "evidence"):
+        assert len(exchanges(tmp_path, *rows, target=target, exclude=(tmp_path / "test.txt",))) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"answer": " "}, {"answer": None}, {"answers": []}, {"document": ""}, {"choices": ["a", "b"]}, {"answer_type": "word"}],
+    ids=str,
+)
+def test_rows_that_cannot_be_learned_are_refused_by_line(change: dict[str, Any], tmp_path: Path) -> None:
+    row = {"question": "Where?", "document": DOCUMENT, "answer": "here"}
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: "):
+        exchanges(tmp_path, row, row | change)
+
+
 # ---- models ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])
+def test_models_that_cannot_write_are_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match=name):
+        prepared(recipes.read("generator", changes=(f"model.name={name}",)))
+
+
+def test_a_model_without_an_end_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SimpleNamespace(tokenizer=SimpleNamespace(end_id=None))
+    monkeypatch.setattr("runnel.training.preparing.load_generator", lambda *_: model)
+    with pytest.raises(CheckpointError, match=r"some: .*end marker"):
+        prepared(recipes.read("generator", changes=("model.name=some",)))
+
+
+def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
+    model = byte_level_model(tmp_path, papers_heads=True)
+    head = LmHead(model.tokenizer.vocab_size, 32, soft_cap=30.0)
+    nn.init.normal_(head.weight)
+    Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(tmp_path / "own")
+    again = LanguageModel.load(tmp_path / "own", dtype="float32", device="cpu").head
+    assert again.soft_cap == 30.0 and torch.equal(again.weight, head.weight)
+    narrow = LanguageModel.load(tmp_path / "own", dtype="bfloat16", device="cpu")
+    assert narrow.head.weight.dtype == torch.bfloat16

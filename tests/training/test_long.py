@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import byte_level_model
+from helpers.tiny import byte_level_model, tiny_model
+from helpers.tiny_backbones import tiny_backbone
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
 from torch import Tensor
 
@@ -188,6 +190,18 @@ def peak(model: Model, run: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("architecture", BACKBONES)
+def test_memory_of_recomputed_layers(tmp_path: Path, architecture: str) -> None:
+    """Of eight layers an eighth is alive in the backward pass, beside what each layer takes in."""
+    built, config = BACKBONES[architecture]
+    model = tiny_model(tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8)))
+    trainable(model)
+    row = np.random.default_rng(0).integers(4, 128, 400).astype(np.int32)
+    longs = [Long(), Long(recompute=True)]
+    plain, recomputed = (peak(model, lambda long=long: vectors(model, [row], long)[0, 0].backward()) for long in longs)
+    assert recomputed < 0.4 * plain
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
 def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> None:
     """A longer text costs the states before its segments, and what is wanted of it; without recomputing, its activations."""
     model = training_model(tmp_path, architecture)
@@ -206,3 +220,18 @@ def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> Non
     index = 8 * 4 * segment  # ids and the owners of tokens
     assert state < for_each_segment(Long(segment, recompute=True)) < 1.1 * (state + sums + index)
     assert for_each_segment(Long(segment)) > 5 * (state + sums + index)
+
+
+@pytest.mark.parametrize("architecture", ["mamba2", "rwkv7"])
+def test_memory_by_segment_is_bounded(tmp_path: Path, architecture: str) -> None:
+    """Sentences of a truncated document: 4 times the length in the same memory."""
+    model = training_model(tmp_path, architecture)
+    trainable(model)
+
+    def run(times: int) -> Callable[[], None]:
+        items = [make_item(model, QUERY, LONG_TEXT * times)]
+        long = Long(32, gradient_segments=2)
+        return lambda: backward_by_segment(model, items, lambda piece: piece.scores.square().sum(), long) and None
+
+    few, many = peak(model, run(4)), peak(model, run(16))
+    assert many < 1.01 * few, (few, many)

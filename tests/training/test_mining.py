@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from runnel.errors import InputError
+from runnel.errors import InputError, MissingDependency
 from runnel.records import Document
 from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
 from runnel.training.corpora import Texts
@@ -73,6 +73,26 @@ def test_bm25_is_exact(depth, k1, b):
         scores = bm25_by_hand(query, texts, k1, b)
         assert len(rows) == min(depth, (scores > 0).sum())
         np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
+
+
+def test_bm25_finds_words_of_scripts_without_spaces():
+    search = search_by(bm25_ranker(pool("東京都庁は新宿にあります。", "北京大学", "the ภาษาไทย book")))
+    found = search([Triple(q, ("x",)) for q in ("新宿", "大学 book", "ภาษา", "上海")], 3)
+    assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)])
+def test_bm25_settings_out_of_range(k1, b):
+    with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
+        bm25_ranker(pool("a word"), k1=k1, b=b)
+
+
+def test_bm25_needs_words_and_a_package(monkeypatch):
+    with pytest.raises(InputError, match="the corpus has no words to index"):
+        bm25_ranker(pool("", "?"))
+    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
+    with pytest.raises(MissingDependency, match="bm25s"):
+        bm25_ranker(pool("a"))
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
@@ -186,3 +206,27 @@ def test_bars_on_scores_against_a_loop(settings, bar):
         assert sum(scores[text] > allowed + 1e-6 for text in left) == mined.refused[LIKELY]
         refused += mined.refused[LIKELY]
     assert 50 < refused < 9 * len(texts) - 50
+
+
+def test_only_what_is_drawn_is_judged():
+    corpus, embedder = pool(*random_texts(70, seed=5, words=40)), ToyEmbedder()
+    judge = NegativeJudge(embedder, corpus)
+    drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)
+    assert len(embedder.encoded) == 1 + 3
+    drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)
+    assert len(embedder.encoded) == 1 + 3 + 1  # and once: only the positive is read again
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"number": 0}, "is 0"),
+        ({"ranks": (0, 5)}, "0 to 5"),
+        ({"ranks": (7, 5)}, "7 to 5"),
+        ({"ranks": (1, 6), "number": 7}, "1 to 6 hold fewer than 7"),
+        ({"margin": 0.1}, "judge"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=message):
+        drawn(pool("a"), [Triple("q", ("x",))], in_order([0]), **settings)

@@ -1,13 +1,16 @@
 """What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
 
 import json
+import time
+from contextlib import contextmanager
 
 import pytest
 import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.training.progress import Recorder, Watch, Watched, read_metrics
+from runnel.training import progress
+from runnel.training.progress import CURVE, Recorder, Watch, Watched, read_metrics, show_reading
 
 
 @pytest.fixture
@@ -17,6 +20,15 @@ def args(tmp_path):
 
 def state(step, total=10):
     return TrainerState(global_step=step, max_steps=total, is_world_process_zero=True)
+
+
+def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
+    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [{"step": 2, "eval_loss": 1.0}]
+    recorder = Recorder(tmp_path, Watch())
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl())
+    assert list(tmp_path.iterdir()) == []
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl())
+    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
@@ -30,6 +42,31 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
     watch.tokens += 7
     found = watch.figures(1)
     assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
+
+
+def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypatch):
+    events = []
+
+    @contextmanager
+    def meter(label, *, unit):
+        yield lambda *shown: events.append((label, unit, *shown))
+        events.append(label)
+
+    monkeypatch.setattr(progress, "open_meter", meter)
+    watch = Watch()
+    recorder = Recorder(tmp_path, watch)
+    recorder.on_train_begin(args, state(0), TrainerControl())
+    watch.began = time.monotonic() - 10
+    watch.tokens += 100_000
+    recorder.on_step_end(args, state(4), TrainerControl())
+    recorder.close()
+    with show_reading(10) as advance:
+        advance(4)
+        advance(6)
+    *first, speed = events[0]
+    assert first == ["training", "steps", 4, 10] and 9_000 < int(speed.removesuffix(" tokens/s").replace(",", "")) <= 10_000
+    reading = ("reading documents", "characters")
+    assert events[1:] == ["training", (*reading, 4, 10, None), (*reading, 10, 10, None), "reading documents"]
 
 
 class Step:

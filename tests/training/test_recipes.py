@@ -1,11 +1,14 @@
 """Recipes: read strictly, shipped ones whole and as published, written so that they read back equal."""
 
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
-from runnel.errors import InputError
-from runnel.training.recipes import read, shipped, sizes, write
+from runnel.errors import InputError, ReadError
+from runnel.training.recipes import differences, read, shipped, sizes, write
 from runnel.training.settings import LoraTable
 
 MINIMAL = """
@@ -94,6 +97,20 @@ def test_mistakes_are_named(file, case):
         read(file(text))
 
 
+@pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
+def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
+    path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
+    with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
+        read(path)
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(ReadError, match=r"no recipe 'pars' \(did you mean 'pairs'\?\)"):
+        read("pars")
+    with pytest.raises(InputError, match=r"no size '371m' \(did you mean '370m'\?\); it has 370m, 790m"):
+        read("mamba-retriever-msmarco", size="371m")
+
+
 # ---- changes -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,3 +138,25 @@ def test_changes(file):
 def test_bad_changes(file, change, message):
     with pytest.raises(InputError, match=re.escape(message)):
         read(file(MINIMAL), changes=(change,))
+
+
+def test_differences(file):
+    recipe = read(file(MINIMAL))
+    other = replace(recipe, train=replace(recipe.train, batch=7), lora=LoraTable())
+    assert differences(recipe, recipe) == []
+    found = differences(recipe, other)
+    assert "train.batch: 32, 7" in found and "lora.r: None, 16" in found
+
+
+def test_strings_with_quotes_and_line_ends_are_written_whole(tmp_path):
+    recipe = read("linear-time-embeddings")
+    odd = replace(recipe, data=replace(recipe.data, prompt='a "b"\n\\ {instruction}\té'))
+    write(odd, tmp_path / "recipe.toml")
+    assert read(str(tmp_path / "recipe.toml")) == odd
+
+
+def test_reading_a_recipe_needs_no_heavy_import():
+    program = (
+        "import sys; from runnel.training.recipes import read; read('pairs'); assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

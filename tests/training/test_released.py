@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_model
 
-from runnel.errors import InputError
+from runnel.errors import CheckpointError, InputError
 from runnel.text.sentences import read_spans
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.sentence_table import SentenceData
@@ -71,6 +71,16 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     np.testing.assert_array_equal(item.request.positions - (len(item.request.ids) - len(item.sentences.ids)), item.sentences.ends)
 
 
+@pytest.mark.parametrize("off", [-4, 4])
+def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_path, tokenizer, off):
+    """As the authors' code warns; and GPT-NeoX's tokens are of text in NFC."""
+    units = [UNITS[0].replace("é", "e\u0301"), *UNITS[1:]]
+    made = row(tokenizer, units)
+    made["sentence_indices"][0] += off
+    (one,) = read(tmp_path, tokenizer, made)
+    assert (one.query, one.document) == ("Where do rivers run?", "".join(units))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -85,3 +95,12 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
 def test_malformed_rows(tmp_path, tokenizer, changes, message):
     with pytest.raises(InputError, match=message):
         read(tmp_path, tokenizer, row(tokenizer), row(tokenizer, **changes))
+
+
+def test_without_the_tokenizer(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: (_ for _ in ()).throw(OSError("offline")))
+    path = tmp_path / "mambaretriever_train.jsonl"
+    path.write_text(json.dumps(row(tokenizer)) + "\n")
+    with pytest.raises(CheckpointError, match="EleutherAI/gpt-neox-20b"):
+        list(read_evidence(path))

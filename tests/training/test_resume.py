@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.children import PATHS, PROGRAMS
-from programs.training_workers import go_on
+from helpers.tiny import tiny_model
+from programs.training_workers import go_on, resumable
 
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.errors import CheckpointError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.checkpoints import find_whole_checkpoint
+from runnel.training.sentences import SentenceTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -74,3 +78,15 @@ def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path: Path, caplog: 
     (tmp_path / "checkpoint-30").write_text("a file")
     assert find_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert "checkpoint-20 is incomplete" in caplog.text
+
+
+def test_a_checkpoint_of_another_architecture_is_an_error(tmp_path: Path) -> None:
+    trainer = resumable(tmp_path, max_steps=3)
+    trainer.train()
+    backbone = Rwkv7(Rwkv7Config(128, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4))
+    other = tiny_model(tmp_path / "other", backbone=backbone)
+    another = SentenceTrainer(other, trainer.args, trainer.train_dataset, max_tokens=150)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"checkpoint-3 is a checkpoint of another model than .*RWKV-7.*: Missing key"):
+        another.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
+        another.train(resume_from_checkpoint=str(tmp_path))

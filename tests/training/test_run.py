@@ -2,22 +2,29 @@
 
 import errno
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import stopped_after
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import runnel
-from runnel.errors import NumericalError
+from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
-from runnel.training import recipes
+from runnel.training import recipes, run
 from runnel.training.progress import read_metrics
 from runnel.training.run import SEARCH, SUMMARY, train
+from runnel.training.settings import DataTable
 from runnel.training.trainers import EmbedderBatches
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -38,6 +45,20 @@ def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypat
     before = (tmp_path / SEARCH).read_text()
     assert train(recipe, tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
     assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(("name", "metric"), [("evidence-vectors", "recall_at_10"), ("generator", "loss")])
+def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
+    rates = ("search.learning_rates=[1e-3, 1e-6]", "search.share=2", f"search.metric={metric}", "data.held_out=8")
+    recipe = tiny_recipe(name, *rates, "train.max_steps=6", "data.rows=40")
+    with stopped_after(4):  # the first rate
+        train(recipe, tmp_path)
+    summary = train(recipe, tmp_path)
+    tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
+    best = min(tried, key=tried.get) if metric == "loss" else max(tried, key=tried.get)
+    assert set(tried) == {1e-3, 1e-6} and summary.learning_rate == best and summary.steps == 6
+    with pytest.raises(InputError, match=r"'nothing'.*loss"):
+        train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
 
 # ---- what is learnt ----------------------------------------------------------------------------------------------------
@@ -68,6 +89,11 @@ def test_a_reranker_learns_its_triples(tmp_path):
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
+def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
+    changes = "train.max_steps=1 data.rows=4 train.batch=2 model.unit=paragraph".split()
+    assert load_model(train(tiny_recipe("sentences", *changes), tmp_path).model).unit == "paragraph"
+
+
 # ---- going on ----------------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +111,13 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
+    stamp = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
+    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path) == first
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize(
@@ -117,6 +150,16 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, mon
     assert train(recipe, tmp_path).steps == 4
 
 
+def test_a_full_disk_while_data_or_the_model_are_written(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place, kept in (("read_run_data", "there is no complete checkpoint yet"), ("_save", "checkpoint-1 is complete")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=f"the disk is full; {kept}"):
+            patch.setattr(run, place, full)
+            train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
+
+
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
     with pytest.raises(
@@ -124,6 +167,51 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     ):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    """The same batches, shared: in-batch negatives come from both."""
+    recipe = tiny_recipe("embed", "train.max_steps=3")
+    whole = train(recipe, tmp_path / "one")
+    command = "-v train tiny.toml --to two".split()
+    recipes.write(recipe, tmp_path / "tiny.toml")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
+    done = subprocess.run(
+        [*launch, *command], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("2 processes share every batch") == 1
+    assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
+    one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
+
+
+def test_rows_that_several_processes_leave_out(caplog):
+    from runnel.training.trainers import _report_unused
+
+    sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
+    _report_unused(sets, 4)
+    assert "2 of 10 (a), 3 of 3 (c)" in caplog.text and "(b)" not in caplog.text
+    with pytest.raises(InputError, match=r"train\.batch = 16"):
+        _report_unused(sets, 16)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_writes_a_checkpoint(first):
+    from runnel.training.trainers import _Saving
+
+    class Library:
+        saved = False
+
+        def _save(self, output_dir, state_dict):
+            self.saved = True
+
+    class Both(_Saving, Library):
+        args = SimpleNamespace(should_save=first)
+
+    trainer = Both()
+    trainer._save("folder")
+    assert trainer.saved is first
 
 
 # ---- data -------------------------------------------------------------------------------------------------------------
@@ -140,6 +228,17 @@ def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
     with caplog.at_level("WARNING"):
         train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
     assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
+
+
+def test_batches_cut_queries_and_documents_apart_and_count():
+    """The numbers of a recipe are those of the ids of a row, special tokens included."""
+    model = load_model("pocket", dtype="float32")
+    batches = EmbedderBatches(model, DataTable(max_query_tokens=5, max_document_tokens=7))
+    words = "one two three four five six seven"
+    batch = batches([{"query": words, "positive": words, "row": "r"}, {"query": "one", "positive": "one", "row": "s"}])
+    assert batch["query_attention_mask"].sum(1).tolist() == [5, 3]
+    assert batch["positive_attention_mask"].sum(1).tolist() == [7, 3]
+    assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
 
 
 def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, caplog):

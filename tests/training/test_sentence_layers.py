@@ -7,6 +7,7 @@ import torch
 from helpers.tiny import tiny_encoder
 from training.test_vectors import write_evidence
 
+from runnel.errors import InputError
 from runnel.models.base import load_model
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training import recipes
@@ -67,3 +68,10 @@ def test_layers_learn_and_all_else_stays(data, tmp_path):
     assert changed == {"sentence_layers"}
     heads = start.heads.state_dict(), end.heads.state_dict()
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+
+
+def test_models_without_such_layers_are_refused(data, tmp_path):
+    with pytest.raises(InputError, match=r"model\.layers"):
+        prepared(recipe(data, model="without"))
+    with pytest.raises(InputError, match=r"model\.new_head = false"):
+        prepared(recipe(data, "new_head=true"))

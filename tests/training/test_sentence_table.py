@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import UNITS, split_sentences
+from runnel.training.data import Evidence
 from runnel.training.forward import make_item
 from runnel.training.sentence_table import SentenceData, choose_window, label_sentences
 
@@ -47,6 +48,12 @@ def test_labels(piece: str, before: int, after: int, expected: list[int]) -> Non
 def test_whitespace_counts_neither_for_sentences_nor_for_spans() -> None:
     text = "Yes." + "\n" * 40 + "The cat sat on the mat."
     assert positives(0, 44, text) == positives(0, 4, text) == [0]
+
+
+def test_offsets_are_code_points() -> None:
+    text = "\U0001f40d" * 30 + "! The cat sat."
+    start = text.index("cat")
+    assert positives(start, start + 3, text) == [1]
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT))), min_size=1, max_size=3))
@@ -87,6 +94,13 @@ def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, choices, s
     assert window == choose_window(bounds, labels, tokens, np.random.default_rng(seed))
 
 
+def test_a_window_may_be_anywhere_around_the_evidence() -> None:
+    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    labels[50] = True
+    starts = [choose_window(bounds, labels, [200], np.random.default_rng(seed)).start for seed in range(200)]
+    assert set(starts) == set(range(31, 51))
+
+
 @pytest.mark.parametrize(("last", "expected"), [(12, {50, 200, 500}), (25, {200, 500}), (60, {500}), (61, {1000})])
 def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(last: int, expected: set[int]) -> None:
     """Sentences of 10 tokens; the evidence is sentence 11 and another."""
@@ -125,6 +139,20 @@ def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> Non
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model) -> None:
+    (example,) = examples(1)
+    data = {}
+    for unit in UNITS:
+        model.unit = unit
+        data[unit] = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
+        np.testing.assert_array_equal(
+            data[unit].sentences.spans, make_item(model, example.query, example.document).sentences.spans
+        )
+    model.unit = "sentence"
+    assert len(data["paragraph"].full) < len(data["clauses"].full) < len(data["sentence"].full)
+    assert all(item.labels.sum() == 1 for item in data.values())
+
+
 def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,3 +176,27 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     assert min(long) > 90 - 26  # whole sentences, of 13 tokens at most
     SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
     assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
+
+
+def test_documents_that_no_window_fits_are_whole_and_counted(
+    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = "The cat sat on the mat. "
+    given = [Evidence("dog", sentence * 40, ((0, 22), (24 * 39, 24 * 40 - 1)), "far")]
+    with caplog.at_level(logging.INFO, "runnel"):
+        data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(30, 60))
+    assert "0 were cut to windows; 1 stay whole because no window holds their evidence" in caplog.text
+    _, item = data[0]
+    assert item.labels is not None
+    assert (len(item.labels), item.labels.sum()) == (40, 2)
+
+
+def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:
+    bad = [Evidence("cat", "The cat sat.", ((4, 700),), "x17"), Evidence(" ", "The cat sat.", ((0, 3),), "x18")]
+    bad.append(Evidence("cat", "", (), "x19"))
+    for example in bad:
+        with pytest.raises(InputError, match=f"evidence example {example.id}: "):
+            SentenceData.write(tmp_path / "bad.arrow", model, [*examples(2), example])
+    assert not (tmp_path / "bad.arrow").exists()
+    with pytest.raises(InputError, match="the data has no examples"):
+        SentenceData.write(tmp_path / "bad.arrow", model, [])

@@ -25,7 +25,7 @@ from sentence_transformers.cross_encoder.evaluation import CrossEncoderReranking
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.models.base import Model, load_model
 from runnel.training.adapters import add_lora, load_adapter, merge
@@ -118,6 +118,20 @@ def test_reranker_losses_fall(tmp_path: Path, name: str) -> None:
     trained = trainer(there, tmp_path, data, loss(there), max_steps=16)
     trained.train()
     falls(trained)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("pocket", sentence_transformer), ("pocket-mamba2", cross_encoder)],
+)
+def test_the_built_in_models_train(tmp_path: Path, name: str, make: Any) -> None:
+    there = make(name)
+    loss = losses.MultipleNegativesRankingLoss if make is sentence_transformer else pair_losses.MultipleNegativesRankingLoss
+    odd = Dataset.from_dict({"query": QUERIES, "document": DOCUMENTS[3:] + DOCUMENTS[:3]})  # what it has not learned yet
+    trained = trainer(there, tmp_path, odd, loss(there), max_steps=4, per_device_train_batch_size=12, learning_rate=5e-4)
+    trained.train()
+    found = losses_of(trained)
+    assert found[-1] < 0.8 * found[0], found
 
 
 def gradients(there: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -235,3 +249,24 @@ def test_adapters_train_and_are_restored(tmp_path: Path, make: Any) -> None:
     there.save_pretrained(str(tmp_path / "merged"))
     whole = type(there)(str(tmp_path / "merged"), trust_remote_code=True, local_files_only=True)
     np.testing.assert_allclose((whole.encode if make is sentence_transformer else whole.predict)(inputs), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # the libraries are changing its name
+def test_checkpointing_changes_no_loss_and_bf16_little(tmp_path: Path) -> None:
+    found = {}
+    for name, options in {"plain": {}, "checkpointing": {"gradient_checkpointing": True}, "bf16": {"bf16": True}}.items():
+        there = sentence_transformer(new(tmp_path))
+        loss = losses.MultipleNegativesRankingLoss(there)
+        trained = trainer(there, tmp_path, TRIPLES, loss, max_steps=5, learning_rate=1e-4, **options)
+        trained.train()
+        assert there[0].long.recompute == (name == "checkpointing")
+        found[name] = losses_of(trained)
+    assert found["checkpointing"] == pytest.approx(found["plain"], abs=1e-4)
+    assert found["bf16"] == pytest.approx(found["plain"], abs=0.05) and found["bf16"] != found["plain"]
+
+
+def test_half_precision_is_refused(model: Model) -> None:
+    there = sentence_transformer(model).train()
+    features = there.preprocess(["cat"])
+    with torch.autocast("cpu", torch.float16), pytest.raises(InputError, match="recurrent states overflow; use bf16=True"):
+        there(features)

@@ -106,3 +106,34 @@ def test_truncated_back_propagation_in_little_memory_has_the_gradients_of_the_wh
         torch.testing.assert_close(weights(piecewise), weights(model), rtol=1e-4, atol=1e-6)
         found.append(norm.item())
     assert found[0] != pytest.approx(found[1], rel=1e-5)  # cutting the gradient does make a difference
+
+
+def test_a_batch_without_documents_weighs_nothing(path: Path, tmp_path: Path, model: Model) -> None:
+    for long in (None, Long(segment_tokens=24, gradient_segments=1)):
+        trainer = SentenceTrainer(model, arguments(tmp_path), SentenceData(model, path), max_tokens=10_000, long=long)
+        collate = trainer.get_train_dataloader().collate_fn
+        assert collate is not None
+        empty = collate([])
+        assert empty["ids"] == []
+        assert len(empty["items"]) == 1
+        trainer.create_optimizer()
+        assert trainer.training_step(trainer.model, empty, torch.tensor(3)) == 0
+        assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
+
+
+def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model) -> None:
+    seen: list[list[str]] = [[]]
+
+    class Spy(SentenceTrainer):
+        def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            seen[-1].extend(inputs["ids"])
+            if len(seen[-1]) == len(GIVEN):
+                seen.append([])
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    Spy(model, arguments(tmp_path, num_train_epochs=3), SentenceData(model, path), max_tokens=200).train()
+    *epochs, rest = seen
+    assert rest == []
+    assert len(epochs) == 3
+    assert all(sorted(epoch) == sorted(e.id for e in GIVEN) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]

@@ -54,6 +54,20 @@ def test_rows_with_fewer_negatives_and_none(tmp_path, caplog):
     assert "data.jsonl: of 7 rows, data.negatives = 8: 2 with 0, 5 with 6" in caplog.text
 
 
+def test_samples_share_negatives_where_there_are_too_few(tmp_path, caplog):
+    rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n", "m"]}], negatives=2, samples=3)
+    assert len(rows) == 18 and all(row["negative_1"] != row["negative_2"] for row in rows)
+    assert "the 3 rows of 1 positives share negatives: there are fewer than data.negatives x data.samples = 6" in caplog.text
+
+
+def test_a_reranker_needs_one_negative_at_least(tmp_path, caplog):
+    rows = rows_of(tmp_path, [TRIPLES[0], {"query": "q", "positive": "p", "negative": ["n"]}], "rerank", negatives=2)
+    assert [len(row["docs"]) for row in rows] == [len(row["labels"]) for row in rows] == [3, 2]
+    assert "of 2 rows, data.negatives = 2: 1 with 1" in caplog.text
+    with pytest.raises(InputError, match="'q'"):
+        rows_of(tmp_path, [{"query": "q", "positive": "p"}], "rerank", negatives=1)
+
+
 def test_parts_of_equally_many_negatives(tmp_path):
     lines = [{"query": f"q{i}", "positive": f"p{i}", "negative": ["a", "b", "c"][:n]} for i, n in enumerate((2, 0, 1, 0, 3, 2))]
     parts = by_negatives({"set": Dataset.from_list(rows_of(tmp_path, lines, negatives=2))})
@@ -129,3 +143,12 @@ def test_a_sentence_that_a_span_only_spills_over_into_is_no_positive(tmp_path):
     line = {**line, "evidence": [[20, 57], [56, 57]], "id": "7"}
     with pytest.raises(InputError, match=r"data.jsonl: example '7': the evidence span \[56, 57\) .* is empty"):
         rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"))
+
+
+def test_evidence_without_two_kinds_of_sentences_is_counted(tmp_path, caplog):
+    lines = [
+        {"question": "who ran", "document": "The dog ran.", "evidence": [[0, 12]]},
+        {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
+    ]
+    assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
+    assert "1 examples were dropped" in caplog.text

@@ -14,15 +14,16 @@ from helpers.tiny import tiny_encoder
 from helpers.tiny_training import stopped_after
 from safetensors.torch import load_file
 
+from runnel.errors import InputError
 from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training import recipes
 from runnel.training.progress import read_metrics
-from runnel.training.run import train
+from runnel.training.run import prepared, train
 from runnel.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
-from runnel.training.vectors import VectorItem, calibrate, make_vector_item, score_items
+from runnel.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10
@@ -109,6 +110,23 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
 
 
+def test_examples_that_cannot_be_used(data, tmp_path):
+    with pytest.raises(InputError, match=r"data\.held_out = 80 of 80"):
+        train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}))
+    with pytest.raises(InputError, match="evidence example x"):
+        train(recipe(data), tmp_path / "run", data=tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [("long.segment_tokens=64", r"\[long\]"), ("lora.r=4", r"\[lora\]"), ("data.lengths=[64]", "data.lengths")],
+)
+def test_settings_without_effect_are_refused(data, change, named):
+    with pytest.raises(InputError, match=named):
+        prepared(recipe(data, change))
+
+
 # ---- which questions ---------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +152,18 @@ def test_one_question_in_four_is_asked_to_another_document_unless_it_is_asked_of
 
 
 # ---- the head ----------------------------------------------------------------------------------------------------------
+
+
+def test_long_documents_are_thinned_with_their_answers_kept():
+    rng = np.random.default_rng(0)
+    one = item(0, sentences=700)
+    found = thin(one, rng)
+    assert 300 <= len(found.vectors) == len(found.known) <= 342
+    rows, before = (mark_answers(len(i.vectors), i.evidence).bool() for i in (found, one))
+    assert torch.equal(found.vectors[rows], one.vectors[before]) and found.query is one.query
+    best = one.known[:, 1:3].sum(1).topk(40).indices
+    assert all((found.known == one.known[row]).all(1).any() for row in best)
+    assert thin(item(1), rng).vectors.shape == (30, D)
 
 
 def test_items_are_scored_together_as_the_head_scores_them():

@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.checkpoint_writing import shapes_of, write_sparse
+from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.mamba1.model import Mamba1Config
-from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
+from runnel.errors import CheckpointError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.safetensors"))
+MIB = 2**20
 
 
 def rwkv7(hidden: int, layers: int, decay: int, a: int, v: int, gate: int) -> Rwkv7Config:
@@ -48,6 +51,7 @@ PUBLISHED = {
     "xlstm-7b": (XlstmConfig(50304, 4096, 32, 8, qk_size=2048, v_size=4096, ffn_size=10944), 6_865_424_896, 403.3, 0, 5.24),
 }
 UNTIED = ("codestral", "rwkv7", "xlstm")
+STATE_MIB = {"mamba-130m": 2.67, "mamba2-130m": 18.5, "codestral-7b": 263.5, "rwkv7-7.2b": 33.0, "xlstm-7b": 128.25}  # all fp32
 
 
 def published(name: str) -> Backbone:
@@ -66,6 +70,11 @@ def test_published_sizes(name: str) -> None:
     if isinstance(config, Rwkv7Config):  # the first layer lacks what mixes its values
         per_token -= 4 * config.hidden_size * config.v_rank
     assert backbone.flops_per_token == pytest.approx(per_token, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", STATE_MIB)
+def test_published_states(name: str) -> None:
+    assert published(name).state_bytes == pytest.approx(STATE_MIB[name] * MIB, rel=0.002)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -103,6 +112,43 @@ def test_nothing_is_read(folder: str, unread: None) -> None:
         load_backbone(GOLDEN / folder)
 
 
+def test_several_dtypes_parts_and_heads(tmp_path: Path, unread: None) -> None:
+    config = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
+    tensors = {f"backbone.{name}": tensor.bfloat16() for name, tensor in Mamba2(config).state_dict().items()}
+    save_file(tensors, tmp_path / "model-00001-of-00002.safetensors")
+    head = {"binary_head.weight": torch.zeros(1, 32), "binary_head.bias": torch.zeros(1)}
+    save_file(head, tmp_path / "model-00002-of-00002.safetensors")
+    facts = describe_checkpoint(tmp_path)
+    assert facts.layout == "Mamba-2, single-pass scanner layout"
+    assert facts.heads == {"weight": (1, 32), "bias": (1,)}
+    assert list(facts.files) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert facts.stored == {torch.bfloat16: 2 * facts.parameters, torch.float32: 4 * 33}
+    assert facts.checkpoint == facts.folder == tmp_path
+
+
+def test_a_file_is_described_too() -> None:
+    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")
+    facts = describe_checkpoint(str(path))
+    assert (facts.checkpoint, facts.folder, list(facts.files)) == (path, path.parent, [path.name])
+
+
+def test_refusals_are_those_of_the_loader(tmp_path: Path) -> None:
+    config = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
+    tensors = {f"backbone.{name}": tensor for name, tensor in Mamba2(config).state_dict().items()}
+    del tensors["backbone.layers.1.mixer.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2"}})
+    )
+    for config_text in ((tmp_path / "config.json").read_text(), '{"model_type": "rwkv6"}', "{"):
+        (tmp_path / "config.json").write_text(config_text)
+        with pytest.raises(CheckpointError) as told:
+            describe_checkpoint(tmp_path)
+        with pytest.raises(CheckpointError) as loading:
+            load_backbone(tmp_path)
+        assert str(told.value) == str(loading.value)
+
+
 def test_seven_billion_parameters_in_two_seconds(tmp_path: Path) -> None:
     """A folder of Codestral's size in three parts, which takes no place on the disk."""
     shapes = shapes_of(PUBLISHED["codestral-7b"][0]) | {"lm_head.weight": (32768, 4096)}
@@ -121,3 +167,16 @@ def test_seven_billion_parameters_in_two_seconds(tmp_path: Path) -> None:
     assert facts.parameters == 7_285_403_648 - 32768 * 4096
     assert sum(facts.files.values()) == pytest.approx(2 * 7_285_403_648, rel=1e-4)
     assert 2 * facts.parameters < facts.weight_bytes(torch.bfloat16) < 2.01 * facts.parameters
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_encoders(tmp_path: Path, unread: None, kind: str) -> None:
+    pytest.importorskip("transformers")
+    from helpers.tiny_transformers import LONGEST, write_transformer
+
+    model = write_transformer(tmp_path, kind)
+    facts = describe_checkpoint(tmp_path)
+    assert (facts.backbone.architecture, facts.layout) == ("encoder", "Encoder, transformers layout")
+    assert (facts.backbone.max_tokens, facts.backbone.state_bytes) == (LONGEST, 0)
+    types = model.embeddings.token_type_embeddings.weight.numel() + 64 * (kind != "bert")  # and two positions
+    assert facts.parameters == sum(p.numel() for name, p in model.named_parameters() if "pooler" not in name) - types

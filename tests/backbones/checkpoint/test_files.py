@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.errors import CheckpointError
 
 
@@ -70,6 +72,19 @@ def test_a_tensor_in_two_parts(tmp_path: Path) -> None:
         open_weights(tmp_path)
 
 
+def test_several_pth_files_are_listed(tmp_path: Path) -> None:
+    write(tmp_path, "RWKV-x070-0.1B.pth", "RWKV-x070-0.4B.pth")
+    message = r"has 2 checkpoints: RWKV-x070-0.1B.pth, RWKV-x070-0.4B.pth; name the one to read, e.g. .*/RWKV-x070-0.4B.pth"
+    with pytest.raises(CheckpointError, match=message):
+        load_backbone(tmp_path)
+
+
+def test_loose_safetensors_have_to_be_named(tmp_path: Path) -> None:
+    write(tmp_path, "rwkv7.safetensors")
+    with pytest.raises(CheckpointError, match=r"has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it"):
+        open_weights(tmp_path)
+
+
 # ---- single files ----------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +97,12 @@ def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
         assert found == tmp_path / name
         assert list(open_weights(found)) == [name]
         assert read_config(found) == {"d_model": 3}  # of the folder it is in
+
+
+def test_a_part_is_no_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, *NUMBERED)
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003.safetensors is one part .*; give the folder"):
+        load_backbone(tmp_path / NUMBERED[1])
 
 
 @pytest.mark.parametrize("name", ["rwkv.pth", "models/rwkv.pth", "./rwkv.safetensors", "/no/rwkv.bin"])
@@ -101,7 +122,32 @@ def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:
     assert read_config(tmp_path) == {"model_type": "xlstm"}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "valid YAML"),
+        ("a: !!python/object/apply:os.system [date]", "valid YAML"),
+        ("- a", "YAML list"),
+        ("", "NoneType"),
+    ],
+)
+def test_damaged_yaml(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        read_config(tmp_path)
+
+
 # ---- damaged files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise RuntimeError("unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)")
+
+    write(tmp_path, "a.pth")
+    monkeypatch.setattr("torch.load", load)
+    with pytest.raises(CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"):
+        open_weights(tmp_path)
 
 
 # ---- the hub ---------------------------------------------------------------------------------------------------------
@@ -163,6 +209,12 @@ def test_one_of_several_pth_is_fetched(hub: Callable[..., Hub]) -> None:
     assert list(open_weights(served.cache / "b.pth")) == ["b.pth"]
     with pytest.raises(CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"):
         find_checkpoint("owner/rwkv/c.pth")
+
+
+def test_parts_are_fetched(hub: Callable[..., Hub]) -> None:
+    served = hub(*OFFICIAL, "pytorch_model.bin")
+    assert find_checkpoint("owner/rwkv") == served.cache
+    assert sorted(served.fetched[2:]) == sorted(OFFICIAL)
 
 
 def test_offline(hub: Callable[..., Hub]) -> None:

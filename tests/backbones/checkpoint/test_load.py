@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers, _scaled, build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, InputError
+from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 IDS = torch.arange(37) * 5 % 64
@@ -84,6 +85,14 @@ def test_shapes_alone_tell_the_config(tmp_path: Path, kind: str, prefix: str, fi
     assert ("Mamba-1" if kind == "mamba1" else "Mamba-2") in found.layout
 
 
+def test_params_json_is_the_older_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, tensors_of(GROUPED, "model.backbone."), None, "consolidated.safetensors")
+    (folder / "params.json").write_text(
+        json.dumps({"dim": 48, "n_layers": 2, "vocab_size": 60, "n_groups": 3, "pad_vocab_size_multiple": 8})
+    )
+    assert_same(load_backbone(folder, "float32"), GROUPED)
+
+
 def test_original_options(tmp_path: Path) -> None:
     sizes = {"state_size": 8, "head_size": 16, "groups": 2, "conv_width": 3, "expand": 3}
     config = Mamba2Config(64, 32, 2, **sizes, conv_bias=False, dt_min=0.01, dt_max=0.2)
@@ -109,6 +118,11 @@ def test_single_pass_scanner(tmp_path: Path, declared: dict[str, Any] | None, wi
     assert found.layout == "Mamba-2, single-pass scanner layout"
     assert torch.equal(found.heads["weight"], head["binary_head.weight"])
     assert torch.equal(found.heads["bias"], head["binary_head.bias"])
+
+
+def test_untied_lm_head_is_left_out(tmp_path: Path) -> None:
+    tensors = tensors_of(SMALL_1, "backbone.") | {"lm_head.weight": torch.randn(64, 32)}
+    assert_same(load_backbone(write(tmp_path, tensors, None), "float32"), SMALL_1)
 
 
 def split(tensors: dict[str, Tensor], folder: Path, suffix: str) -> None:
@@ -143,6 +157,12 @@ def test_runnel_folder(tmp_path: Path) -> None:
     assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
     assert torch.equal(found.backbone.norm_f.weight, tensors["backbone.norm_f.weight"])
     assert {name: tensor.tolist() for name, tensor in found.heads.items()} == {"embed.weight": [1, 1]}
+
+
+@pytest.mark.parametrize("rows", [0, 1, 513, 1025])
+def test_scaling_by_blocks_of_rows(rows: int) -> None:
+    matrix, scale = torch.randint(-127, 128, (rows, 3), dtype=torch.int8), torch.rand(rows)
+    assert torch.equal(_scaled(matrix, scale), matrix.float() * scale[:, None])
 
 
 # ---- against transformers --------------------------------------------------------------------------------------------
@@ -201,6 +221,14 @@ def test_only_matrices_take_the_dtype(tmp_path: Path, config: Any, stored: torch
     assert torch.isfinite(hidden_of(backbone)).all()
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
+    backbone = load_backbone(write(tmp_path, tensors_of(SMALL_2), None), device="cpu")
+    assert backbone.embeddings.weight.dtype == (torch.bfloat16 if native else torch.float32)
+    assert backbone.layers[0].mixer.A_log.dtype == torch.float32
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_wanted_dtype_is_mapped_not_copied(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint in the wanted dtype takes its size once, and that is the file's pages."""
@@ -213,6 +241,13 @@ def test_wanted_dtype_is_mapped_not_copied(tmp_path: Path, file: str, monkeypatc
     address = backbone.layers[0].mixer.in_proj.weight.data_ptr()
     mapped = [line.split() for line in maps.read_text().splitlines() if line.endswith(file)]
     assert any(int(span.split("-")[0], 16) <= address < int(span.split("-")[1], 16) for span, *_ in mapped)
+
+
+def test_given_tensors_are_used_as_they_are() -> None:
+    tensors = tensors_of(SMALL_2)
+    backbone = build_backbone("mamba2", SMALL_2.to_dict(), tensors, dtype="float32")
+    assert_same(backbone, SMALL_2)
+    assert backbone.embeddings.weight.data_ptr() == tensors["embeddings.weight"].data_ptr()
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -228,3 +263,16 @@ def test_unknown_dtype(dtype: Any) -> None:
 def test_absent_device(device: str) -> None:
     with pytest.raises(BackendUnavailable, match=f"{device}"):
         load_backbone(GOLDEN / "mamba2-tiny-hf", device=device)
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(InputError, match=r'device must be "auto", "cpu", "cuda".*got \'gpu\''):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", device="gpu")
+
+
+def test_random_initialization_is_skipped_whatever_the_memory_holds():
+    """`trunc_normal_` draws again until no number is outside its limits, which skipping each draw would never end."""
+    memory = torch.full((3,), 1e3)
+    with NoRandomNumbers():
+        assert torch.nn.init.trunc_normal_(memory, std=0.02, a=-0.04, b=0.04) is memory
+    assert memory.eq(1e3).all()

@@ -4,15 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.checkpoint.files import open_weights
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
+from runnel.backbones.checkpoint.tensors import read_tensor
+from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +119,36 @@ def test_lm_head_is_never_read(tmp_path: Path, file: str) -> None:
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
+def mapped_bytes(path: Path) -> int:
+    """How much of a file this process has in memory through mappings."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+@needs_linux
+@pytest.mark.parametrize("file", ["model.safetensors", "model.pth"])
+def test_pages_of_converted_tensors_are_given_back(tmp_path: Path, file: str) -> None:
+    size = 1 << 22
+    tensors = {"a": torch.ones(size), "b": torch.full((size,), 2.0)}
+    path = tmp_path / file
+    save_file(tensors, path) if file.endswith("safetensors") else torch.save(tensors, path)
+    stored = open_weights(path)
+    assert mapped_bytes(path) < size  # names and shapes alone
+    kept = read_tensor("b", stored["b"], "")
+    assert mapped_bytes(path) >= 4 * size
+    assert read_tensor("a", stored["a"], "", torch.bfloat16).eq(1).all()
+    assert mapped_bytes(path) < 5 * size
+    del stored
+    assert torch.equal(kept, tensors["b"])  # a tensor keeps its file open
+    kept[0] = 7  # changes the tensor, not the file
+    assert read_tensor("b", open_weights(path)["b"], "")[0] == 2
+
+
 def test_odd_places_in_the_file(tmp_path: Path) -> None:
     """Elements that do not start at a multiple of their size, and tensors without elements."""
     header = {
@@ -147,4 +182,50 @@ def test_views_in_a_pickle(tmp_path: Path) -> None:
         assert torch.equal(stored[name].read(), tensor), name
 
 
+def test_pickles_from_before_torch_1_6(tmp_path: Path) -> None:
+    tensors = {name: tensor.half() for name, tensor in Mamba2(SMALL).state_dict().items()}
+    torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    loaded = load_backbone(tmp_path, "float32")
+    assert all(torch.equal(loaded.state_dict()[name], tensor.float()) for name, tensor in tensors.items())
+
+
 # ---- what kernels keep -----------------------------------------------------------------------------------------------
+
+
+def arrays_in(value: object, seen: dict[int, object]) -> list[torch.Tensor]:
+    """All tensors and arrays that an object of runnel holds, at any depth."""
+    if id(value) in seen:
+        return []
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        return [value.detach()]
+    if isinstance(value, np.ndarray):
+        return [torch.from_numpy(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif not isinstance(value, list | tuple) and type(value).__module__.startswith(("runnel.", "torch.nn.")):
+        value = list(vars(value).values())
+    return [found for item in value for found in arrays_in(item, seen)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("mamba1", Mamba1Config(64, 512, 2)),
+        ("mamba2", Mamba2Config(64, 512, 2)),
+        ("rwkv7", Rwkv7Config(64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64)),
+    ],
+    ids=["mamba1", "mamba2", "rwkv7"],
+)
+def test_kernels_hold_no_second_copy(architecture: str, config: Any, dtype: str) -> None:
+    """What a fast path keeps beside the model's own tensors is small: norms, convolutions, time steps."""
+    names = meta_backbone(architecture, config).state_dict()
+    backbone = build_backbone(architecture, config.to_dict(), {n: torch.rand(t.shape) for n, t in names.items()}, dtype, "cpu")
+    if backbone.fast is None:
+        pytest.skip("this architecture has no kernels for this processor")
+    own = {p.untyped_storage().data_ptr() for p in backbone.parameters()}
+    kept = {a.untyped_storage().data_ptr(): a.untyped_storage().nbytes() for a in arrays_in(backbone.fast, {})}
+    assert own & kept.keys()  # the walk does see the weights
+    extra = sum(size for pointer, size in kept.items() if pointer not in own)
+    assert extra < 0.06 * sum(p.numel() * p.element_size() for p in backbone.parameters())

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 
@@ -58,9 +58,26 @@ def test_unknown_model(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         load_backbone(name)
 
 
+def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"unknown model 'nobody/nothing': .* hub cache /.*download it once while online"):
+        load_backbone("nobody/nothing")
+
+
 def test_a_file_is_no_folder() -> None:
     with pytest.raises(CheckpointError, match=r"config\.json is a file; give the folder it is in"):
         load_backbone(GOLDEN / "mamba1-tiny-hf" / "config.json")
+
+
+def test_folder_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    refused(tmp_path, "has no weights", "model.safetensors", "notes.txt")
+
+
+def test_adapter_alone(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    refused(tmp_path, "holds an adapter", "merge it into its base model")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])
@@ -107,6 +124,11 @@ def test_pickled_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "harm").exists()
 
 
+def test_training_checkpoint(tmp_path: Path) -> None:
+    torch.save({"model": tensors_of(), "step": torch.tensor(3)}, tmp_path / "pytorch_model.bin")
+    refused(tmp_path, "not a flat dict of tensors (it holds model, step)", "save only the model's state dict")
+
+
 # ---- shards ----------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +147,19 @@ def test_missing_shard(tmp_path: Path) -> None:
     write_shards(tmp_path, dict.fromkeys(names[:5], "a.safetensors") | dict.fromkeys(names[5:], "b.safetensors"))
     (tmp_path / "b.safetensors").unlink()
     refused(tmp_path, "lacks 1 of the 2 shards", "b.safetensors")
+
+
+def test_index_of_other_shards(tmp_path: Path) -> None:
+    names = list(tensors_of())
+    write_shards(tmp_path, dict.fromkeys(names, "a.safetensors"))
+    index = tmp_path / "model.safetensors.index.json"
+    whole = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": whole | {"backbone.more": "a.safetensors"}}))
+    refused(tmp_path, "says that a.safetensors holds backbone.more, but it does not")
+    index.write_text(json.dumps({"weight_map": {name: whole[name] for name in names[1:]}}))
+    refused(tmp_path, "does not list backbone.embeddings.weight, which a.safetensors holds")
+    index.write_text("{}")
+    refused(tmp_path, "has no 'weight_map'")
 
 
 @pytest.mark.parametrize("shard", ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", ".."])
@@ -198,6 +233,18 @@ def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("xlstm_block_stack.blocks.0.xlstm.mlstm_cell.igate.weight", ["older xLSTM", "mlstm_cell"]),
+        ("rwkv.blocks.0.attention.time_decay", ["RWKV-4, RWKV-5 and RWKV-6"]),
+        ("encoder.layer.0.attention.self.query.weight", ["unknown kind", "encoder.layer.0.attention.self.query.weight"]),
+    ],
+)
+def test_foreign_tensors_without_config(tmp_path: Path, name: str, parts: list[str]) -> None:
+    refused(write(tmp_path, {name: torch.zeros(2)}), *parts)
+
+
+@pytest.mark.parametrize(
     ("base", "options", "parts"),
     [
         (TRANSFORMERS, {"model_type": "falcon_mamba"}, ["'falcon_mamba'", "normalizes B, C and dt"]),
@@ -237,3 +284,28 @@ def test_ignored_as_transformers_ignores_it(tmp_path: Path) -> None:
     """A circulating Codestral config says norm_before_gate; transformers and the published model gate first."""
     stray = {"norm_before_gate": True, "rms_norm": False, "intermediate_size": 5, "time_step_limit": [0.0, "inf"], "d_inner": 9}
     assert load_backbone(write(tmp_path, tensors_of(), TRANSFORMERS | stray), "float32").config == SMALL
+
+
+def test_groups_are_not_guessed(tmp_path: Path) -> None:
+    config = Mamba2Config(vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4)
+    tensors = {name: tensor.detach() for name, tensor in Mamba2(config).state_dict().items()}
+    refused(write(tmp_path, tensors), "has no config.json", "512 channels of B", "add its config.json")
+
+
+def test_runnel_folder_near_misses(tmp_path: Path) -> None:
+    good = {"architecture": "mamba2", "config": SMALL.to_dict()}
+    refused(write(tmp_path, tensors_of(), {"runnel": {}}), 'lacks "backbone"')
+    refused(write(tmp_path, tensors_of(), {"runnel": {"backbone": good | {"architecture": "gru"}}}), "unknown architecture 'gru'")
+    refused(write(tmp_path, tensors_of(), {"runnel": {"backbone": good | {"config": {"depth": 3}}}}), "unknown: ['depth']")
+    scale = {"backbone.embeddings.weight.scale": torch.ones(1)}
+    refused(write(tmp_path, tensors_of() | scale, {"runnel": {"backbone": good}}), "scale' is (1,), expected (64,), one per row")
+    scale = {"backbone.more.scale": torch.ones(1)}
+    refused(write(tmp_path, tensors_of() | scale, {"runnel": {"backbone": good}}), "unexpected tensor 'more.scale'")
+    refused(write(tmp_path, tensors_of(""), {"runnel": {"backbone": good}}), "unexpected tensors", "only backbone.* and heads.*")
+
+
+def test_given_tensors_are_checked() -> None:
+    tensors = tensors_of("")
+    del tensors["norm_f.weight"]
+    with pytest.raises(CheckpointError, match=r"the given model: missing tensor 'norm_f.weight'"):
+        build_backbone("mamba2", SMALL.to_dict(), tensors)

@@ -97,3 +97,22 @@ def test_vectors_added_to_the_embeddings_reach_every_form() -> None:
     assert_close(model.step_forms(ids, cu, added, forms=("texts", "judge")), judged, 1e-5)
     with pytest.raises(InputError, match="has 73 tokens"):
         model.step_forms(token_ids(73), cumulative((73,)), forms=("judge",))
+
+
+def test_work_and_sizes_are_those_of_one_form() -> None:
+    plain, more = (tiny_backbone(Encoder, c) for c in (FORMED, replace(FORMED, sentence_layers=2, judge_layers=3)))
+    assert len(plain.linear_layers()) == len(more.linear_layers()) == 12
+    assert plain.flops(60) == more.flops(60) and plain.step_bytes_per_token == more.step_bytes_per_token
+
+
+def test_gradients_of_an_upper_form_reach_it_alone() -> None:
+    config = replace(FORMED, sentence_layers=1, judge_layers=2)
+    model = built(config, weights_of(config)[0], "float32", kernels=False)
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    for upper, form in ((model.sentence_layers, "sentences"), (model.judge_layers, "judge")):
+        hidden = model.read_with(upper, ids, cu)
+        assert_close(hidden.detach(), read(model, LENGTHS, (cast("Form", form),)), 1e-5)
+        hidden.square().sum().backward()
+        changed = {name.partition(".")[0] for name, p in model.named_parameters() if p.grad is not None}
+        assert changed == {f"{form.removesuffix('s')}_layers"}
+        model.zero_grad()

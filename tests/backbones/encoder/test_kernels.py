@@ -57,6 +57,15 @@ def test_attention(dtype: torch.dtype, heads: int, size: int) -> None:
     torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
 
 
+def test_attention_depends_on_its_own_sequence_alone() -> None:
+    cu = cumulative(LENGTHS)
+    qkv, bias = numbers(sum(LENGTHS), 192), numbers(192, seed=1)
+    whole = run_attention(qkv, bias, cu, 2)
+    for start, end in pairwise(cu.tolist()):
+        alone = run_attention(qkv[start:end].contiguous(), bias, torch.tensor([0, end - start]), 2, workers=1)
+        assert torch.equal(alone, whole[start:end])
+
+
 @pytest.mark.parametrize("moved", [-3e4, 300.0, 3e4])
 def test_attention_with_large_scores(moved: float) -> None:
     """Those of all keys far from zero, on either side: the largest is taken off first."""
@@ -65,6 +74,28 @@ def test_attention_with_large_scores(moved: float) -> None:
     bias[0], bias[32] = moved, 1.0
     expected = expected_attention(qkv, bias, cu, 1)
     torch.testing.assert_close(run_attention(qkv, bias, cu, 1).double(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_attention_carries_damage_on() -> None:
+    qkv = numbers(20, 96)
+    qkv[3, 40] = torch.nan
+    assert bool(run_attention(qkv, torch.zeros(96), torch.tensor([0, 12, 20]), 1)[:12].isnan().all())
+    assert bool(run_attention(qkv, torch.zeros(96), torch.tensor([0, 12, 20]), 1)[12:].isfinite().all())
+
+
+@pytest.mark.parametrize(("heads", "size"), [(3, 32), (2, 5)])
+def test_attention_in_8_bits(heads: int, size: int) -> None:
+    cu = cumulative(LENGTHS)
+    qkv, bias = numbers(sum(LENGTHS), 3 * heads * size), numbers(3 * heads * size, seed=1)
+    read = np.zeros((len(qkv), heads * bytes_per_group(heads * size, heads)), np.uint8)
+    scales = np.zeros((len(qkv), heads), np.float32)
+    memory = np.empty((2, attention_memory(size, max(LENGTHS))[-1]), np.float32)
+    with parallel():
+        attend(as_array(qkv), bias.numpy(), cu.numpy(), heads, read, scales, memory)
+    exact = run_attention(qkv, bias, cu, heads)
+    assert torch.all(
+        (from_bytes(read, scales, size) - exact).abs().view(len(qkv), heads, size).amax(2) <= 0.51 * torch.from_numpy(scales)
+    )
 
 
 # ---- layer norm ----------------------------------------------------------------------------------------------------------
@@ -98,6 +129,18 @@ def test_layer_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
 # ---- gelu ----------------------------------------------------------------------------------------------------------------
 
 
+def test_gelu_is_exact_everywhere() -> None:
+    x = torch.cat([torch.linspace(-12, 12, 400_001), torch.tensor([0.0, -0.0, 5.5, -5.5, 1e-30, -1e-30, 1e30, -1e30, torch.inf])])
+    out = x[None].clone()
+    with parallel():
+        bias_gelu(out.numpy(), np.zeros(len(x), np.float32))
+    expected = F.gelu(x.double())
+    assert torch.equal(out[0, -1:], x[-1:])
+    assert torch.all((out[0] - expected)[:-1].abs() <= 2e-7 * x.abs().clamp(min=1)[:-1])
+    small = x.abs() < 1
+    assert torch.all((out[0] - expected)[small].abs() <= 5e-7 * expected[small].abs() + 1e-38)
+
+
 @DTYPES
 @pytest.mark.parametrize(("tokens", "width"), [(0, 16), (1, 1), (5, 24), (33, 256)])
 def test_gelu_with_its_bias(dtype: torch.dtype, tokens: int, width: int) -> None:
@@ -113,3 +156,10 @@ def test_gelu_with_its_bias(dtype: torch.dtype, tokens: int, width: int) -> None
     torch.testing.assert_close(x.double(), expected, atol=tolerance, rtol=tolerance)
     error = (from_bytes(read, scales, width // groups) - expected).abs().unflatten(1, (groups, -1))
     assert torch.all(error <= 0.51 * torch.from_numpy(scales)[..., None] + 1e-6)
+
+
+def test_gelu_of_damaged_numbers_stays_so() -> None:
+    x = torch.tensor([[1.0, torch.nan, 2.0]])
+    with parallel():
+        bias_gelu(x.numpy(), np.zeros(3, np.float32))
+    assert x.isnan().tolist() == [[False, True, False]]

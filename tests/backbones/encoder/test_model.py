@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
@@ -17,9 +20,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
+from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.model import Encoder, EncoderConfig, pack
-from runnel.backbones.int8 import int8_problem
+from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError, StateError
 
@@ -110,6 +114,15 @@ def test_gradients_equal_the_library_s(bert: tuple[Path, Any]) -> None:
             theirs_name = next(known for known in names if known in layer)
             grad = found[layer.replace(theirs_name, names[theirs_name])]
         assert_close(grad, parameter.grad, 1e-9)
+
+
+def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
+    code = (
+        "import sys; from runnel.backbones.checkpoint.load import load_backbone; "
+        f"load_backbone({str(bert[0])!r}, 'float32', 'cpu'); "
+        "assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # ---- packed sequences ----------------------------------------------------------------------------------------------------
@@ -262,4 +275,43 @@ def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past(tmp_path:
             assert_close(load_backbone(folder, "float64", "cpu")(token_ids(9))[0], expected, 1e-10)
 
 
+def test_a_shortened_encoder_reads_the_same(bert: tuple[Path, Any]) -> None:
+    whole, short = (load_backbone(bert[0], "float32", "cpu") for _ in range(2))
+    assert isinstance(short, Encoder)
+    short.shorten(9)
+    torch.testing.assert_close(short(token_ids(9))[0], whole(token_ids(9))[0])
+    assert (short.max_tokens, short.config.max_positions, len(short.positions.weight)) == (9, 9, 9)
+    with pytest.raises(InputError, match=r"has 10 tokens .* reads at most 9"):
+        short(token_ids(10))
+
+
 # ---- 8 bits --------------------------------------------------------------------------------------------------------------
+
+
+def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, workers: int) -> None:
+    """`int8_matmul.multiply` without the instructions that it is made of."""
+    groups = scales.shape[1]
+    rows = weights.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, x.shape[1] // groups)
+    numbers = (x.reshape(len(x), groups, rows.shape[2]).astype(np.float64) - 128) * scales[..., None]
+    products = np.einsum("tgk,ngk->tn", numbers, rows[: len(weights.scale)].astype(np.float64), optimize=True) * weights.scale
+    target = torch.from_numpy(out)
+    (target.view(torch.bfloat16) if out.dtype == np.uint16 else target).copy_(torch.from_numpy(products))
+
+
+def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("int8", "base"):
+        monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)
+    monkeypatch.setattr("runnel.backbones.cpu_step.multiply", emulated)
+    config = EncoderConfig(VOCABULARY, 64, 2, num_heads=2, intermediate_size=256, max_positions=72, passage_tokens=16)
+    exact = tiny_backbone(Encoder, config)
+    small = build_backbone("encoder", config.to_dict(), exact.state_dict(), "int8", "cpu")
+    assert isinstance(small.fast, EncoderCpu) and isinstance(small.layers[0].down, Int8Linear)
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, fast = exact(ids, cu)[0], small(ids, cu)[0]
+        for start, end in pairwise(cu.tolist()):
+            assert torch.equal(small(ids[start:end])[0], fast[start:end])  # every scale is a token's own
+        small.fast = None
+        plain = small(ids, cu)[0]
+    for one, other in ((plain, expected), (fast, expected), (fast, plain)):
+        assert F.cosine_similarity(one, other).min() > 0.999

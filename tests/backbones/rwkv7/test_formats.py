@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_backbones import tiny_backbone
+from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from safetensors.torch import save_file
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import build, load_backbone, recognize
-from runnel.backbones.checkpoint.tensors import from_tensors
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
 from runnel.backbones.rwkv7.formats import read_rwkv7
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 UNEVEN = Rwkv7Config(50, 48, 3, head_size=16, ffn_size=80, decay_rank=5, a_rank=3, v_rank=2, gate_rank=7)
 EQUAL = Rwkv7Config(50, 32, 2, head_size=32, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)  # only the orientation tells
 SQUARE = Rwkv7Config(50, 16, 2, head_size=8, decay_rank=16, a_rank=16, v_rank=16, gate_rank=16)  # nor do shapes
@@ -169,7 +170,61 @@ def test_norm_eps_is_that_of_the_config() -> None:
     assert read_rwkv7(None, from_tensors(official(UNEVEN), "f"), "here")[:2] == ("official", UNEVEN)
 
 
+def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
+    backbone = load_backbone(write(tmp_path, official(UNEVEN), None, "any.pth"), "bfloat16")
+    for name, parameter in backbone.named_parameters():
+        matrix = parameter.ndim == 2 and not name.endswith("r_k")
+        assert parameter.dtype == (torch.bfloat16 if matrix else torch.float32), name
+
+
 # ---- every tensor exactly once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["official", "fla", "fla-stacked"])
+def test_every_tensor_is_read_once(layout: str) -> None:
+    """But for the LM head and what the first layer does not use, which are never read."""
+    tensors = official(UNEVEN) if layout == "official" else fla(UNEVEN, stacked=layout == "fla-stacked")
+    reads = dict.fromkeys(tensors, 0)
+
+    def counting(name: str) -> Stored:
+        def read() -> Tensor:
+            reads[name] += 1
+            return tensors[name]
+
+        return Stored(tuple(tensors[name].shape), "f", read)
+
+    _, config, named = read_rwkv7(None, {name: counting(name) for name in tensors}, "here")
+    assert not any(reads.values())  # nothing is read to recognize a model
+    expected = tiny_backbone(Rwkv7, config).state_dict()
+    assert named.keys() == expected.keys()
+    for name, stored in named.items():
+        tensor = stored.read()
+        assert tensor.shape == stored.shape, name
+        assert torch.equal(tensor, expected[name]), name
+    idle = {"head.weight", "lm_head.weight", "blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
+    assert {name for name, count in reads.items() if count == 0} == idle & tensors.keys()
+    assert all(count == (6 if name.endswith("x_x") else 1) for name, count in reads.items() if name not in idle)
+
+
+def test_low_rank_halves_keep_their_orientation(tmp_path: Path) -> None:
+    """At square ranks shapes cannot tell: both formats of one model must still give one backbone, and not its transpose."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    left = load_backbone(write(tmp_path / "a", official(SQUARE), None, "a.pth"), "float32")
+    right = load_backbone(write(tmp_path / "b", fla(SQUARE)), "float32")
+    assert left.fingerprint() == right.fingerprint()
+    matrix = official(SQUARE)["blocks.1.att.w1"]
+    assert not torch.equal(matrix, matrix.T)
+    assert torch.equal(left.get_parameter("layers.1.att.w_down.weight"), matrix.T)
+
+
+@torch.no_grad()
+def test_golden_formats_give_one_backbone() -> None:
+    left, right = (load_backbone(GOLDEN / f"rwkv7-tiny-{name}", "float32", "cpu") for name in ("official", "fla"))
+    assert left.fingerprint() == right.fingerprint()
+    assert left.config == right.config
+    assert (left.config.head_size, left.config.num_heads) == (64, 2)  # its config.json says 32 heads
+    assert_close(left(token_ids(20))[0], right(token_ids(20))[0], 0)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

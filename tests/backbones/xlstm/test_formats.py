@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
-from runnel.backbones.checkpoint.tensors import from_tensors
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
 from runnel.backbones.xlstm.formats import read_xlstm
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError
@@ -109,6 +110,15 @@ def test_shapes_alone_tell_the_config(tmp_path: Path) -> None:
     assert found.layout == "xLSTM, bare tensors layout"
 
 
+def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
+    """Everything that the module takes from the config, and options that choose kernels."""
+    both = {"embedding_dim": 24, "num_blocks": 2, "qk_dim_factor": 0.5, "v_dim_factor": 1.0, "ffn_round_up_to_multiple_of": 32}
+    values = {"gate_soft_cap": 4.0, "norm_eps": 1e-4, "eps": 1e-3, "output_logit_soft_cap": 7.0}
+    unread = {"chunkwise_kernel": "chunkwise--triton_xl_chunk", "add_out_norm": False, "tie_word_embeddings": True, "head_dim": 5}
+    backbone = load_backbone(write(tmp_path, published(), TRANSFORMERS | both | values | unread), "float32")
+    assert_same(backbone, XlstmConfig(40, 24, 2, 2, 12, 24, 64, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -166,6 +176,23 @@ def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
+def test_nothing_is_read_while_recognizing() -> None:
+    def fail() -> Tensor:
+        raise AssertionError("a tensor was read")
+
+    for tensors in (published(), fuse(published())):
+        stored = {name: Stored(tuple(tensor.shape), "file", fail) for name, tensor in tensors.items()}
+        _, _, named = read_xlstm(TRANSFORMERS, stored, "here")
+        assert "lm_head.weight" not in named
+
+
+def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
+    backbone = load_backbone(write(tmp_path, published(), TRANSFORMERS), "bfloat16")
+    low = {name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16}
+    assert low == {name for name in backbone.state_dict() if not re.search(r"norm|[if]gate_preact", name)}
+    assert backbone(torch.arange(9))[0].isfinite().all()
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -211,3 +238,20 @@ def test_wrong_tensors(tmp_path: Path, change: Callable[[dict[str, Tensor]], Any
     tensors = published()
     change(tensors)
     refused(write(tmp_path, tensors, TRANSFORMERS), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "parts"),
+    [
+        ("mlstm_layer.ifgate_preact.bias", torch.zeros(5), ["is (5,), its rows must divide into 2 parts"]),
+        ("ffn.proj_up_gate_z.weight", torch.zeros(130, 24), ["mis-shaped tensor 'layers.1.ffn.proj_up_gate.weight' is (65, 24)"]),
+        (
+            "mlstm_layer.qkv_opreact.weight",
+            torch.zeros(73, 24),
+            ["mis-shaped tensor", "layers.1.mlstm_layer.ogate_preact.weight"],
+        ),
+    ],
+)
+def test_wrong_fused_tensors(tmp_path: Path, name: str, tensor: Tensor, parts: list[str]) -> None:
+    tensors = fuse(published()) | {f"backbone.blocks.1.{name}": tensor}
+    refused(write(tmp_path, tensors, TRANSFORMERS | {"weight_mode": "fused"}), *parts)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 TINY = XlstmConfig(vocab_size=50, hidden_size=24, num_layers=3, num_heads=3, qk_size=24, v_size=36, ffn_size=40)
+PUBLISHED = XlstmConfig(50304, 4096, 32, num_heads=8, qk_size=2048, v_size=4096, ffn_size=10944)
 
 
 def open_model(config: XlstmConfig, dtype: torch.dtype = torch.float32) -> Xlstm:
@@ -49,6 +50,15 @@ def test_parameter_names_and_published_start_values() -> None:
     assert not start.fgate_preact.weight.any()
     assert start.q.weight.std().item() == pytest.approx((2 / (5 * 24)) ** 0.5, rel=0.1)
     assert start.out_proj.weight.std().item() == pytest.approx(2 / 3 / 24**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["k", "out_proj"])
+def test_mixed_dtypes_run(name: str) -> None:
+    mixed = open_model(TINY)
+    expected = mixed(token_ids(9))[0]
+    layer = getattr(mixed.blocks[1].mlstm_layer, name)
+    layer.weight.data = layer.weight.data.bfloat16()
+    assert F.cosine_similarity(mixed(token_ids(9))[0], expected).min() > 0.99
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------------
@@ -115,6 +125,14 @@ def test_values_and_gradients_of_an_independent_transcription(config: XlstmConfi
     wanted = torch.autograd.grad((expected * weight).sum(), list(parameters.values()))
     for name, a, b in zip(parameters, actual, wanted, strict=True):
         torch.testing.assert_close(a, b, atol=1e-8 * b.abs().max().item(), rtol=1e-8, msg=name)
+
+
+def test_gates_stay_fp32_under_autocast() -> None:
+    gate, u = open_model(TINY).blocks[0].mlstm_layer.fgate_preact, torch.randn(7, 24)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = gate(u)
+    expected = 15 * torch.tanh((u.double() @ gate.weight.double().T + gate.bias) / 15)
+    assert_close(actual.double(), expected, 1e-6)
 
 
 @pytest.mark.parametrize("biases", [(60.0, -60.0), (-60.0, 60.0), (60.0, 60.0), (-60.0, -60.0)])

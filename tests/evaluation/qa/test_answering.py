@@ -1,5 +1,7 @@
 """Questions are answered from what was retrieved, and judged, by language models that also misbehave."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.exams import follow, mill_set
@@ -92,6 +94,31 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
 
 
+def test_the_budget_of_excerpts(stub):
+    data = mill_set(documents=1)
+    for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
+        text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
+        assert 9 <= len(TOKENIZER.encode(text)) <= 25
+
+
+def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
+    data = mill_set(documents=1, wheels=2)
+    questions = tuple(replace(one, answers=("scarlet", one.answers[0], "scarlet")) for one in data.questions)
+    data = replace(data, questions=questions)
+    outcomes, _ = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    assert [(one.verdicts, one.correct, one.f1) for one in outcomes] == [((False, True), True, 1.0)] * 2
+
+
+@pytest.mark.parametrize("how", ["set", "question"])
+def test_multiple_choice_has_its_own_judge_and_no_f1(stub, tmp_path, how):
+    data = mill_set(documents=1, wheels=1, multiple_choice=how == "set")
+    (question,) = data.questions
+    if how == "question":
+        data = replace(data, questions=(replace(question, choices=("red", "blue")),))
+    ((outcome,), _) = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    assert outcome.correct is True and outcome.f1 is None and "The question is multiple-choice" in prompts(stub)[1]
+
+
 def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
     data = mill_set(documents=1, wheels=5)
     judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
@@ -125,6 +152,14 @@ def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
     assert len(cut) <= 1 and len(stub.asked) > sent
     sent = len(stub.asked)
     assert examine(stub, tmp_path, data, read)[0] == again and len(stub.asked) == sent, "nothing is asked twice"
+
+
+def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
+    data = mill_set(documents=1, wheels=30)
+    stub.faults.extend([401] * 99)
+    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
+    assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
+    assert "failed 5 requests in a row" in str(inquiry.stopped)
 
 
 def test_the_best_come_first_and_ties_in_document_order():

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 
@@ -46,3 +47,26 @@ def test_damaged_files(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ReadError, match=message):
         list(read_values(path, 2))
+
+
+def test_other_encodings_and_truncated_archives(tmp_path):
+    path = tmp_path / "values.json"
+    path.write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(ReadError, match="not UTF-8"):
+        list(read_values(path, 1))
+    path.write_bytes(gzip.compress(json.dumps({"a": "b" * 10_000}).encode())[:-20])
+    with pytest.raises(ReadError, match="is damaged or incomplete"):
+        list(read_values(path, 1))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps({str(i): "x" * 500_000 for i in range(40)}))  # 20 MB
+    tracemalloc.start()
+    try:
+        lengths = [len(value) for _, value in read_values(path, 1)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert lengths == [500_000] * 40
+    assert peak < 8e6

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runnel.errors import ReadError
+from runnel.errors import InputError, ReadError
 from runnel.evaluation.qa.loading import read_qa_sets
 from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
 
@@ -77,6 +77,13 @@ def test_samples(tmp_path, file, rows, expected):
     assert all(answer.split("\n")[0] in "\n".join(q.choices) for q in one.questions for answer in q.answers if q.choices)
 
 
+def test_infinitebench_masked_names(tmp_path):
+    row = {"id": 0, "context": "$$MASK$$: Who is there?\nBEN: It is me.", "input": "", "answer": ["ADA"], "options": []}
+    one = read_one(write_rows(tmp_path / "longdialogue_qa_eng.jsonl", [row, row | {"id": 1, "input": "Which name is masked?"}]))
+    assert "replaced by $$MASK$$" in one.questions[0].question and one.questions[1].question == "Which name is masked?"
+    assert {question.category for question in one.questions} == {"conversational"}
+
+
 def test_leval_repeats_as_in_paper_e(tmp_path):
     rows = [LEVAL | {"instructions": ["Where?", "Who?"], "outputs": ["in the attic", last]} for last in ("Ada", "Ada L.")]
     rows.insert(1, LEVAL | {"instructions": ["Why?"], "outputs": ["Nobody knows."], "input": CELLAR})
@@ -105,6 +112,24 @@ def test_bamboo_faults_of_options(tmp_path):
     )
 
 
+def test_bamboo_faults_of_lines(tmp_path):
+    tab = '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content": "Up."}'
+    path = write_rows(tmp_path / "paperqa_16k.jsonl", [tab, '{"question": "a "b"}', BAMBOO])
+    one = read_one(path)
+    assert one.questions[0].question == "Where\tto?\nA. up\nB. down"
+    assert one.notes[0] == f"lines that are not JSON: 1 left out, the first: {path}, line 2"
+
+
+def test_muld_parquet_of_the_hub(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "muld_Character_Archetype_Classification" / "data"
+    folder.mkdir(parents=True)
+    rows = [SCRIPTS[0], SCRIPTS[1] | {"output": ["Villain/Antagonist"]}]
+    for split in ("train", "test"):
+        parquet.write_table(arrow.Table.from_pylist(rows[: 1 + (split == "test")]), folder / f"{split}-00000-of-00001.parquet")
+    assert len(read_one(tmp_path).questions) == 2
+
+
 QUESTION = {"id": "1", "question-type": "who", "answer-position": "B", "question": "Who speaks?", "groundtruth-answer": "PERSON2"}
 
 
@@ -131,3 +156,41 @@ def test_elitr_transcripts_of_both_layouts(tmp_path):
     assert (one.name, one.license, len(one.documents)) == ("ELITR_Bench_QA", "CC-BY-4.0", 2)
     with pytest.raises(ReadError, match=r"no transcript meeting_en_test2_002\.txt"):
         list(read_qa_sets(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "named"),
+    [
+        ("longbook_choice_eng.jsonl", INFINITE | {"answer": ["the roof"]}, r"line 1: .*\['the roof'\]"),
+        ("tpo.jsonl", LEVAL | {"instructions": [EXAM], "outputs": ["E"]}, "line 1, question 1: .*'E'"),
+        ("tpo.jsonl", LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}, "question 1: .*'B'"),
+        ("tpo.jsonl", LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}, "line 1: 2 instructions and 1 outputs"),
+        (
+            "altqa_4k.jsonl",
+            {"content": f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb", "answer": "1"},
+            'line 1: .*"Question:"',
+        ),
+        ("meetingpred_4k.jsonl", {"content": ATTIC, "answer": "Ben"}, 'line 1: .*"said by"'),
+        ("paperqa_16k.jsonl", [], "line 1: .*got list"),
+        ("character_id_test.json", {"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}, r'line 1: .*"\?"'),
+    ],
+)
+def test_a_row_of_another_form(tmp_path, file, row, named):
+    with pytest.raises(InputError, match=named):
+        read_one(write_rows(tmp_path / file, [row]))
+
+
+@pytest.mark.parametrize(
+    ("meetings", "named"),
+    [
+        (["?"], "meetings, item 0: .*got str"),
+        ([{"id": "../m", "questions": []}], r"'\.\./m'"),
+        ([{"id": "m", "questions": "?"}], 'meetings, item 0: .*"questions"'),
+        ([{"id": "m", "questions": [{"id": "1"}]}], "item 0, question 1: .*NoneType"),
+    ],
+)
+def test_elitr_malformed(tmp_path, meetings, named):
+    (tmp_path / "m.txt").write_text("text")
+    write_meetings(tmp_path, meetings)
+    with pytest.raises(InputError, match=named):
+        list(read_qa_sets(tmp_path))

@@ -1,5 +1,6 @@
 """Sets are found by their files in folders, one by one, what is missing or ambiguous is named; plain rows become questions."""
 
+import gzip
 import json
 
 import pytest
@@ -27,6 +28,13 @@ def test_a_folder_of_several_suites(tmp_path):
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
     with pytest.raises(InputError, match=r"tpo.jsonl, line 1: .*'damaged'"):
         next(sets)
+
+
+def test_links_of_the_hubs_cache(tmp_path):
+    blob = write_rows(tmp_path / "blobs" / "0a1b", [ROW])
+    (tmp_path / "snapshots" / "1").mkdir(parents=True)
+    (tmp_path / "snapshots" / "1" / "qasper.jsonl").symlink_to(blob)
+    assert names(tmp_path / "snapshots" / "1") == ["qasper"]
 
 
 def test_what_is_missing_or_ambiguous(tmp_path):
@@ -69,6 +77,22 @@ def test_longbench(tmp_path):
         ("a2", ATTIC, "Who found them?", ("Ada",)),
         ("b1", CELLAR, "Where is the wine?", ("in the cellar",)),
     ]
+
+
+def test_lv_eval_has_no_ids_and_several_categories(tmp_path):
+    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
+    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
+    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
+    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
+
+
+def test_longbench_parquet_of_the_hub(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for part, rows in enumerate((ROWS[:1], ROWS[1:])):
+        path = tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet"
+        path.parent.mkdir(exist_ok=True)
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +152,23 @@ def test_own_choices(tmp_path):
     assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
 
 
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        (OWN | {"answer": "x"}, "line 2: unknown field 'answer'"),
+        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices"),
+        (OWN | {"category": "legal"}, "line 2: the category of question '2' is 'legal'"),
+        (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
+        (OWN | {"document": " \n"}, "line 2: document '.*' is empty"),
+        (OWN | {"question": "a \ud83d"}, r"line 2: .*\\ud83d"),
+        (OWN | {"id": "1"}, "house has two questions with the id '1'"),
+    ],
+)
+def test_own_malformed(tmp_path, row, named):
+    with pytest.raises((InputError, ReadError), match=named):
+        read_one(write_rows(tmp_path / "house.jsonl", [OWN, row]))
+
+
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
     ids = list(range(50))
     return {"input_ids": ids, "full_text_sentences": units, "question": question, "answer": list(answer), "answer_type": kind,
@@ -160,3 +201,27 @@ def test_released_points(tmp_path, caplog):
     ]
     assert second.questions[0].answers == ("(A) up",) and second.questions[0].category == "creative"
     assert caplog.messages == [f"{path}: released under CC-BY-NC, not for commercial use"]
+
+
+def test_released_categories_of_the_second_file(tmp_path):
+    path = tmp_path / "mambaretriever_test.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(DATA).encode()))
+    points = DATA["multifieldqa_en"]
+    second = write_points(tmp_path, {"Official": {"a": points["a"]}}, "mambaretriever_test_per_category.json")
+    (one,) = read_qa_sets(path, ["multifieldqa_en"])
+    assert [question.category for question in one.questions] == ["official", None]
+    with pytest.raises(InputError, match=r"give mambaretriever_test\.json"):
+        list(read_qa_sets(second))
+    write_points(tmp_path, {"legal": {}, "books": {"a": points["a"]}}, second.name)
+    with pytest.raises(InputError, match=r"multifieldqa_en, 'a': .*'books'"):
+        list(read_qa_sets(path))
+
+
+def test_released_malformed(tmp_path):
+    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
+    sets = read_qa_sets(path)
+    assert next(sets).name == "multifieldqa_en"
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
+        next(sets)
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
+        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))

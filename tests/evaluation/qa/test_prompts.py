@@ -63,3 +63,8 @@ def test_a_prompt_has_its_texts_as_they_are():
     messages = ask_judgment(odd, odd, odd, multiple_choice=False)
     assert [one["role"] for one in messages] == ["system", "user"]
     assert messages[1]["content"].count(odd) >= 2
+
+
+def test_the_wording_follows_the_kind_of_question():
+    free, choice = (ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
+    assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice

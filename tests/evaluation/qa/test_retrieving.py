@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runnel.errors import InputError
 from runnel.evaluation.qa.retrieving import fit, join, merge
 from runnel.text.dialogue import GAP
 
@@ -50,3 +51,9 @@ def test_the_budget_is_kept_and_nothing_that_fits_is_left_out(ranked, budget):
     for at, span in enumerate(ranked):
         before = [one for one in ranked[:at] if one in chosen]
         assert span in chosen or words(join(TEXT, [*before, span])) > budget
+
+
+def test_a_budget_for_nothing():
+    with pytest.raises(InputError, match="the best excerpt has 3 tokens; the budget of 2 has room for none: raise it"):
+        fit(TEXT, [ONE, TWO], 2, words)
+    assert fit(TEXT, [], 2, words) == []

@@ -51,6 +51,12 @@ def test_questions_without_a_verdict_are_counted_and_in_no_share():
     assert scores["low"] < 2 / 3 < scores["high"]
 
 
+def test_nothing_to_average():
+    empty = group("all", [outcome("1", answered=False)])
+    assert empty["accuracy"] is empty["low"] is empty["F1"] is None
+    assert mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
+
+
 def test_the_interval_is_that_of_resampled_questions():
     rng = np.random.default_rng(1)
     sets = [rng.random(200) < 0.6, rng.random(20) < 0.3]

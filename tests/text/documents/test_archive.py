@@ -12,7 +12,7 @@ from helpers.document_files import epub, odf, pptx, replace_in_zip, shape
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Limits
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, read_document
 
 ENTITY = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY e SYSTEM "file:///etc/passwd">]>'
 
@@ -63,6 +63,15 @@ def test_parts_with_entities_or_damage_are_refused(folder, tmp_path, reader, nam
         replace_in_zip(folder / name, tmp_path / name, {part: change})
         with pytest.raises(ReadError, match=reason):
             list(reader.read(tmp_path / name))
+
+
+def test_flipped_bytes_are_noticed(folder, tmp_path):
+    data = bytearray((folder / "a.epub").read_bytes())
+    at = data.index(b"chapter 0.xhtml") + 30
+    data[at : at + 8] = bytes(8)
+    (tmp_path / "b.epub").write_bytes(data)
+    with pytest.raises(ReadError, match="damaged in its part"):
+        read_document(tmp_path / "b.epub")
 
 
 def test_bombs_are_refused_by_what_they_declare(tmp_path):

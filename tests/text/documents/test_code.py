@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.text.documents.code import read_code
+from runnel.text.documents.document import recognize
+from runnel.text.documents.reader import read_document
 from runnel.text.reading import Decoded
 
 PYTHON = '''"""A module."""
@@ -81,6 +83,16 @@ def test_other_languages(text, inner, headings):
     assert document.block_at(document.text.index(inner)).headings == headings
 
 
+def test_a_definition_begins_a_block_and_a_blank_line_ends_one():
+    assert shown(read("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n")) == [
+        ("code", "a = 1\nb = 2"),
+        ("code", "def f():\n    pass"),
+        ("code", "c = 3"),
+    ]
+    assert shown(read("")) == [] == shown(read(" \n\t\n"))
+    assert shown(read("x")) == [("code", "x")]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
 def test_any_text(text):
@@ -92,3 +104,9 @@ def test_hostile_lines_take_no_time():
     for line in ("export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000):
         read(line)
     assert time.process_time() - start < 5
+
+
+def test_kinds(tmp_path):
+    assert recognize(b"<html>in a string", "a.py") == recognize(b"x", "A.JS") == recognize(b"", "a.rs.gz") == "code"
+    (tmp_path / "a.py").write_text(PYTHON)
+    assert read_document(tmp_path / "a.py") == read(PYTHON)

@@ -8,6 +8,7 @@ import pytest
 from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import replace_in_zip
 
+from runnel.errors import ReadError
 from runnel.text.documents.docx import read_docx
 
 _BODY = "word/document.xml"
@@ -114,6 +115,13 @@ def test_text_boxes_are_read_once(path):
     assert shown(read_with(path, more))[-2:] == [("paragraph", "in a box"), ("paragraph", "around")]
 
 
+def test_a_table_in_a_cell_and_tab_stops(path):
+    table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p>{}</w:tc></w:tr></w:tbl>"
+    stop = "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>stop</w:t></w:r></w:p>"
+    more = table.format("outer", table.format("inner", "")) + stop
+    assert shown(read_with(path, more))[-2:] == [("row", "outer inner"), ("paragraph", "stop")]
+
+
 def test_the_body_may_be_in_a_part_of_another_name(path, tmp_path):
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "b.docx", "w") as new:
         for name in old.namelist():
@@ -125,3 +133,9 @@ def test_the_body_may_be_in_a_part_of_another_name(path, tmp_path):
 def test_outline_levels(path, value, kind):
     level = f'<w:p><w:pPr><w:outlineLvl w:val="{value}"/></w:pPr><w:r><w:t>Outlined</w:t></w:r></w:p>'
     assert shown(read_with(path, level))[-1] == (kind, "Outlined")
+
+
+def test_damaged_documents(path, tmp_path):
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: b"<other/>"})
+    with pytest.raises(ReadError, match="not a complete Word document"):
+        read(tmp_path / "b.docx")

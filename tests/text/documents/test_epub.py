@@ -1,10 +1,11 @@
 """EPUB books."""
 
 from functools import partial
+from operator import methodcaller
 
 import pytest
 from helpers.document_checks import paths, read_zip, shown
-from helpers.document_files import epub
+from helpers.document_files import epub, replace_in_zip
 
 from runnel.errors import ReadError
 from runnel.text.documents.epub import read_epub
@@ -49,6 +50,12 @@ def test_missing_pages_are_told_and_no_name_leaves_the_archive(tmp_path):
     assert "(4): " in warning and named in warning and warning.endswith(" and 1 more")
 
 
+def test_a_book_without_its_package(path, tmp_path):
+    replace_in_zip(path, tmp_path / "b.epub", {"META-INF/container.xml": lambda xml: xml.replace(b"book.opf", b"none.opf")})
+    with pytest.raises(ReadError, match=r"without its part 'OEBPS/none\.opf'"):
+        read(tmp_path / "b.epub")
+
+
 def test_protected_books_are_refused_but_encrypted_fonts_do_not_matter(tmp_path):
     def encryption(uri):
         return {"META-INF/encryption.xml": f'<e xmlns:c="x"><c:CipherReference URI="{uri}"/></e>'}
@@ -58,3 +65,10 @@ def test_protected_books_are_refused_but_encrypted_fonts_do_not_matter(tmp_path)
     epub(tmp_path / "a.epub", CHAPTERS, more=encryption("OEBPS/text/chapter%201.xhtml"))
     with pytest.raises(ReadError, match="copy protection"):
         read(tmp_path / "a.epub")
+
+
+def test_references_to_nothing_are_told(path, tmp_path):
+    change = methodcaller("replace", b'itemref idref="c1"', b'itemref idref="zz"')
+    replace_in_zip(path, tmp_path / "b.epub", {"OEBPS/book.opf": change})
+    document = read(tmp_path / "b.epub")
+    assert "'zz'" in document.warnings[0] and "Inside one" not in document.text

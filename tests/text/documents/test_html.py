@@ -108,11 +108,31 @@ def test_cells_keep_their_column():
     assert shown(html(table)) == [("row", row) for row in rows]
 
 
+def test_tables_for_layout_are_not_rows():
+    assert shown(html("<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>")) == [
+        ("paragraph", "left"),
+        ("row", "a | b"),
+        ("paragraph", "right"),
+    ]
+
+
+def test_xhtml_with_self_closed_elements():
+    markup = (
+        '<?xml version="1.0"?><html><head><title/><script src="x"/></head><body><p>a<br/>b<a id="x"/> c</p><p/>d</body></html>'
+    )
+    assert shown(html(markup)) == [("paragraph", "a\nb c"), ("paragraph", "d")]
+
+
 @pytest.mark.parametrize("markup", ["", " ", "<", "</p>", "<title>x", "<frameset><frame></frameset>", "<nav>x</nav>"])
 def test_pages_with_nothing(markup):
     document = html(markup)
     assert document.text == ("<" if markup == "<" else "")
     assert bool(document.warnings) == (not document.text)
+
+
+def test_a_fragment_and_odd_characters():
+    assert html("just text").text == "just text"
+    assert html("a\0b&#0;&#xD800;<p>c\x07d\ufeff").text.endswith("cd")
 
 
 def test_depth_is_no_danger():

@@ -77,12 +77,34 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
     )
 
 
+def test_a_scan_that_cannot_be_read_at_all(tmp_path, command):
+    with pytest.raises(ReadError, match=r"a\.pdf: .*page 1 .*exit code 3: no letters found"):
+        read(tmp_path, [None], Ocr(f"{command} fail 0"))
+    with pytest.raises(ReadError, match=r"a\.pdf: .* 1 pages$"):
+        read(tmp_path, [None], Ocr("true {image}"))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("import sys; sys.stdout.buffer.write(b'\\xff')", "UTF-8"), ("import os; os.kill(os.getpid(), 9)", "exit code -9")],
+)
+def test_failures_of_the_command(script, reason):
+    with pytest.raises(ReadError, match=reason):
+        Ocr(shlex.join([sys.executable, "-c", script, "{image}"])).read(b"png")
+
+
 def test_a_command_that_hangs_ends_with_its_children(tmp_path):
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     start = time.monotonic()
     with pytest.raises(ReadError, match=r"it took more than 0\.5 s"):
         Ocr(shlex.join([sys.executable, "-c", child, "{image}"]), seconds=0.5).read(b"png")
     assert time.monotonic() - start < 30
+
+
+def test_no_shell_reads_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = Ocr("echo {image}; touch made $(touch made) > made | 'two words'").read(b"png")
+    assert out.endswith("page.png; touch made $(touch made) > made | two words\n") and not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(

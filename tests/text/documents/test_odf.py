@@ -52,6 +52,12 @@ def path(tmp_path):
     return tmp_path / "a.odt"
 
 
+def test_a_table_of_contents(tmp_path):
+    entry = "<text:index-body><text:p>Part<text:tab/>3</text:p></text:index-body>"
+    odf(tmp_path / "a.odt", "text", f"<text:table-of-content>{entry}</text:table-of-content><text:p>Last.</text:p>")
+    assert shown(read(tmp_path / "a.odt")) == [("contents", "Part 3"), ("paragraph", "Last.")]
+
+
 def test_a_text(path):
     document = read(path)
     assert (document.kind, document.title, document.pages, document.warnings) == ("odt", "A title", None, ())
@@ -97,3 +103,9 @@ def test_what_cannot_be_read(path, tmp_path):
     odf(tmp_path / "a.ods", "spreadsheet", SHEETS.replace("item", "word " * 5000))
     with pytest.raises(ReadError, match="20,000 bytes"):
         read(tmp_path / "a.ods", Limits(unpacked_bytes=20_000))
+
+
+def test_deep_lists_do_no_harm(tmp_path):
+    opened, closed = "<text:list><text:list-item>", "</text:list-item></text:list>"
+    odf(tmp_path / "a.odt", "text", opened * 2000 + "<text:p>deep</text:p>" + closed * 2000)
+    assert shown(read(tmp_path / "a.odt")) == [("item", "deep")]

@@ -75,6 +75,12 @@ def test_what_cannot_be_read(read, data, reason):
         read(data)
 
 
+def test_a_file_without_its_end_is_repaired(read):
+    whole = pdf([["Page one"], ["Page two"]])
+    document = read(whole[: whole.rindex(b"startxref")])  # PDFium finds the objects without their table
+    assert document.text == "Page one\n\nPage two"
+
+
 def test_outline_entries_are_headings(read):
     pages = [
         ["Contents"],
@@ -86,6 +92,13 @@ def test_outline_entries_are_headings(read):
     assert path["Contents"] == () and path["Some words."] == path["More words."] == ("Getting started",)
     assert path["End."] == ("Tools",)  # all entries of this writer are of one level
     assert ("heading", "1.1 Tools") in shown(document)
+
+
+def test_the_text_of_a_page_is_bounded(tmp_path):
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf([["x" * 500]]))
+    with pytest.raises(ReadError, match="the text of the PDF is larger than 100 bytes"):
+        read_pdf(path, Limits(unpacked_bytes=100))
 
 
 def test_a_page_tree_that_contains_itself_is_refused(tmp_path):
@@ -137,6 +150,11 @@ def test_rows_of_a_table_are_blocks(read):
     ]
 
 
+def test_a_wide_gap_alone_is_no_table(read):
+    document = read([["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]])
+    assert [kind for kind, _ in shown(document)] == ["paragraph"]
+
+
 def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
     entries = [
         "1 Scope . . . . . . . . . . 2",
@@ -153,6 +171,12 @@ def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
     assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"], (
         "a data sheet"
     )
+
+
+def test_lines_with_dots_before_a_number_are_rows(read):
+    document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
+    assert shown(document)[1:3] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv")]
+    assert shown(document)[-1] == ("paragraph", "Wait ......\nText.")
 
 
 def test_bullets_begin_items(read):
@@ -187,6 +211,12 @@ def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head
     assert [page for block in document.blocks for page in [block.page]] == sorted(block.page for block in document.blocks)
     assert "then begind\nende. Nexte" in document.text  # sentences go on over pages
     assert not re.search(r"\b1[0-8]\b", document.text)
+
+
+def test_a_running_head_that_the_text_has_too_is_left_out_everywhere(read):
+    _, pages = book()
+    pages[5].insert(3, "This is the manual of a program.")
+    assert read(pages).text.count("The Manual") == 0
 
 
 def test_heads_of_chapters_and_of_even_pages_are_left_out(read):

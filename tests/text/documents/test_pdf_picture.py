@@ -94,6 +94,19 @@ def test_a_repeated_sentence_is_marked_where_it_is_meant(reader, book):
     assert second.boxes[0][1] - first.boxes[0][1] == pytest.approx(3 * 13 / 800, abs=0.005)  # three lines of 13 points below
 
 
+def test_rows_of_tables_and_raised_numbers_are_found(reader, book):
+    _, found = ask(reader, book, "Rope | 12 coins")
+    assert letters(found) == "Rope12coins"
+    text = next(reader.read(book)).text
+    _, found = ask(reader, book, next(line for line in text.split("\n") if line.startswith("Water")))
+    assert letters(found).startswith("WaterisH2O")
+
+
+def test_of_a_sentence_over_two_pages_the_first_part_is_marked(reader, book):
+    picture, found = ask(reader, book, "The sentence begins here and it\nends on the third page.")
+    assert picture.page == 2 and letters(found) == letters("The sentence begins here and it")
+
+
 @pytest.mark.parametrize("entry", [b"/Rotate 90", b"/CropBox [30 100 500 790]"])
 def test_turned_and_cropped_pages(reader, tmp_path, entry):
     path = tmp_path / "book.pdf"
@@ -128,3 +141,11 @@ def test_files_that_are_not_pdf(reader, tmp_path, book):
     assert reader.picture(book, part).boxes  # the reader still works
     plain = next(reader.read(tmp_path / "a.txt"))
     assert page_part(plain.text, plain.places(), 0, 4) is None
+
+
+def test_a_huge_page_becomes_a_picture_of_bounded_size(reader, tmp_path):
+    path = tmp_path / "huge.pdf"
+    path.write_bytes(pdf([FIRST]).replace(b"[0 0 600 800]", b"[0 0 9999 14000]"))
+    picture, _ = ask(reader, path, "Nobody counted them.")
+    image = Image.open(io.BytesIO(picture.png))
+    assert image.width * image.height <= 2_510_000

@@ -95,6 +95,13 @@ def test_headings_of_plain_text(text, heading, path):
     assert document.text == text
 
 
+def test_headings_have_pages():
+    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
+    assert [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")] == [
+        (1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",)),
+    ]  # fmt: skip
+
+
 def test_markdown_blocks_and_heading_paths():
     document = markdown(MARKDOWN)
     assert document.text == MARKDOWN and document.title == "Tools"
@@ -138,3 +145,10 @@ def test_built_documents(parts):
     assert canonical.page is not None
     document = check(canonical.finish("html", pages=canonical.page))
     assert len(document.blocks) <= len(parts)
+
+
+def test_halves_of_surrogate_pairs_are_replaced_and_told():
+    canonical = Canonical()
+    canonical.add("one \ud800 two", level=1)
+    document = check(canonical.finish("html", title="\udc00"))
+    assert document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]

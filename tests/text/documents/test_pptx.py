@@ -8,7 +8,9 @@ from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import pptx, replace_in_zip, shape
 
 from runnel.errors import ReadError
+from runnel.text.documents.document import Limits
 from runnel.text.documents.pptx import read_pptx
+from runnel.text.documents.reader import read_document
 
 TABLE = (
     "<p:graphicFrame><a:tbl><a:tr><a:tc><a:p><a:r><a:t>Name</a:t></a:r></a:p></a:tc><a:tc/></a:tr>"
@@ -54,6 +56,15 @@ def test_slides_in_order(path):
     assert paths(document)["by Ann"] == ("Plan of work",) and paths(document)["Body before the title."] == ("Results 2024",)
 
 
+def test_it_is_recognized_by_content(path, tmp_path):
+    assert read_document(path.rename(tmp_path / "slides.pdf")) == read(tmp_path / "slides.pdf")
+
+
+def test_a_deck_without_slides_is_empty(tmp_path):
+    pptx(tmp_path / "a.pptx", [])
+    assert (read(tmp_path / "a.pptx").text, read(tmp_path / "a.pptx").pages) == ("", 0)
+
+
 def test_smartart_is_read_and_links_are_not_followed(tmp_path):
     relations = (
         '<r><Relationship Id="rId0" Type="x/diagramData" Target="/ppt/diagrams/data1.xml"/>'
@@ -72,3 +83,11 @@ def test_slides_that_are_missing(path, tmp_path):
         replace_in_zip(path, tmp_path / "b.pptx", {relations: methodcaller("replace", old, new)})
         with pytest.raises(ReadError, match=named):
             read(tmp_path / "b.pptx")
+
+
+def test_deep_groups_and_long_texts_are_limited(tmp_path):
+    pptx(tmp_path / "a.pptx", ["<p:grpSp>" * 3000 + shape(["deep"]) + "</p:grpSp>" * 3000])
+    assert read(tmp_path / "a.pptx").text == "deep"
+    pptx(tmp_path / "a.pptx", [shape(["word " * 2000])] * 3)
+    with pytest.raises(ReadError, match="20,000 bytes"):
+        read(tmp_path / "a.pptx", Limits(unpacked_bytes=20_000))

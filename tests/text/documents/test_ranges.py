@@ -35,6 +35,18 @@ def test_spans(by, start, end, expected):
     assert part(by, start, end) == expected
 
 
+def test_lines_and_pages_tile_the_text():
+    assert "".join(part("line", line, line) for line in range(1, 6)) == TEXT
+    assert "".join(part("page", page, page) for page in range(1, 4)) == TEXT
+
+
+def test_a_page_without_text_and_texts_without_lines():
+    text = "one\f\fthree"
+    assert [part("page", page, page, text) for page in (1, 2, 3)] == ["one\f\f", "", "three"]
+    assert part("line", 1, 1, "") == part("character", 0, 0, "") == ""
+    assert [part("line", line, line, "a\n") for line in (1, 2)] == ["a\n", ""]
+
+
 @pytest.mark.parametrize(
     ("by", "start", "end", "count"),
     [("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT))],

@@ -69,6 +69,14 @@ def test_standard_input(folder, monkeypatch, name):
     assert not sys.stdin.closed
 
 
+def test_pipes_can_be_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>"))
+    writer.start()
+    assert read_document(tmp_path / "pipe").text == "piped"
+    writer.join()
+
+
 def test_an_encoding_reaches_all_text(tmp_path):
     (tmp_path / "a.html").write_bytes("<p>Привет".encode("koi8-r"))
     (tmp_path / "a.txt").write_bytes("Привет".encode("koi8-r"))
@@ -126,6 +134,17 @@ def test_other_archives_are_named(folder, tmp_path):
     with pytest.raises(ReadError, match=r"b\.docx: .*xl/other\.xml") as error:
         read_document(tmp_path / "b.docx")
     assert not isinstance(error.value, UnsupportedKind)  # in a folder, this one is a failure
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n{"text": "y"}\n')
+    with DocumentReader() as reader:
+        rows = reader.read(path)
+        next(rows)
+        path.write_text('{"text": "x"}\n')
+        with pytest.raises(ReadError, match=r"a\.jsonl changed while it was read; read it again"):
+            list(rows)
 
 
 # ---- the second process ----------------------------------------------------------------------------------------------
@@ -204,6 +223,14 @@ def test_an_interrupt_leaves_no_answer_behind(failing, monkeypatch):
     assert failing("") != good
 
 
+def test_closing_ends_the_process(failing):
+    process = int(failing("").split()[1])
+    failing.reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    assert failing("") != f"process {process}"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_the_process_ends_with_its_caller(tmp_path, folder):
     program = (
@@ -226,3 +253,16 @@ def test_a_missing_package_is_named_with_the_install_line(folder, tmp_path, monk
     monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(program)))
     with pytest.raises(MissingDependency, match=rf"{name}: reading .* needs .*pip install .*\[documents\]"):
         read_document(folder / name)
+
+
+def test_the_process_starts_light():
+    code = "import sys, runnel.text.documents.worker\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "rich", "typer", "docx", "selectolax", "pypdfium2"} & set(loaded)
+
+
+def test_plain_files_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
+    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
+        with DocumentReader() as reader:
+            assert next(reader.read(folder / name)).text

@@ -36,6 +36,21 @@ def test_real_files(suffix):
             assert 0.05 < spaces < 0.6, path  # words are neither glued nor torn
 
 
+def test_a_pdf_has_the_words_of_the_same_book_as_html():
+    """Two renderings by other programs, read by two independent parsers."""
+    manual = Path("/usr/share/doc/shared-mime-info/shared-mime-info-spec.pdf")
+    if not manual.exists():
+        pytest.skip(f"no {manual}")
+    pages = sorted(manual.with_suffix(".html").rglob("*.html"))
+    with DocumentReader() as reader:
+        found, expected = (
+            re.findall(r"[a-z]{4,}", " ".join(document.text.lower() for path in paths for document in reader.read(path)))
+            for paths in ([manual], pages)
+        )
+    assert len(set(found) & set(expected)) > 0.93 * len(set(expected))  # the tables are not in the PDF
+    assert set(found) - set(expected) <= {"aers"}  # no word is glued or torn but one, which has a letter without a meaning
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_two_thousand_pages(tmp_path):
     lines = [f"Line {line} of a page with about as many words as a page of a report has." for line in range(45)]

@@ -5,9 +5,9 @@ import gzip
 import pytest
 from helpers.document_checks import check
 
-from runnel.errors import ReadError, UnsupportedKind
+from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.documents.document import Limits
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, read_document
 
 
 @pytest.fixture
@@ -59,6 +59,15 @@ def test_a_first_row_that_is_no_document_makes_the_file_another_kind(rows, row, 
     assert rows("b.jsonl", '{"question": "q", "text": "x"}') == [("1", "x")]
 
 
+def test_rows_before_a_bad_one_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\nbad')
+    with DocumentReader() as reader:
+        documents = reader.read(tmp_path / "a.jsonl")
+        assert next(documents).text == "x"
+        with pytest.raises(ReadError, match="line 2"):
+            next(documents)
+
+
 def test_csv_with_a_text_column(rows):
     content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
@@ -88,6 +97,12 @@ def test_bad_csv(rows):
             rows("a.csv", f"a,b\n{row}\n")
 
 
+def test_tsv_with_and_without_names(rows):
+    assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
+    assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
+    assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, encoding, pack):
@@ -95,3 +110,18 @@ def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, enco
     with DocumentReader() as reader:
         (row,) = map(check, reader.read(tmp_path / "a.csv"))
     assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
+
+
+def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
+    (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)
+    small = Limits(file_bytes=1000, unpacked_bytes=1000)
+    for name in ("a.jsonl.gz", "a.jsonl"):
+        with DocumentReader(small) as reader:
+            assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000
+
+
+def test_a_file_of_rows_is_not_one_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    with pytest.raises(InputError, match=r"a\.jsonl contains rows"):
+        read_document(tmp_path / "a.jsonl")

@@ -14,6 +14,7 @@ from runnel.text.documents.reader import read_document
 from runnel.text.documents.xlsx import read_xlsx
 
 openpyxl = pytest.importorskip("openpyxl")
+_SHEET = "xl/worksheets/sheet1.xml"
 read = partial(read_zip, read_xlsx)
 
 
@@ -68,6 +69,15 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(path, tmp_pa
 
     assert shown(change(b"<v></v>", b"<v>2</v>"))[-1] == ("row", "2 | 2 | text")
     assert change(b'"><f>', b'" t="str"><f>').warnings == ()
+
+
+def test_wrong_dimensions_do_not_hide_rows(path, tmp_path):
+    def change(xml):
+        start, end = xml.index(b"<dimension"), xml.index(b"/>", xml.index(b"<dimension"))
+        return xml[:start] + b'<dimension ref="A1"' + xml[end:]
+
+    replace_in_zip(path, tmp_path / "b.xlsx", {_SHEET: change})
+    assert shown(read(tmp_path / "b.xlsx")) == shown(read(path))
 
 
 def test_what_cannot_be_read(path, monkeypatch):
