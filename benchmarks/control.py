@@ -40,12 +40,12 @@ from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.measure import Progress
 from runnel.commands.doctor import machine
 from runnel.errors import InputError, ReadError
-from runnel.evaluation.metrics import parse_metrics
-from runnel.evaluation.tasks import expect_task
 from runnel.files import file_digest, write
+from runnel.lab.evaluation.metrics import parse_metrics
+from runnel.lab.evaluation.tasks import expect_task
+from runnel.lab.training import recipes
+from runnel.lab.training.settings import Recipe
 from runnel.lock import WriterLock
-from runnel.training import recipes
-from runnel.training.settings import Recipe
 
 VERSION = 1
 
@@ -245,7 +245,7 @@ def _in_new_process(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
     """Train and evaluate a part; runs in its own process."""
-    from runnel.training.progress import read_metrics
+    from runnel.lab.training.progress import read_metrics
 
     _end_with_parent()
     folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,7 @@ def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 def _train(folder: Path, data: Path) -> int:
     """Run `runnel train`; return the peak memory in bytes, on a CPU beyond that of the process before."""
-    from runnel.commands.train import train
+    from runnel.lab.commands.train import train
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     import sentence_transformers  # noqa: F401  # before the memory is measured
@@ -283,7 +283,7 @@ def _train(folder: Path, data: Path) -> int:
 
 def _evaluate(model: str, part: Part | Experiment, data: Path, folder: Path) -> dict[str, dict[str, float]]:
     """Run `runnel evaluate`; return task -> metric -> value."""
-    from runnel.commands.evaluate import TaskOptions, evaluate
+    from runnel.lab.commands.evaluate import TaskOptions, evaluate
 
     tasks = [str(data / task) for task in part.settings.tasks]
     job: Any = None if model == "bm25" else part.recipe.job

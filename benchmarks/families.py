@@ -21,11 +21,11 @@ from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
 from runnel.errors import InputError
+from runnel.lab.training import recipes
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
 from runnel.text.tokenizer import Tokenizer
-from runnel.training import recipes
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
 _RECURRENT = ("mamba1", "mamba2", "rwkv7", "xlstm")

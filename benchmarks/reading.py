@@ -22,10 +22,10 @@ from benchmarks.processes import Worker
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Report, Settings, check, start
 from runnel.errors import InputError
+from runnel.lab.training.corpora import read_corpus
 from runnel.models.base import BUILT_IN
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.corpora import read_corpus
 
 Documents = tuple[tuple[int, ...], ...]  # the lengths in tokens of each document's pieces
 

@@ -23,20 +23,20 @@ import typer
 from typer.core import TyperCommand
 
 from benchmarks.machine import in_words
-from runnel.commands import evaluate_sentences
 from runnel.commands.doctor import machine
-from runnel.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions
-from runnel.commands.evaluate import evaluate as evaluate_command
-from runnel.commands.evaluate_results import save
-from runnel.commands.evaluate_retrieval import System as Scored
-from runnel.commands.evaluate_sentences import scorer_of
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
-from runnel.evaluation.metrics import ranked
-from runnel.evaluation.segments import Reading
-from runnel.evaluation.sentences import Scorer, Units
-from runnel.evaluation.tasks import find_task, read_task
 from runnel.files import write
+from runnel.lab.commands import evaluate_sentences
+from runnel.lab.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions
+from runnel.lab.commands.evaluate import evaluate as evaluate_command
+from runnel.lab.commands.evaluate_results import save
+from runnel.lab.commands.evaluate_retrieval import System as Scored
+from runnel.lab.commands.evaluate_sentences import scorer_of
+from runnel.lab.evaluation.metrics import ranked
+from runnel.lab.evaluation.segments import Reading
+from runnel.lab.evaluation.sentences import Scorer, Units
+from runnel.lab.evaluation.tasks import find_task, read_task
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse

@@ -18,9 +18,9 @@ from benchmarks.__main__ import main as benchmarks
 from benchmarks.reading import read_documents
 from benchmarks.shapes import SHAPES
 from runnel.cli import app
-from runnel.commands import evaluate_retrieval
-from runnel.evaluation.metrics import parse_metrics
-from runnel.training import recipes
+from runnel.lab.commands import evaluate_retrieval
+from runnel.lab.evaluation.metrics import parse_metrics
+from runnel.lab.training import recipes
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_sizes_exist():
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
-    r"runnel (train|qa|synthesize|info) ",  # a small run of every trainer is in tests/training
+    r"runnel (train|qa|synthesize|info) ",  # a small run of every trainer is in tests/lab/training
     r"runnel evaluate .*(mteb|st-code):",  # the hub
     r"runnel evaluate --compare qa-",  # results of `runnel qa`
     r"python -m benchmarks (page|control|compare|train) ",

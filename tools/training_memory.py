@@ -19,12 +19,12 @@ from torch import nn
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
+from runnel.lab.training.forward import trainable, vectors
+from runnel.lab.training.segments import Long
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.forward import trainable, vectors
-from runnel.training.segments import Long
 
 MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}  # tokens of a text
 TOKENS = 2048  # of a step

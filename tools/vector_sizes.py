@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from runnel import Embedder
-from runnel.evaluation.metrics import evaluate, mean, parse_metrics
-from runnel.evaluation.tasks import find_task, read_task
+from runnel.lab.evaluation.metrics import evaluate, mean, parse_metrics
+from runnel.lab.evaluation.tasks import find_task, read_task
 from runnel.models.precision import quantize, truncated, value_ranges
 
 _WIDTHS = (384, 256, 192, 128, 64)

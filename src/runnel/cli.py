@@ -53,7 +53,8 @@ COMMANDS = {
     "adapt": "Adapt sentence retrieval to your documents.",
     "info": "Show what a model is and what fits this machine.",
     "doctor": "Check this installation.",
-}  # one file of `runnel.commands` each, imported when it runs
+}  # one file of `runnel.commands` each, or of `runnel.lab.commands`, imported when it runs
+LAB = ("evaluate", "qa", "analyze", "train", "mine", "synthesize", "adapt")
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
 READERS = ("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "evaluate", "qa", "mine", "synthesize", "doctor")
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
@@ -71,7 +72,8 @@ class _Commands(TyperGroup):
         if name not in COMMANDS:
             return None
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name)(_command(getattr(import_module(f"runnel.commands.{name}"), name)))
+        folder = "runnel.lab.commands" if name in LAB else "runnel.commands"
+        alone.command(name)(_command(getattr(import_module(f"{folder}.{name}"), name)))
         return typer.main.get_command(alone)
 
     def format_commands(self, context: Any, formatter: Any) -> None:

@@ -20,8 +20,8 @@ from helpers.waiting import GIVE_UP_S
 import runnel.files
 import runnel.journal
 from runnel import Embedder, Reranker
-from runnel.commands import evaluate_retrieval
 from runnel.journal import Journal
+from runnel.lab.commands import evaluate_retrieval
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")

@@ -7,7 +7,7 @@ from helpers.byte_tokenizer import Bytes
 
 from runnel.errors import InputError
 from runnel.generation.local import LocalModel
-from runnel.generation.replies import Replies, Usage
+from runnel.lab.replies import Replies, Usage
 
 FOLDER = Path(__file__).parents[1] / "golden" / "mamba2-tiny-hf"
 ASK = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Where?"}]

@@ -9,7 +9,7 @@ import numpy as np
 from helpers.tiny import WORDS
 from transformers import TrainingArguments
 
-from runnel.training.data import Evidence
+from runnel.lab.training.data import Evidence
 
 
 def examples(count: int, *, seed: int = 0, sentences: tuple[int, int] = (5, 20)) -> list[Evidence]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.generation.synthesis.sources import Subsequence
+from runnel.lab.synthesis.sources import Subsequence
 
 NUMBERED = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
 

@@ -19,13 +19,13 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.lab.training import recipes
+from runnel.lab.training.settings import Recipe
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector, LmHead, PlainMeanVector, TokenFeatures, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
-from runnel.training import recipes
-from runnel.training.settings import Recipe
 
 _WIDTH, _LAYERS = 32, 2
 _PARAGRAPHS, _NEGATIVES = 4, 16  # used of a chapter, and of a triple

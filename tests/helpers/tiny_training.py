@@ -19,8 +19,8 @@ from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
+from runnel.lab.training.progress import Recorder
 from runnel.models.base import Model
-from runnel.training.progress import Recorder
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),

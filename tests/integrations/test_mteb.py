@@ -19,8 +19,8 @@ from mteb.mocks.mock_tasks import bitext_mining, reranking, retrieval, sts  # no
 from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol  # noqa: E402
 from mteb.types import PromptType  # noqa: E402
 
-from runnel.commands import evaluate_mteb  # noqa: E402
 from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker, instructions  # noqa: E402
+from runnel.lab.commands import evaluate_mteb  # noqa: E402
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from runnel import Sentence, SentenceRetriever
 from runnel.errors import InputError
+from runnel.lab.training.forward import make_item, sentence_scores
 from runnel.models.base import load_model
 from runnel.models.scanner import Scanner
 from runnel.text.sentences import UNITS, read_sentences
-from runnel.training.forward import make_item, sentence_scores
 
 QUERY = "does the river run to the sea"
 DOCUMENT = "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the cat.\n\n" * 6

@@ -18,11 +18,11 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from transformers import Trainer, TrainerCallback
 
 from runnel.integrations.sentence_transformers import sentence_transformer
+from runnel.lab.training.checkpoints import find_whole_checkpoint
+from runnel.lab.training.segments import Long
+from runnel.lab.training.sentence_table import SentenceData
+from runnel.lab.training.sentences import SentenceTrainer
 from runnel.ops import backend
-from runnel.training.checkpoints import find_whole_checkpoint
-from runnel.training.segments import Long
-from runnel.training.sentence_table import SentenceData
-from runnel.training.sentences import SentenceTrainer
 
 # A high rate: what the gradients were shows in the weights.
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "optim": "sgd", "learning_rate": 0.5}

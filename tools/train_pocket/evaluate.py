@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.evaluation.metrics import evaluate, parse_metrics
-from runnel.evaluation.tasks import find_task
+from runnel.lab.evaluation.metrics import evaluate, parse_metrics
+from runnel.lab.evaluation.tasks import find_task
+from runnel.lab.training.corpora import read_corpus, read_queries
 from runnel.text.trec import read_qrels
-from runnel.training.corpora import read_corpus, read_queries
 from tools.train_pocket.lexical import Bm25
 
 MEASURED = ("cranfield", "cisi", "cacm", "medquad", "wikiqa_dev", "fiqa_pool_dev")

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from runnel.lab.training import recipes
+from runnel.lab.training.progress import Watch
+from runnel.lab.training.trainers import vector_trainer
+from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item
 from runnel.models.heads import VectorScore
-from runnel.training import recipes
-from runnel.training.progress import Watch
-from runnel.training.trainers import vector_trainer
-from runnel.training.vectors import VectorItem, calibrate, make_vector_item
 from tools.train_pocket.examples import Example
 
 STEPS, _BATCH = 1000, 30  # questions of a step, some of them asked to a document that does not answer

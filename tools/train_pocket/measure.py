@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel import SentenceRetriever
+from runnel.lab.training.vectors import mark_answers
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.vectors import mark_answers
 from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import scores

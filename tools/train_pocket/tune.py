@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from runnel.backbones.encoder.layout import passage_bounds
+from runnel.lab.training.losses import span_loss
 from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.losses import span_loss
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
 from tools.train_pocket.examples import Example
 from tools.train_pocket.fit import set_weights

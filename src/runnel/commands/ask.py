@@ -12,7 +12,6 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
-from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import EndpointError, counted
@@ -22,6 +21,7 @@ from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer
+    from runnel.generation.endpoint import LanguageModelClient
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
 
@@ -197,3 +197,14 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
         say(f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens to use more")
     if result.reply.finish == "length":
         say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")
+
+
+def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
+    """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
+    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.local import LOCAL, LocalModel
+
+    if llm is None or not llm.startswith(LOCAL):
+        return Endpoint(llm, name)
+    note_compiling()
+    return LocalModel(llm.removeprefix(LOCAL))

@@ -1,0 +1,1 @@
+"""What trains, measures and compares models. Nothing of the package outside this folder imports it."""

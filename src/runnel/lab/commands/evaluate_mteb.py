@@ -1,0 +1,122 @@
+"""MTEB tasks of `runnel evaluate`, run by the library mteb, which keeps the results of finished tasks in FOLDER/mteb."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runnel.commands.display import print_table, print_text, say
+from runnel.errors import InputError, ReadError, needing
+from runnel.files import write_json
+from runnel.lab.commands.evaluate_retrieval import System, load_model
+from runnel.lab.training import recipes
+
+PREFIX = "mteb:"
+_SEARCH, _RERANK = ("Retrieval", "InstructionRetrieval"), ("Reranking", "InstructionReranking")
+_SHORT = {"eng-v1": "MTEB(eng, v1)", "eng-v2": "MTEB(eng, v2)", "multilingual-v2": "MTEB(Multilingual, v2)"}
+
+
+def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any]:
+    """Return the results of tasks and benchmarks with their means, and write them to FOLDER/mteb.json."""
+    tasks = {task.metadata.name: task for name in names for task in find_tasks(name)}
+    for name, task in tasks.items():
+        _check(name, task, system)
+    import mteb
+    from mteb.types import PromptType
+
+    model, cache = _model(system, folder), mteb.ResultCache(folder / "mteb")
+    results = []
+    for number, (name, task) in enumerate(tasks.items(), start=1):
+        say(f"{name} ({number} of {len(tasks)})")
+        try:
+            if system.candidates is not None and task.metadata.type in _SEARCH:
+                task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
+            predictions = folder / "mteb" / "predictions"
+            (done,) = mteb.evaluate(
+                model, task, cache=cache, co2_tracker=False, show_progress_bar=False, prediction_folder=predictions
+            ).task_results
+        except OSError as error:
+            raise ReadError(f"mteb cannot load {name} ({error}); its data come from the hub or its cache") from error
+        one = {"task": name, "type": task.metadata.type, "metric": task.metadata.main_score, "score": float(done.get_score())}
+        results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
+        task.unload_data()
+    whole = {"kind": "mteb", "model": system.model, "as": system.how, "results": results, "means": means(results)}
+    write_json(folder / "mteb.json", whole)
+    return whole
+
+
+def _check(name: str, task: Any, system: System) -> None:
+    kind = task.metadata.type
+    if "text" not in task.metadata.modalities or len(task.metadata.modalities) > 1:
+        raise InputError(f"{name} is about {', '.join(task.metadata.modalities)}; runnel reads text")
+    if system.how == "rerank" and kind not in _RERANK and not (kind in _SEARCH and system.candidates):
+        raise InputError(
+            f"{name} ({kind}) has no candidates; for a retrieval task, name those of another model: --run FOLDER/mteb/predictions"
+        )
+    if system.how == "index" and kind not in _SEARCH:
+        raise InputError(f"{name} ({kind}) is no retrieval task, which an index needs; evaluate it as embed")
+
+
+def find_tasks(name: str) -> list[Any]:
+    """Return the tasks of a benchmark, or one task."""
+    with needing("MTEB needs mteb", "lab"):
+        import mteb
+    for find in (partial(mteb.get_benchmark, _SHORT.get(name, name)), partial(mteb.get_task, name)):
+        try:
+            found = find()
+        except KeyError:
+            continue
+        return [found] if hasattr(found, "metadata") else list(found.tasks)
+    names = [*_SHORT, *(one.name for one in mteb.get_benchmarks()), *(one.metadata.name for one in mteb.get_tasks())]
+    near = difflib.get_close_matches(name, names, 3) or list(_SHORT)
+    raise InputError(f"unknown task {PREFIX + name!r}; did you mean {' or '.join(PREFIX + one for one in near)}?")
+
+
+def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mean of each type of task, the mean over tasks, and the mean over types."""
+    types: dict[str, list[float]] = {}
+    for one in results:
+        types.setdefault(one["type"], []).append(one["score"])
+    each: list[dict[str, Any]] = [
+        {"name": name, "tasks": len(scores), "score": sum(scores) / len(scores)} for name, scores in types.items()
+    ]
+    over_tasks = sum(one["score"] for one in results) / len(results)
+    over_types = sum(one["score"] for one in each) / len(each)
+    return [
+        *each,
+        {"name": "mean over tasks", "tasks": len(results), "score": over_tasks},
+        {"name": "mean over types", "tasks": len(results), "score": over_types},
+    ]
+
+
+def show(whole: dict[str, Any]) -> None:
+    """Print the score of each task, and the means."""
+    print_text(f"{whole['model']} as {whole['as']}, by mteb")
+    rows = [[one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]]
+    rows += [[one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"] for one in whole["means"]]
+    print_table(["task", "type", "metric", "score"], rows, left=3)
+
+
+def _model(system: System, folder: Path) -> Any:
+    from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker
+
+    limit = system.reading.max_tokens
+    if system.how == "rerank":
+        return MtebReranker(load_model(system), name=system.model, max_tokens=limit)
+    if system.how == "index":
+        return MtebIndex(load_model(system), folder / "mteb" / "indexes", name=system.model, options=system.search)
+    template = system.prompts.get("query") or _trained_with(system.model)
+    if template is None or "{instruction}" not in template:
+        return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
+    model = load_model(replace(system, prompts={key: text for key, text in system.prompts.items() if key != "query"}))
+    return MtebEncoder(model, name=system.model, template=template, max_tokens=limit)
+
+
+def _trained_with(model: str) -> str | None:
+    """Return the prompt of the recipe of a run, for RUN/model."""
+    path = Path(model).parent / "recipe.toml"
+    return recipes.read(str(path)).data.prompt if Path(model).name == "model" and path.is_file() else None

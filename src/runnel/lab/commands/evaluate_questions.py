@@ -1,0 +1,133 @@
+"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.commands.display import note_compiling, one_line, print_table, print_text
+from runnel.commands.runs import resumed_rows
+from runnel.errors import counted
+from runnel.files import file_digest
+from runnel.lab.commands.evaluate_retrieval import state_of
+
+if TYPE_CHECKING:
+    from runnel.lab.evaluation.questions import AnsweredQuestion, Question, Setting
+
+_SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
+_VISIBLE = 0.0005  # a smaller difference is not shown
+
+
+def measure(
+    path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
+    note_compiling()
+    from runnel.lab.evaluation import questions as own
+    from runnel.search.index import Index
+
+    questions = own.read_questions(path)
+    settings: dict[str, object] = {"questions": file_digest(str(path)), **state_of(place), "model": model}
+    name = path.name.split(".")[0]
+    index = Index.open(place, model)
+    targets = own.locate(questions, index)
+
+    def row_of(question: Question) -> Mapping[str, object]:
+        answer = asdict(own.ask(question, targets[question.id], index, top_k, options))
+        del answer["question"]
+        return answer | {"id": question.id}
+
+    asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
+    answered = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
+    answers = [_answer(question, row) for question, row in zip(questions, answered, strict=True)]
+    result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
+    result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
+    result |= {"metrics": own.summarize(answers), "answers": [_as_json(answer) for answer in answers]}
+    if sweep:
+
+        def rank(tried: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
+            setting, options, question = tried
+            return {"setting": setting, "id": question.id, "rank": own.rank_with(question, targets[question.id], index, options)}
+
+        ranks: dict[str, list[int | None]] = {}
+        out, tries = folder / f"{name}.sweep.jsonl", own.tries(questions, index)
+        for row in resumed_rows(out, settings, lambda: (tries, rank, None), label="searching"):
+            ranks.setdefault(row["setting"], []).append(row["rank"])
+        weighed = own.weigh(own.settings_of(index), ranks)
+        result["settings"] = [_setting(one) for one in weighed]
+        result["advice"] = advice(weighed, place, model)
+    return result, {answer.question.id: answer.values() for answer in answers}
+
+
+def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:
+    from runnel.lab.evaluation.questions import AnsweredQuestion, Problem
+
+    problem = row["problem"] and Problem(**row["problem"])
+    return AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print the table, what went wrong, and the settings."""
+    metrics, count = result["metrics"], result["queries"]
+    wrong = [answer for answer in result["answers"] if answer["problem"]]
+    first = min(result["top_k"], result["documents"])
+    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
+    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
+    names = [name for name in metrics if not name.startswith("place ")]
+    rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
+    if result["places"]:
+        rows.append(["page or text", f"{result['places']:,}", *(_number(n, metrics[f"place {n}"]) for n in names)])
+    print_table(["found", "questions", *names], rows)
+    if wrong:
+        kinds = Counter(answer["problem"]["kind"] for answer in wrong)
+        print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
+    for answer in wrong:
+        print_text(f"  {answer['id']}. {one_line(answer['question'])}")
+        print_text(f"     expected {one_line(answer['expected'])}")
+        print_text(f"     {one_line(answer['problem']['text'])}")
+        if answer["rank"] != 1 and answer["found"]:
+            print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
+    if "settings" in result:
+        rows = [
+            [s["name"], *(_number(name, s["metrics"][name]) for name in names), f"{s['difference']:+.3f}", f"{s['p']:.3f}"]
+            for s in result["settings"]
+        ]
+        print_text("")
+        print_table(["settings", *names, "difference", "p"], rows)
+        print_text(result["advice"])
+
+
+def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
+    """Return the conclusion of a sweep, with the command to use; `settings` has the default first, then the best."""
+    default, best = settings[0], settings[1]
+    count, tried = best.comparison.queries, len(settings) - 1
+    options = ["--in", place, *(["--model", model] if model else []), *best.arguments.split()]
+    command = f'runnel search "..." {shlex.join(options)}'
+    if best.comparison.difference < _VISIBLE:
+        return f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
+    gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"
+    if best.comparison.p * tried < _SURE:
+        return f"Better than the default: {best.name} ({gain}). Use: {command}"
+    return (
+        f"Highest MRR: {best.name} ({gain}), but with {count:,} questions and {tried} settings tried this may be chance. "
+        f"Keep the default, or ask more questions. To try it: {command}"
+    )
+
+
+def _as_json(answer: AnsweredQuestion) -> dict[str, Any]:
+    question = {"id": answer.question.id, "question": answer.question.query, "expected": answer.question.expected}
+    ranks = {"rank": answer.rank, "place_rank": answer.place, "sentence_rank": answer.sentence}
+    return question | ranks | {"problem": answer.problem and asdict(answer.problem), "found": list(answer.found)}
+
+
+def _setting(one: Setting) -> dict[str, Any]:
+    compared = {name: asdict(one.comparison)[name] for name in ("difference", "low", "high", "p")}
+    return {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)} | compared
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value:.3f}" if name == "MRR" else f"{value:.0%}"

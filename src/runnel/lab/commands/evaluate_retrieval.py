@@ -1,0 +1,304 @@
+"""Retrieval tasks of `runnel evaluate`: search or rerank, write the run query by query, measure it as written."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runnel.commands.display import Meter, note_compiling, say
+from runnel.commands.embed import embed_corpus
+from runnel.commands.options import DTYPES
+from runnel.commands.rerank import Candidates, rank_all
+from runnel.commands.runs import finish_run, lines_of, say_resumed
+from runnel.errors import InputError
+from runnel.files import digest, file_digest
+from runnel.journal import Journal, Row
+from runnel.lab.evaluation.embedders import API, ApiEmbedder
+from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
+from runnel.lab.evaluation.segments import Reading, recorded, segment_id
+from runnel.lab.evaluation.tasks import Task, read_run_of, read_task
+from runnel.records import Document
+from runnel.text.trec import read_scores
+
+if TYPE_CHECKING:
+    from runnel.lab.evaluation.benchmarks import Set
+    from runnel.lab.training.candidates import Ranker
+    from runnel.lab.training.corpora import Texts
+    from runnel.models.embedder import Embedder
+    from runnel.models.reranker import Reranker
+    from runnel.search.index import Index
+
+How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
+_BLOCK = 256  # queries searched together
+_CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
+
+Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
+"""For each query its documents with their scores, best first."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What is evaluated, and how it searches.
+
+    `model` is "bm25", a model's name or folder, or a run file; `bm25` has k1 and b, `search` options of `Index.search`, and
+    `prompts` "query" and "document", where they are given.
+    """
+
+    model: str
+    how: How
+    dtype: str = "auto"
+    depth: int | None = None  # what the metrics look at, 100 at least
+    candidates: str | None = None  # the run to rerank: BM25's best
+    bm25: Mapping[str, float] = field(default_factory=dict)
+    search: Mapping[str, float] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
+    place: str | None = None  # of an existing index: one is made of the task's corpus
+    context: int | None = None  # tokens that a sentence retriever reads together
+    chunk_words: int | None = None  # of evidence: its sentences are ranked
+
+
+def kind_of(model: str, how: How | None) -> How | None:
+    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for."""
+    path = Path(model)
+    found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
+    if found is not None and how is not None:
+        raise InputError(
+            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
+        )
+    return found or how
+
+
+def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
+    """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
+    recipe = recorded(model, how)
+    if "segment_tokens" in given:
+        recipe = replace(recipe, max_tokens=None)
+    if used := {name: value for name, value in recipe.settings().items() if name not in given}:
+        say(f"note: as in the recipe of {model}: {', '.join(f'{name} {value}' for name, value in used.items())}")
+    return replace(recipe, **given)
+
+
+def measure(
+    one: Set, system: System, names: Sequence[str] | None, folder: Path
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
+    source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
+    if system.place is not None:
+        source = replace(source, corpus=None)  # the index has the documents
+    needed = () if system.how == "run" else ("queries",) if system.place is not None else ("corpus", "queries")
+    if missing := [f"--{name}" for name in needed if getattr(source, name) is None]:
+        raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
+    task = read_task(source)
+    if system.place is not None:
+        task = replace(task, notes=(*task.notes, *_missing(task, system.place)))
+    if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
+        task = replace(
+            task, notes=(*task.notes, f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
+        )
+    for note in task.notes:
+        say(f"note: {source.name}: {note}")
+    system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
+    run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
+    values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
+    result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
+    result |= {
+        "group": one.group,
+        "documents": state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus),
+        "depth": system.depth if system.how != "run" else None,
+        "reading": system.reading.settings(),
+    }
+    return result | {"notes": list(task.notes), "metrics": mean(values)}, values
+
+
+def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
+    out = folder / name
+    texts = [path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
+    settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
+    if system.place is not None:
+        settings |= state_of(system.place)
+    settings |= {"queries": digest(*task.queries), **system.bm25, **system.search}
+    settings["prompts"] = dict(system.prompts)
+    settings |= system.reading.settings()
+    candidates: dict[str, list[str]] = {}
+    if system.how == "rerank":
+        if system.candidates:
+            path = Path(system.candidates)
+        else:
+            by_words = replace(system, model="bm25", how="bm25", reading=Reading())
+            path = _write_run(task, by_words, folder, f"{task.source.name}.bm25.trec")
+        run = read_run_of(path, task) if system.candidates else read_scores(path)
+        candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
+        settings["candidates"] = file_digest(str(path))
+    with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
+        model = load_model(system)
+        settings["fingerprint"] = model and model.model.fingerprint()
+        if journal.begin(**settings) is not None:
+            say(f"note: {out} is finished already")
+        elif system.how == "rerank" and system.reading.segment_tokens is not None:
+            scored = _rank_segments(folder, task, candidates, model, system.reading, settings)
+            journal.add(*(Row(query, lines_of(query, hits)) for query, hits in scored))
+            finish_run(journal, {"count": len(candidates)})
+        elif system.how == "rerank":
+            documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
+            rank_all(journal, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens)
+        else:
+            _search_all(journal, task, _searcher(task, system, model, folder))
+    return out
+
+
+def _rank_segments(
+    folder: Path,
+    task: Task,
+    candidates: Mapping[str, Sequence[str]],
+    reranker: Reranker,
+    reading: Reading,
+    settings: Mapping[str, object],
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Score the segments of all candidates; yield the documents of each query, with scores from their segments' scores."""
+    pieces = {name: reading.cut(text, reranker.model.tokenizer) for name, text in _texts(task, candidates).items()}
+    texts = {segment_id(name, i): piece for name, found in pieces.items() for i, piece in enumerate(found)}
+    ids = {query: [segment_id(n, i) for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
+    made_from = {name: value for name, value in settings.items() if name != "aggregate"}
+    with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
+        if journal.begin() is None:
+            rank_all(journal, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
+    for query, scores in read_scores(journal.out).items():
+        yield query, reading.combine(scores)
+
+
+def _search_all(journal: Journal, task: Task, search: Search) -> None:
+    say_resumed(journal, "query")
+    done = {row.key for row in journal.rows()}
+    left = ((query, text) for query, text in task.queries.items() if query not in done)
+    with Meter("searching", unit="queries") as meter:
+        while block := list(itertools.islice(left, _BLOCK)):
+            for (query, _), hits in zip(block, search([text for _, text in block]), strict=True):
+                journal.add(Row(query, lines_of(query, hits, ".9g")))
+                meter.add(1)
+    finish_run(journal, {"count": len(task.queries)})
+
+
+def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
+    from runnel.lab.training.candidates import bm25_ranker
+
+    corpus, depth = task.corpus, system.depth
+    assert depth is not None
+    if system.place is not None:
+        return _stored(task, model, system.place, depth, system.search)
+    assert corpus is not None
+    if system.how == "index":
+        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search)
+    if system.how == "bm25":
+        with Meter("indexing", unit="documents") as meter:
+            rank = bm25_ranker(corpus, meter, **system.bm25)
+    else:
+        made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
+        made_from |= {"prompt": model.model.prompts.get("document", ""), **system.reading.of_documents()}
+        rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
+
+    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+        for rows, scores in rank(queries, depth):
+            yield list(zip(map(corpus.name, rows), scores.tolist(), strict=True))
+
+    return search
+
+
+def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
+    """Return what searches the vectors of documents, or of their segments."""
+    import numpy as np
+
+    from runnel.lab.training.candidates import dense_ranker
+
+    if reading.segment_tokens is None:
+        vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
+    else:
+        segments, owners = reading.cut_all(corpus, embedder.model.tokenizer)
+        vectors, places = embed_corpus(embedder, segments, path, made_from)
+        rows = owners[places]
+    return dense_ranker(embedder, vectors, rows, np.add if reading.aggregate == "sum" else np.maximum, reading.max_query_tokens)
+
+
+def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
+    """Index a corpus, or what of it the index does not have yet."""
+    from runnel.search.index import Index
+    from runnel.search.stores import holds_index
+
+    with (
+        Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
+        Meter("indexing") as meter,
+    ):
+        changes = index.add((Document(one.id, one.text) for one in corpus), progress=meter.add)
+    if changes.failed:
+        say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
+
+    return _search_of(index, depth, options, lambda name: name)
+
+
+def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Mapping[str, Any]) -> Search:
+    """Search an existing index, whose ids may be paths that end with those of the task."""
+    from runnel.lab.evaluation.stored import names_of
+    from runnel.search.index import Index
+
+    index = Index.open(place, embedder)
+    names, _ = names_of(index.store.content_hashes(), task)
+    return _search_of(index, depth, options, lambda name: names.get(name, name))
+
+
+def _missing(task: Task, place: str) -> list[str]:
+    """Return what to say of relevant documents that an existing index lacks."""
+    from runnel.lab.evaluation.stored import names_of
+    from runnel.search.stores import open_store
+
+    with closing(open_store(place)) as store:
+        _, missing = names_of(store.content_hashes(), task)
+    return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
+
+
+def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Callable[[str], str]) -> Search:
+    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+        for query in queries:
+            yield [(name_of(hit.id), hit.score) for hit in index.search(query, depth, sentences=0, **options)]
+
+    return search
+
+
+def state_of(place: str) -> dict[str, object]:
+    """Return what results depend on of an index: its place and its last commit."""
+    from runnel.search.stores import open_store
+
+    with closing(open_store(place)) as store:
+        last = store.last_commit()
+    return {"index": place, "commit": last.number, "documents": last.documents}
+
+
+def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    assert task.corpus is not None
+    names = dict.fromkeys(name for ids in candidates.values() for name in ids)
+    return {name: task.corpus.get(name) or "" for name in names}
+
+
+@lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
+def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Any:
+    note_compiling()
+    if how == "rerank":
+        from runnel.models.reranker import Reranker
+
+        return Reranker.load(name, dtype=DTYPES[dtype])
+    if how == "embed" and name.startswith(API):
+        return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
+    from runnel.models.embedder import Embedder
+
+    embedder = Embedder.load(name, dtype=DTYPES[dtype])
+    embedder.model.prompts |= dict(prompts)
+    return embedder
+
+
+def load_model(system: System) -> Any:
+    """Return the reranker or embedder of a system, which may be one that runnel does not read; None for BM25."""
+    return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

@@ -1,0 +1,85 @@
+"""`runnel train`: train or fine-tune a model as a recipe says."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.options import Json
+from runnel.errors import MissingDependency, counted, install_command
+
+if TYPE_CHECKING:
+    from runnel.lab.training.run import Summary
+
+_NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate")
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.")],
+    data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.")] = None,
+    size: Annotated[str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Train or fine-tune a model as a recipe says. An interrupted run resumes when you repeat the command.
+
+    The result is RUN/model, with the settings as used, the losses and the checkpoints in RUN.
+    """
+    from runnel.lab.training import recipes
+
+    name = Path(recipe).stem
+    changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
+    wanted = recipes.read(recipe, size=size, changes=tuple(changes))  # its errors come before heavy imports
+    folder = Path(to) if to is not None else Path("runs") / name
+    prepare_libraries()
+    from runnel.lab.training import run
+
+    finished = (folder / run.SUMMARY).exists()
+    path = recipes.find(recipe)
+    home = None if path.parent == recipes.SHIPPED else path.parent
+    summary = run.train(wanted, folder, data=data, home=home)
+    if finished:
+        say(f"note: {folder} is finished already")
+    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+        _report(summary, as_json)
+    return 0
+
+
+def prepare_libraries() -> None:
+    """Import the libraries that training needs, silence them, and show its progress as other commands do."""
+    if missing := [package for package in _NEEDED if find_spec(package) is None]:
+        raise MissingDependency(f"training needs {', '.join(missing)}; run `{install_command('lab')}`")
+    note_compiling()
+    import datasets
+    import transformers
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
+    transformers.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    from runnel.lab.training import progress
+
+    progress.open_meter = Meter
+
+
+def _report(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(summary))
+        return
+    held_out = "".join(f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items())
+    losses = " to ".join(dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss)))
+    print_text(
+        f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
+        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
+    )

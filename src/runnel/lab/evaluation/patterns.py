@@ -1,0 +1,252 @@
+"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether the model knows that there is
+an answer: by its probability that a document answers, or by the best score.
+
+    S  sentences of a document   N  sentences of all documents of a folder
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.lab.evaluation.sentences import Scorer
+from runnel.lab.training.candidates import bm25_ranker
+from runnel.lab.training.corpora import Texts
+from runnel.lab.training.formats import read_named
+from runnel.records import Document, highest, normalize
+from runnel.search.finding import read_documents
+from runnel.text.documents.document import DocumentText
+from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.text.kinds import text_of
+from runnel.text.lines import keys
+from runnel.text.sentences import split_sentences
+from runnel.work import top
+
+if TYPE_CHECKING:
+    from runnel.models.sentence_retriever import SentenceRetriever
+
+UNANSWERABLE = "unanswerable"
+PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents
+_CUTOFFS = {"first": 1, "first 5": 5, "first 10": 10}
+_ROUNDS, _LOW, _HIGH = 2_000, 5, 95  # of the bootstrap; percentiles of its interval
+
+
+@dataclass(frozen=True, slots=True)
+class PatternQuestion:
+    """A question, its document, and what an answering sentence matches; nothing if the document does not answer."""
+
+    id: str
+    query: str
+    file: str
+    patterns: tuple[re.Pattern[str], ...]
+    kind: str
+
+
+def has_patterns(path: Path) -> bool:
+    """Whether a file of questions has patterns."""
+    return any("patterns" in row for _, row in read_named(path))
+
+
+def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
+    """Read questions about the documents in `folder` from jsonl.
+
+    Raises:
+        InputError: a field is missing or wrong, a pattern is no regular expression, an id is repeated, or a document is missing.
+    """
+    questions: dict[str, PatternQuestion] = {}
+    for number, (where, row) in enumerate(read_named(path), start=1):
+        one = _question(row, where, str(number))
+        if one.id in questions:
+            raise InputError(f"{where}: the id {one.id!r} is used twice; expected each id once")
+        if not (folder / one.file).is_file():
+            raise InputError(f"{where}: {folder} has no file {one.file!r}; give the folder of the documents with --in")
+        questions[one.id] = one
+    if not any(one.patterns for one in questions.values()):
+        raise InputError(f"{path} has no question with patterns; expected one at least")
+    return list(questions.values())
+
+
+def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
+    for name in ("question", "file"):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise InputError(f'{where}: expected a text as "{name}", got {keys(row)}')
+    patterns, kind = row.get("patterns"), row.get("kind") or ""
+    if not isinstance(patterns, list) or not all(isinstance(one, str) and one for one in patterns):
+        raise InputError(f'{where}: expected a list of regular expressions as "patterns", got {str(patterns)[:60]!r}')
+    if not isinstance(kind, str) or (kind == UNANSWERABLE) == bool(patterns):
+        raise InputError(
+            f"{where}: kind {kind!r} with {len(patterns)} patterns; expected patterns, or the kind {UNANSWERABLE!r} without them"
+        )
+    compiled = []
+    for one in patterns:
+        try:
+            compiled.append(re.compile(one))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InputError(f"{where}: the pattern {one[:60]!r} is no regular expression: {error}") from error
+    return PatternQuestion(str(row.get("id") or number), row["question"], row["file"], tuple(compiled), kind)
+
+
+def read_folder(
+    folder: Path, questions: Sequence[PatternQuestion], report: Callable[[str], None]
+) -> list[tuple[str, DocumentText]]:
+    """Return (file, document) of the documents that questions are about, and then of the others in the folder."""
+    skipped: list[Skipped] = []
+    asked = dict.fromkeys(str(folder / one.file) for one in questions)
+    with DocumentReader() as reader:
+        read = read_documents([*asked, str(folder)], reader, skipped, report=report)
+        documents = [(one.file, one.document) for one in read if one.document.text.strip()]
+    full = {file for file, _ in documents}
+    if empty := next((file for file in asked if file not in full), None):
+        reason = next((one.reason for one in skipped if one.file == empty), f"{empty} has no text")
+        raise InputError(f"{reason}; expected a document that can be read, because questions are about it")
+    return documents
+
+
+# ---- ranks -------------------------------------------------------------------------------------------------------------
+
+
+Ranking = Callable[[str, Sequence[str | DocumentText]], list[tuple[np.ndarray, np.ndarray, float | None]]]
+"""Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
+probability that it answers the query (None: not known)."""
+
+
+def rank_each(score: Scorer) -> Ranking:
+    """Rank by scores that do not depend on the other documents."""
+    return lambda query, documents: [(*score(query, one), None) for one in documents]
+
+
+def rank_together(retriever: SentenceRetriever, keep: int) -> Ranking:
+    """Rank as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can."""
+
+    @lru_cache(maxsize=keep)
+    def read(document: str | DocumentText) -> Any:
+        return next(retriever.remember([document])) if retriever.remembers else document
+
+    return lambda query, documents: [
+        (one.spans, one.scores, one.answers) for one in retriever.rank(query, [read(document) for document in documents])
+    ]
+
+
+class Sentences:
+    """The sentences of a folder's documents, ranked for questions. Those that differ only in white space are one, as in `find`.
+
+    Args:
+        documents: (file, document or text); the rows of a file are several with one name.
+        rank: with its units as sentences; None: BM25 alone.
+        bm25: k1 and b, where they are given.
+    """
+
+    def __init__(
+        self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], rank: Ranking | None, bm25: Mapping[str, Any]
+    ) -> None:
+        self._folder, self._documents, self._rank, self._bm25 = folder, documents, rank, bm25
+        texts = [text_of(one) for _, one in documents]
+        spans = [split_sentences(one) for one in texts] if rank is None else [one[0] for one in self._ranked("?")]
+        cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
+        self.texts = [one for some in cut for one in some]
+        self._files = np.repeat([file for file, _ in documents], [len(some) for some in cut])
+        numbers: dict[str, int] = {}
+        self._keys = np.array([numbers.setdefault(one, len(numbers)) for one in self.texts])  # (N,): equal sentences, equal keys
+        self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
+
+    def ask(self, question: PatternQuestion) -> dict[str, Any]:
+        """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best answer, "best": probability that
+        there is an answer, or best score}}}.
+        """
+        file = str(self._folder / question.file)
+        rows = np.flatnonzero(self._files == file)
+        matches = [[row for row in rows if one.search(self.texts[row])] for one in question.patterns]
+        answers = np.unique(self._keys[[row for some in matches for row in some]])
+        words = [rank(question.query) for rank in (self._ranker(question.file, rows), self._ranker("", None))]
+        ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
+        if self._rank is not None:
+            ranked = {"model": [_joined(self._ranked(question.query, one)) for one in (file, None)]} | ranked
+        unmatched = [one.pattern for one, some in zip(question.patterns, matches, strict=True) if not some]
+        return {"unmatched": unmatched} | {
+            system: {
+                place: {"rank": _rank(scores, some, answers), "best": best}
+                for place, (scores, best), some in zip(PLACES, pair, (self._keys[rows], self._keys), strict=True)
+            }
+            for system, pair in ranked.items()
+        }
+
+    def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+        """Rank the documents of a file, or all."""
+        assert self._rank is not None
+        return self._rank(query, [one for name, one in self._documents if file in (None, name)])
+
+    def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
+        """Return BM25 with the sentences of a file, or all, as the collection."""
+        if name not in self._rankers:
+            texts = self.texts if rows is None else [self.texts[row] for row in rows]
+            rank = bm25_ranker(Texts(Document(str(row), one) for row, one in enumerate(texts)), **self._bm25)
+
+            def score(query: str) -> np.ndarray:
+                ((found, values),) = rank([query], len(texts))
+                scores = np.zeros(len(texts), np.float32)
+                scores[found] = values
+                return scores
+
+            self._rankers[name] = score
+        return self._rankers[name]
+
+
+def _joined(ranked: Sequence[tuple[np.ndarray, np.ndarray, float | None]]) -> tuple[np.ndarray, float]:
+    """Return the scores of all documents, and the highest probability that one answers, or else the best score."""
+    scores, answers = np.concatenate([scores for _, scores, _ in ranked]), highest(answers for _, _, answers in ranked)
+    return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
+
+
+def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int | None:
+    """Return the rank of the best answer, from 1, ties in document order; None: there is none."""
+    if not len(answers):
+        return None
+    ordered, first = np.unique(sentences[top(scores)], return_index=True)  # each sentence's best place
+    return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
+
+
+# ---- summaries ---------------------------------------------------------------------------------------------------------
+
+
+def values_of(rank: int) -> dict[str, float]:
+    """Return the metrics of a rank."""
+    return {name: float(rank <= k) for name, k in _CUTOFFS.items()} | {"MRR": 1 / rank}
+
+
+def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of answerable questions, and [mean, low, high] of each metric and of the area, also for each kind.
+
+    The intervals are 90 % bootstrap intervals over the questions. The area is the chance that the best score for an answerable
+    question is above that for an unanswerable one; without any of these, it is missing.
+    """
+    none = np.array([one["best"] for one, kind in zip(ranks, kinds, strict=True) if kind == UNANSWERABLE])
+    asked = [(kind, one) for one, kind in zip(ranks, kinds, strict=True) if kind != UNANSWERABLE]
+    counts = Counter(kind for kind, _ in asked if kind)
+    by_kind = {kind: _means([one for other, one in asked if other == kind], none) for kind, _ in counts.most_common()}
+    return _means([one for _, one in asked], none) | {"kinds": by_kind}
+
+
+def _means(ranks: Sequence[Mapping[str, Any]], none: np.ndarray) -> dict[str, Any]:
+    each = [values_of(one["rank"]) for one in ranks]
+    values, best = np.array([list(one.values()) for one in each]), np.array([one["best"] for one in ranks])
+    rng = np.random.default_rng(0)
+    weights = [rng.multinomial(len(ranks), np.full(len(ranks), 1 / len(ranks))) / len(ranks) for _ in range(_ROUNDS)]
+    means = np.array([one @ values for one in weights])
+    found = {name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])}
+    if len(none):
+        above = (best[:, None] > none) + 0.5 * (best[:, None] == none)
+        drawn = [rng.multinomial(len(none), np.full(len(none), 1 / len(none))) / len(none) for _ in range(_ROUNDS)]
+        found["area"] = _interval(above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)]))
+    return {"queries": len(ranks), "metrics": found}
+
+
+def _interval(value: float, drawn: np.ndarray) -> list[float]:
+    return [float(value), *np.percentile(drawn, (_LOW, _HIGH)).tolist()]

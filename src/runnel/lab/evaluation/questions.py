@@ -1,0 +1,331 @@
+"""A user's own questions about an index: what search finds, what went wrong with the rest, and which settings find more."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from runnel.errors import InputError
+from runnel.lab.evaluation.metrics import Comparison, compare, mean
+from runnel.lab.training.formats import read_named
+from runnel.records import Hit, Place, Places
+from runnel.search.encoding import remembers_sentences, reranker_of
+from runnel.text.lines import keys
+
+if TYPE_CHECKING:
+    from runnel.search.index import Index
+
+DEPTH = 50  # ranks to look at; deeper searches take more passages into their lists, and so rank the first ones in another way
+SHOWN = 3  # sentences of a document that search shows
+_SCORED = 20  # sentences of a document whose rank is known
+CUTOFFS = (1, 3, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with the files that answer it, and perhaps the page or the text in them."""
+
+    id: str
+    query: str
+    files: tuple[str, ...]
+    page: int | None = None
+    text: str = ""
+
+    @property
+    def has_place(self) -> bool:
+        return self.page is not None or bool(self.text)
+
+    @property
+    def expected(self) -> str:
+        """What is expected, for messages."""
+        place = f", page {self.page}" if self.page is not None else f', "{_short(self.text)}"' if self.text else ""
+        return " or ".join(self.files) + place
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong with a question: its kind, and the details in words."""
+
+    kind: Literal["not in the index", "not in the file", "ranked too low", "wrong place"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """The documents that answer a question, with the spans of the expected text or page in each; or why there are none."""
+
+    documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """What search found for a question."""
+
+    question: Question
+    rank: int | None  # of the first document that answers, from 1; None: it is not among the first `DEPTH`
+    place: int | None  # the same of the first document of which a shown sentence is at the expected place
+    sentence: int | None  # rank of the expected sentence among those of the document at `rank`; None: not known
+    found: tuple[str, ...]  # the first documents
+    problem: Problem | None = None
+
+    def values(self) -> dict[str, float]:
+        """Return the metrics of this question; those of places only if it expects one."""
+        ranks = {"": self.rank} | ({"place ": self.place} if self.question.has_place else {})
+        return {key: value for name, rank in ranks.items() for key, value in _values(name, rank).items()}
+
+
+def _values(name: str, rank: int | None) -> dict[str, float]:
+    """Return the metrics of a rank, with `name` before theirs."""
+    hits = {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
+    return hits | {f"{name}MRR": 0.0 if rank is None else 1 / rank}
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """Read questions from jsonl, or from csv or tsv with a header.
+
+    A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
+    "text" that is in the answer, and an "id".
+    """
+    questions: dict[str, Question] = {}
+    for number, (where, row) in enumerate(read_named(Path(path)), start=1):
+        one = _question(row, where, str(number))
+        if one.id in questions:
+            raise InputError(f"{where}: the id {one.id!r} is used twice; expected each id once")
+        questions[one.id] = one
+    if not questions:
+        raise InputError(f'{path} has no questions; expected rows with a "question" and a "file"')
+    return list(questions.values())
+
+
+def _question(row: dict[str, Any], where: str, number: str) -> Question:
+    query, files = row.get("question", row.get("query")), row.get("file", row.get("document"))
+    files = [files] if isinstance(files, str) else files
+    if not isinstance(query, str) or not query.strip():
+        raise InputError(f'{where}: expected a text as "question", got {keys(row)}')
+    if not isinstance(files, list) or not files or not all(isinstance(name, str) and name.strip() for name in files):
+        raise InputError(f'{where}: expected a path, or a list of paths, as "file", got {keys(row)}')
+    page, text = row.get("page") or None, row.get("text") or ""
+    if page is not None and (isinstance(page, bool) or not str(page).isdecimal() or int(page) < 1):
+        raise InputError(f'{where}: expected a whole number from 1 as "page", got {page!r}')
+    if not isinstance(text, str):
+        raise InputError(f'{where}: expected a text as "text", got {str(text)[:60]!r}')
+    return Question(str(row.get("id") or number), query, tuple(files), None if page is None else int(page), text.strip())
+
+
+# ---- which documents answer --------------------------------------------------------------------------------------------
+
+
+def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
+    """Return what answers each question in an index, by question id.
+
+    A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
+    """
+    names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
+    targets = {question.id: _target(question, names, index) for question in questions}
+    if targets and not any(target.documents for target in targets.values()):
+        first = next(target.problem.text for target in targets.values() if target.problem)
+        raise InputError(f"no question can be answered from {index.store.uri}: {first}; give the index of these files")
+    return targets
+
+
+class _Names:
+    """Documents of an index by their id and by the ends of their paths."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._ids = sources
+        self._ends: dict[str, dict[str, list[str]]] = {}  # last part of a path -> path -> ids
+        for name, source in sources.items():
+            for path in dict.fromkeys((name, source)):
+                if path:
+                    self._ends.setdefault(_parts(path)[-1], {}).setdefault(path, []).append(name)
+
+    def find(self, file: str) -> list[str]:
+        """Return the ids of a file."""
+        if file in self._ids:
+            return [file]
+        wanted = _parts(file)
+        found = {path: ids for path, ids in self._ends.get(wanted[-1], {}).items() if _parts(path)[-len(wanted) :] == wanted}
+        absolute = str(Path(file).absolute())
+        found = {absolute: found[absolute]} if absolute in found else found
+        if len(found) > 1:
+            raise InputError(f"{file!r} could be {' or '.join(sorted(found)[:3])}; give more of the path")
+        return next(iter(found.values()), [])
+
+    def nearest(self, file: str) -> str:
+        """Return what to say of a file that is missing."""
+        near = difflib.get_close_matches(_parts(file)[-1], self._ends, 1, cutoff=0.8)
+        return f"; the nearest name is {near[0]}" if near else ""
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (path,)
+
+
+def _target(question: Question, names: _Names, index: Index) -> Target:
+    ids = {file: names.find(file) for file in question.files}
+    if not any(ids.values()):
+        missing = question.files[0]
+        return Target(problem=Problem("not in the index", f"{missing} is not in the index{names.nearest(missing)}"))
+    found = [name for some in ids.values() for name in some]
+    if not question.has_place:
+        return Target({name: () for name in found})
+    rows = index.store.documents(found)
+    spans = {name: _spans(row.text, Places(row.blocks), question) for name, row in rows.items()}
+    if any(spans.values()):
+        return Target({name: some for name, some in spans.items() if some})
+    what, advice = f"page {question.page}", ""
+    if question.text:
+        what = "the expected text" + ("" if question.page is None else f" on page {question.page}")
+        advice = _nearest(question.text, [row.text for row in rows.values()])
+    return Target(problem=Problem("not in the file", f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"))
+
+
+def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
+    """Return where the expected text is, whatever its case and white space, on the expected page if one is given."""
+    if question.text:
+        pattern = r"\s+".join(map(re.escape, question.text.split()))
+        found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        return [span for span in found if question.page in (None, places.at(span[0])[0])]
+    return places.page_spans(question.page or 0)
+
+
+def _nearest(wanted: str, texts: Iterable[str]) -> str:
+    """Return what to say of the sentence that has most words of the expected text, if it has half of them."""
+    words = set(wanted.lower().split())
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)]
+    best = max(sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default="")
+    return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
+
+
+# ---- what search finds -------------------------------------------------------------------------------------------------
+
+
+def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
+    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
+    if not target.documents:
+        return AnsweredQuestion(question, None, None, None, (), target.problem)
+    read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
+    hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
+    right = [hit for hit in hits if hit.id in target.documents]
+    rank = right[0].rank if right else None
+    in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
+    place = in_place[0] if in_place else None
+    sentence = _best_in_place(right[0], target) if right else None
+    answer = AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]))
+    if rank is None or rank > top_k:
+        problem = Problem("ranked too low", _how_low(question, target, index, rank))
+    elif question.has_place and (place is None or place > top_k):
+        problem = Problem("wrong place", _wrong_place(right[0], sentence))
+    else:
+        return answer
+    return AnsweredQuestion(question, rank, place, sentence, answer.found, problem)
+
+
+def _best_in_place(hit: Hit, target: Target) -> int | None:
+    """Return the rank, from 1, of the best sentence at the expected place; None: none is among those that are scored."""
+    spans = target.documents[hit.id]
+    by_score = sorted(hit.sentences, key=lambda s: (-s.score, s.index))
+    return next((rank for rank, s in enumerate(by_score, start=1) if any(_meet(hit, s, span) for span in spans)), None)
+
+
+def _meet(hit: Hit, sentence: Place, span: tuple[int, int]) -> bool:
+    start, end = max(sentence.start, span[0]), min(sentence.end, span[1])
+    return start < end and not (hit.text or "")[start:end].isspace()
+
+
+def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
+    ranks = []
+    for name, weight in (("words", 0), ("meaning", math.inf)):
+        hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
+        found = next((hit.rank for hit in hits if hit.id in target.documents), None)
+        ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
+    return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
+
+
+def _wrong_place(hit: Hit, sentence: int | None) -> str:
+    best = max(hit.sentences, key=lambda s: s.score, default=None)
+    if best is None:
+        return f"right file at rank {hit.rank}, but search shows no sentences of it"
+    rank = f"the expected one is number {sentence}" if sentence else f"the expected one is not among the best {_SCORED}"
+    return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
+
+
+def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
+    """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
+    values = [answer.values() for answer in answers]
+    names = dict.fromkeys(name for one in values for name in one)
+    return {name: fmean(one[name] for one in values if name in one) for name in names}
+
+
+# ---- which settings find more ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to search: its name, the options of `Index.search`, the metrics, and how its MRR compares with the default's."""
+
+    name: str
+    options: Mapping[str, float]
+    metrics: Mapping[str, float]
+    comparison: Comparison
+
+    @property
+    def arguments(self) -> str:
+        """Return the options of `runnel search`."""
+        weight, rerank = self.options.get("dense_weight"), self.options.get("rerank")
+        alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+        arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
+        if rerank:
+            arguments.append(f"--rerank {rerank:g}")
+        elif rerank == 0 and alone is None:  # one list alone is not reranked
+            arguments.append("--no-rerank")
+        return " ".join(arguments)
+
+
+def settings_of(index: Index) -> dict[str, dict[str, float]]:
+    """Return the settings that a sweep tries; reranking only where it reads no documents."""
+    tried: dict[str, dict[str, float]] = {
+        "default": {},
+        "words only": {"dense_weight": 0, "rerank": 0},
+        "meaning only": {"dense_weight": math.inf, "rerank": 0},
+    }
+    tried |= {f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0} for weight in (0.2, 0.5, 1, 2)}
+    if index.store.settings.remember and reranker_of(index.embedder) is not None:
+        tried |= {f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH} for weight in (0, 0.5, 2)}
+    return tried
+
+
+def tries(questions: Sequence[Question], index: Index) -> Iterator[tuple[str, Mapping[str, float], Question]]:
+    """Yield every search of a sweep: the name of the setting, its options, and the question."""
+    for name, options in settings_of(index).items():
+        for question in questions:
+            yield name, options, question
+
+
+def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
+    """Return the rank of the first document that answers, as `AnsweredQuestion.rank`."""
+    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
+    return next((hit.rank for hit in hits if hit.id in target.documents), None)
+
+
+def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[Setting]:
+    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first."""
+    values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
+    base = [one["MRR"] for one in values["default"]]
+    settings = [
+        Setting(name, tried[name], mean(dict(enumerate(found))), compare(base, [one["MRR"] for one in found]))
+        for name, found in values.items()
+    ]
+    return [settings[0], *sorted(settings[1:], key=lambda one: -one.metrics["MRR"])]
+
+
+def _short(text: str, most: int = 70) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."

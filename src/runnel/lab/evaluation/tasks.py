@@ -1,0 +1,145 @@
+"""Retrieval tasks: judged queries with their corpus, from a BEIR folder, or from qrels with a corpus and queries."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.lab.training.formats import find_split
+from runnel.lab.training.released import is_released
+from runnel.text.lines import ENDINGS, find, read_json, read_lines
+from runnel.text.trec import read_qrels, read_scores
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task. `corpus` and `queries` may be missing if a finished run is measured."""
+
+    name: str
+    qrels: Path
+    corpus: Path | None
+    queries: Path | None
+    expected: int | None = None  # judged queries in papers
+    notes: tuple[str, ...] = ()  # what was left out of a published set
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Judged queries and the documents to search."""
+
+    source: TaskFiles
+    qrels: Mapping[str, Mapping[str, int]]  # query id -> document id -> grade
+    queries: Mapping[str, str]  # query id -> text, of the judged queries that have one
+    corpus: Texts | None
+    notes: tuple[str, ...]  # what does not fit, for the user to know
+
+
+def expect_task(path: str | Path) -> Path:
+    """Return the path of a task that exists."""
+    path = Path(path)
+    if not path.exists():
+        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, 3)
+        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
+        raise InputError(
+            f"unknown task {str(path)!r}; "
+            f"{advice or 'expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence'}"
+        )
+    return path
+
+
+def is_evidence(path: Path) -> bool:
+    """Return whether a task is a file of questions with marked evidence."""
+    if path.is_dir() or not next((line for _, line in read_lines(path)), "").startswith("{"):
+        return False
+    where, row = next(read_json(path))
+    if is_released(row):
+        return True
+    if "evidence" not in row:
+        raise InputError(
+            f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels); '
+            "questions about an index go to --questions"
+        )
+    return True
+
+
+def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
+    """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or those of a file of qrels."""
+    folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
+    qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path
+    stem = qrels.name
+    for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
+        stem = stem.removesuffix(ending)
+    name = stem if folder is None else folder.resolve().name if stem in ("test", "qrels") else f"{folder.resolve().name}-{stem}"
+    return TaskFiles(name, qrels, _text_file(folder, corpus, "corpus"), _text_file(folder, queries, "queries"))
+
+
+def read_task(source: TaskFiles) -> Task:
+    """Read the judged queries and the corpus; a finished run needs neither."""
+    qrels = read_qrels(source.qrels)
+    relevant = {name for judged in qrels.values() for name, grade in judged.items() if grade > 0}
+    if not relevant:
+        raise InputError(f"{source.qrels} judges no document as relevant (grade above 0); expected one at least")
+    notes = list(source.notes)
+    if source.expected not in (None, len(qrels)):
+        notes.append(f"{len(qrels):,} queries are judged; the papers' set has {source.expected:,}")
+    if without := sum(not any(grade > 0 for grade in judged.values()) for judged in qrels.values()):
+        notes.append(f"{without:,} of {len(qrels):,} queries have no relevant document, and count as 0")
+    queries: dict[str, str] = {}
+    if source.queries is not None:
+        texts = read_queries(source.queries)
+        queries = {query: texts[query] for query in qrels if query in texts and texts[query].strip()}
+        if not queries:
+            raise InputError(
+                f"{source.qrels}: none of the {len(qrels):,} judged queries is in {source.queries}; give their queries"
+            )
+        if len(queries) < len(qrels):
+            notes.append(f"{len(qrels) - len(queries):,} of {len(qrels):,} judged queries have no text, and count as 0")
+    corpus = None
+    if source.corpus is not None:
+        corpus = Texts(read_corpus(source.corpus))
+        notes += _check_corpus(source, corpus, relevant)
+    return Task(source, qrels, queries, corpus, tuple(notes))
+
+
+def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
+    """Read a run, which must be of the task: query id -> document id -> score."""
+    run = read_scores(path)
+    if not run:
+        raise InputError(f"{path} is empty; expected a run: lines with query, Q0, document, rank, score and a name")
+    if not any(query in task.qrels for query in run):
+        raise InputError(f"none of the {len(run):,} queries of {path} is judged in {task.source.qrels}; give a run of this task")
+    if task.corpus is not None:
+        found = {name: query for query, scores in run.items() for name in scores}
+        missing = [name for name in found if task.corpus.row(name) is None]
+        if missing:
+            raise InputError(
+                f"{path} has document {missing[0]!r} for query {found[missing[0]]!r}, which is not in {task.source.corpus}, "
+                f"as are {len(missing):,} of its {len(found):,} documents; give the run of this task"
+            )
+    return run
+
+
+def _check_corpus(source: TaskFiles, corpus: Texts, relevant: set[str]) -> list[str]:
+    if not len(corpus):
+        raise InputError(f"{source.corpus} has no documents; expected some to search")
+    if not any(document.text.strip() for document in corpus):
+        raise InputError(f"{source.corpus}: none of the {len(corpus):,} documents has text; expected some to search")
+    missing = [name for name in sorted(relevant) if corpus.row(name) is None]
+    if len(missing) == len(relevant):
+        raise InputError(
+            f"{source.qrels}: none of the {len(relevant):,} relevant documents is in {source.corpus}; give their corpus"
+        )
+    if missing:
+        return [f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"]
+    return []
+
+
+def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None:
+    if given is not None:
+        return Path(given)
+    return None if folder is None else find(folder, f"{kind}.jsonl", f"{kind}.tsv")

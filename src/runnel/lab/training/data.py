@@ -1,0 +1,204 @@
+"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers; streamed from any format.
+
+Unusable examples are dropped, counted and reported; contradictory ones are errors with their place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError, counted
+from runnel.lab.training.corpora import Texts
+from runnel.lab.training.formats import Raw, find_source, read_raw
+from runnel.lab.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
+from runnel.text.lines import keys, read_json
+
+log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """A query with documents that answer it and documents that do not. No text is empty, and `positives` is not empty."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    id: str = ""  # of the query, if the data has one
+    instruction: str = ""  # for the query, if the data has one per query
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A query with a document and at least one [start, end) character span of it that answers the query."""
+
+    query: str
+    document: str
+    spans: tuple[tuple[int, int], ...]
+    id: str = ""
+    units: tuple[tuple[int, int], ...] = ()  # spans that tile the document, scored instead of its sentences, if the data has some
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Counts of kept examples, and of dropped ones by reason. Pass one to a reader; afterwards inspect it or log its `str`."""
+
+    kept: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)  # reason -> place of its first case
+
+    def add(self, reason: str, where: str) -> None:
+        self.counts[reason] += 1
+        self.first.setdefault(reason, where)
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{count:,} {reason} (first: {self.first[reason]})" for reason, count in self.counts.most_common())
+        return f"{counted(self.kept, 'example')} kept" + (f", left out: {reasons}" if reasons else "")
+
+
+def read_triples(
+    path: str | Path,
+    *,
+    corpus: str | Path | Texts | None = None,
+    queries: str | Path | None = None,
+    dropped: Dropped | None = None,
+) -> Iterator[Triple]:
+    """Yield triples; docs/data.md shows the formats, recognized by the first row.
+
+    Args:
+        path: columns (a query, a positive, negatives) as jsonl, csv or tsv with a header (plain, .gz or .zst) or parquet; a BEIR
+            folder (its train.tsv, or its only qrels), or a file in its folder `qrels`; or other qrels.
+        corpus, queries: files with the texts for the ids of qrels; for a BEIR set they are found in its folder.
+        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. An example without
+            a query or a positive, or with only empty negatives, is dropped; single empty texts are removed.
+
+    Raises:
+        InputError: the file does not fit its format, an id has no text, or a document is both positive and negative for a
+            query; the message has the line.
+        ReadError: see `runnel.text.lines.Lines`.
+    """
+    reported = dropped is not None
+    dropped = dropped or Dropped()
+    for raw in read_raw(find_source(path, corpus, queries)):
+        triple = _triple(raw, dropped)
+        if triple is not None:
+            dropped.kept += 1
+            yield triple
+    if dropped.counts and not reported:
+        log.warning("%s: %s", path, dropped)
+
+
+def read_evidence(
+    path: str | Path,
+    *,
+    dropped: Dropped | None = None,
+    unanswered: bool = False,
+    within: tuple[float, float] = (0.0, 1.0),
+) -> Iterator[Evidence]:
+    """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
+
+    Spans are Python character offsets into the document. Optional are "id", and "units", spans that tile the document; other keys
+    are ignored. Rows of the training file that paper E's authors released are read too (`runnel.lab.training.released`).
+
+    Args:
+        path: the file; plain, .gz or .zst.
+        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. Examples without a
+            query, a document or evidence are dropped.
+        unanswered: keep examples without evidence.
+        within: keep only examples with all evidence in this part of the document, in shares of its characters.
+
+    Raises:
+        InputError: `within` is not two rising numbers from 0 to 1; a row has another form, or a span is not inside its document;
+            the message has the line.
+        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is missing.
+    """
+    if len(within) != 2 or not 0 <= within[0] < within[1] <= 1:
+        raise InputError(f"the part of a document that holds the evidence must be two rising numbers from 0 to 1, got {within}")
+    reported = dropped is not None
+    dropped = dropped or Dropped()
+    decode: Decode | None = None
+    for where, row in read_json(path):
+        if is_released(row):
+            if decode is None:
+                log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+                decode = load_decoder(Path(path))
+            row = parse_released(row, where, decode)
+        evidence = _evidence(row, where)
+        reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
+        if reason is None and not _lies_within(evidence, within):
+            reason = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
+        if reason is None:
+            dropped.kept += 1
+            yield evidence
+        else:
+            dropped.add(reason, where)
+    if dropped.counts and not reported:
+        log.warning("%s: %s", path, dropped)
+
+
+def _triple(raw: Raw, dropped: Dropped) -> Triple | None:
+    positives = _texts(raw.positives, "empty positive texts", raw.where, dropped)
+    negatives = _texts(raw.negatives, "empty negative texts", raw.where, dropped)
+    both = set(positives) & set(negatives)
+    if both and not raw.judged:
+        raise InputError(
+            f"{raw.where}: a document is both positive and negative for the query {raw.query[:60]!r}: {min(both)[:60]!r}; "
+            "remove one of the two"
+        )
+    for _ in both:  # copies of one text under several ids are common in corpora
+        dropped.add("negative texts that are a positive's under another id", raw.where)
+    negatives = [text for text in negatives if text not in both]
+    if not raw.query.strip():
+        reason = "examples with an empty query"
+    elif not positives:
+        reason = "examples without a positive"
+    elif raw.negatives and not negatives:
+        reason = "examples without any of their negatives"
+    else:
+        return Triple(raw.query, tuple(positives), tuple(negatives), raw.id, raw.instruction)
+    dropped.add(reason, raw.where)
+    return None
+
+
+def _texts(texts: list[str], reason: str, where: str, dropped: Dropped) -> list[str]:
+    for text in texts:
+        if not text.strip():
+            dropped.add(reason, where)
+    return list(dict.fromkeys(text for text in texts if text.strip()))
+
+
+def _evidence(row: dict[str, Any], where: str) -> Evidence:
+    query, document, spans = row.get("question", row.get("query")), row.get("document"), row.get("evidence")
+    if not isinstance(query, str) or not isinstance(document, str) or not isinstance(spans, list):
+        raise InputError(f'{where}: expected texts as "question" and "document" and a list as "evidence", got {keys(row)}')
+    units = row.get("units", [])
+    if not isinstance(units, list):
+        raise InputError(f'{where}: expected a list of spans as "units", got {str(units)[:60]}')
+    for span in [*spans, *units]:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
+            raise InputError(f"{where}: expected spans as [start, end] in characters, got {str(span)[:60]}")
+        start, end = span
+        if not 0 <= start < end <= len(document):
+            raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
+    if units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]:
+        raise InputError(
+            f"{where}: the {len(units):,} units do not tile the document of {len(document):,} characters; "
+            "begin each where the one before it ends"
+        )
+    evidence, tiles = (tuple((a, b) for a, b in some) for some in (spans, units))
+    return Evidence(query, document, evidence, str(row.get("id", "")), tiles)
+
+
+def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:
+    low, high = (share * len(evidence.document) for share in part)
+    return all(low <= start and end <= high for start, end in evidence.spans)
+
+
+def _emptiness(evidence: Evidence, unanswered: bool) -> Iterator[tuple[str, bool]]:
+    yield "examples with an empty query", not evidence.query.strip()
+    yield "examples with an empty document", not evidence.document.strip()
+    yield "examples without evidence", not unanswered and not any(evidence.document[a:b].strip() for a, b in evidence.spans)

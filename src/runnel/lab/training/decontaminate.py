@@ -1,0 +1,175 @@
+"""Training examples that overlap with test sets, found by equal sentences and equal texts.
+
+Two texts are equal if they have the same words in the same order; case, punctuation and whitespace do not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runnel.errors import InputError, counted
+from runnel.lab.training.data import Dropped, Evidence, Triple, read_triples
+from runnel.lab.training.formats import column_names, qrels_of, read_named
+from runnel.records import titled
+from runnel.text.documents.document import HEAD_BYTES, ROWS, recognize
+from runnel.text.documents.reader import DocumentReader
+from runnel.text.folders import Selection, find_files
+from runnel.text.lines import keys, read_head
+from runnel.text.sentences import split_sentences
+from runnel.text.words import UNSPACED_RUN
+
+log = logging.getLogger("runnel")
+
+Example = TypeVar("Example", Triple, Evidence)
+
+QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document with sentences of a test set"
+
+_QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
+_SHARE = 0.01
+_MIN_WORDS = 5
+
+
+class Decontaminator:
+    """A filter for examples that overlap with test sets.
+
+    An evidence example overlaps if more than 1 % of its document's sentences occur in a test document (paper: Full-context
+    sentence retrieval, section 4.3); a triple overlaps if its query is a test query or one of its positives is a test document.
+    Sentences and positives of fewer than five words ("Yes.", "Materials and Methods") do not count; in scripts without
+    spaces between words, two characters count as one word.
+
+    Differs: the paper compares sentences as strings; here case, punctuation and whitespace do not count, so more is removed.
+
+    Args:
+        paths: test sets: files in a format of `read_triples`; rows of a query and a document, with or without evidence; rows
+            with a "text"; any file that `DocumentReader` reads; folders of these. From a BEIR folder all qrels except train are
+            used, and only documents that answer a test query, as training and test sets may share a corpus.
+
+    Raises:
+        InputError: a test set has nothing to compare with, or its reader raises it.
+        ReadError, MissingDependency: raised by the readers.
+    """
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        self.counts: Counter[str] = Counter()  # contaminated examples, by reason
+        self._queries: set[int] = set()  # hashes, which take less memory than texts
+        self._documents: set[int] = set()
+        self._sentences: set[int] = set()
+        self._read: set[int] = set()
+        self._last = "", False
+        for path in paths:
+            dropped = Dropped()
+            with DocumentReader() as reader:
+                self.add(str(path), _examples(Path(path), reader, dropped), dropped)
+
+    def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
+        """Exclude overlaps with another test set: its queries ("" for none), each with the documents that answer it."""
+        found = guarding = 0
+        for query, documents in examples:
+            found += 1
+            guarding += self._add_example(query, documents)
+        if not guarding:
+            why = f"it has {found:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
+            raise InputError(
+                f"{name} cannot be used to exclude examples: {dropped if dropped and dropped.counts else why}; "
+                "give the queries or documents of the test set"
+            )
+        log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, found)
+
+    def contaminated(self, example: Triple | Evidence) -> bool:
+        """Return whether the example overlaps with a test set, and count it if so."""
+        reason = self._overlap(example)
+        if reason is not None:
+            self.counts[reason] += 1
+        return reason is not None
+
+    def clean(self, examples: Iterable[Example]) -> Iterator[Example]:
+        return (example for example in examples if not self.contaminated(example))
+
+    def __str__(self) -> str:
+        parts = ((reason.partition(" "), count) for reason, count in self.counts.most_common())
+        return "; ".join(f"{counted(count, noun)} {where}" for (noun, _, where), count in parts) or "no overlap with test sets"
+
+    def _add_example(self, query: str, documents: Iterable[str]) -> bool:
+        """Remember a test example; return whether anything in it is long enough to be recognized."""
+        if query.strip():
+            self._queries.add(_hash(query))
+        guarding = bool(query.strip())
+        for text in documents:
+            if hash(text) not in self._read:  # many queries have the same document
+                self._read.add(hash(text))
+                self._documents.add(_hash(text))
+                self._sentences.update(_sentences(text))
+            guarding = guarding or _counts(text)
+        return guarding
+
+    def _overlap(self, example: Triple | Evidence) -> str | None:
+        if isinstance(example, Evidence):
+            return SENTENCES if self._shares_sentences(example.document) else None
+        if _hash(example.query) in self._queries:
+            return QUERY
+        return POSITIVE if any(_counts(t) and _hash(t) in self._documents for t in example.positives) else None
+
+    def _shares_sentences(self, document: str) -> bool:
+        if document != self._last[0]:  # lines of one document are next to each other
+            sentences = _sentences(document)
+            common = sum(key in self._sentences for key in sentences)
+            self._last = document, common > _SHARE * len(sentences)
+        return self._last[1]
+
+
+def _sentences(text: str) -> list[int]:
+    pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
+    return [_hash(piece) for piece in pieces if _counts(piece)]
+
+
+def _counts(text: str) -> bool:
+    return len(_words(text)) + sum(map(len, UNSPACED_RUN.findall(text))) // 2 >= _MIN_WORDS
+
+
+def _hash(text: str) -> int:
+    return hash(" ".join(_words(text)) or text.strip())
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[tuple[str, list[str]]]:
+    """Yield the queries of a test set with the documents that answer them; "" for a document without a query."""
+    if path.is_dir() and not (path / "qrels").is_dir():
+        for file in find_files([path], Selection(ignore_files=False)):  # test sets are often ignored
+            yield from _examples(file, reader, dropped)
+        return
+    if not path.is_dir() and not _holds_rows(path):
+        yield from (("", [document.text]) for document in reader.read(path))
+        return
+    names = set() if path.is_dir() else set(column_names(path))
+    if ("document" if names & _QUERIES else "text") in names:
+        yield from (_query_and_documents(row, where) for where, row in read_named(path))
+    else:
+        splits = qrels_of(path) if path.is_dir() else [path]
+        for split in [one for one in splits if not one.name.startswith("train")] or splits:
+            yield from ((triple.query, list(triple.positives)) for triple in read_triples(split, dropped=dropped))
+
+
+def _holds_rows(path: Path) -> bool:
+    """Return whether a file has rows of a table or of jsonl; otherwise it is a document."""
+    head = read_head(path, HEAD_BYTES)
+    kind = recognize(head, str(path))
+    line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
+    return kind in ROWS or (kind == "txt" and (line.startswith(b"{") or b"\t" in line))
+
+
+def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
+    if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
+        return "", [titled(row.get("title"), row["text"])]
+    query, documents = row.get("question", row.get("query")), row.get("document")
+    documents = documents if isinstance(documents, list) else [documents]
+    if not isinstance(query, str) or not all(isinstance(text, str) for text in documents):
+        raise InputError(f'{where}: expected texts as "question" (or "query") and "document", or as "text"; got {keys(row)}')
+    return query, documents

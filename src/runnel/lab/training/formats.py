@@ -1,0 +1,229 @@
+"""The rows of training data for embedders and rerankers: columns (jsonl, csv, tsv, parquet), and judgments of a corpus (BEIR).
+
+This module only finds the parts of a row; `runnel.lab.training.data` checks them (empty texts, contradictions).
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runnel.errors import InputError, ReadError
+from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.text.lines import Lines, find, read_head, read_json, read_lines, text_of, texts_of
+from runnel.text.reading import open_bytes
+from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
+from runnel.text.trec import read_qrels
+
+log = logging.getLogger("runnel")
+
+_QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
+_POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage", "sentence2", "sentence_b"}
+_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
+_INSTRUCTIONS = ("instruction", "prompt")
+_DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
+_ADVICE = (
+    "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has a line for other formats)"
+)
+
+
+class Raw(NamedTuple):
+    """An unchecked example from a file. `judged`: its texts come from judgments of documents by id."""
+
+    where: str
+    id: str
+    query: str
+    positives: list[str]
+    negatives: list[str]
+    judged: bool = False
+    instruction: str = ""
+
+
+class ExampleFiles(NamedTuple):
+    """A file of examples and, if it holds ids, the files with their texts."""
+
+    path: Path
+    corpus: Path | Texts | None
+    queries: Path | None
+
+
+def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder."""
+    path = Path(path)
+    if path.is_dir():
+        path = find_split(path, "train.tsv")
+    folder = path.parent.parent if path.parent.name == "qrels" else None
+    if corpus is None and folder is not None:
+        corpus = find(folder, "corpus.jsonl")
+    if queries is None and folder is not None:
+        queries = find(folder, "queries.jsonl")
+    return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+
+
+def qrels_of(folder: Path) -> list[Path]:
+    """Return the qrels of a BEIR folder."""
+    files = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
+    if not files:
+        raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
+    return files
+
+
+def find_split(folder: Path, name: str) -> Path:
+    """Return the qrels of a BEIR folder that have this name, or its only ones."""
+    splits = qrels_of(folder)
+    found = find(folder / "qrels", name)
+    if found is None and len(splits) != 1:
+        names = ", ".join(path.name for path in splits)
+        raise InputError(f"{folder / 'qrels'} has {names}; expected {name} or a single file; give the path of the one to use")
+    return found or splits[0]
+
+
+def read_raw(source: ExampleFiles) -> Iterator[Raw]:
+    """Yield the examples of a file, unchecked."""
+    yield from _judged(source) if _are_qrels(source.path) else _columns(source.path)
+
+
+def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header."""
+    if _is_parquet(path):
+        return read_parquet(path)
+    _, first = next(read_lines(path), ("", ""))
+    return read_json(path) if first.startswith("{") else _read_columns(path, _kind(first))
+
+
+def column_names(path: Path) -> list[str]:
+    """Read the keys of the first row of jsonl or parquet, or the fields of the first line of any other file."""
+    _, first = ("", "{") if _is_parquet(path) else next(read_lines(path), ("", ""))
+    return list(next(read_named(path))[1]) if first.startswith("{") else _cells(first) if first else []
+
+
+def _is_parquet(path: Path) -> bool:
+    return read_head(path, len(PARQUET)) == PARQUET
+
+
+def _are_qrels(path: Path) -> bool:
+    """Return whether a file has qrels, not columns."""
+    if _is_parquet(path):
+        return False
+    where, line = next(read_lines(path), ("", ""))
+    if not line:
+        raise InputError(f"{path} is empty; expected training examples")
+    if line.startswith("{"):
+        return False
+    if line.startswith("["):
+        raise InputError(f"{where}: a list in JSON; expected jsonl, one object per line")
+    cells, fields = _cells(line), line.split()
+    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 4 and fields[3].lstrip("-").isdecimal()):
+        return True
+    if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
+        return False
+    raise InputError(f"{where}: expected qrels, or the names of the columns before the first row, got {line[:80]!r}; {_ADVICE}")
+
+
+# ---- texts in the rows -------------------------------------------------------------------------------------------------
+
+
+class _Roles(NamedTuple):
+    query: str
+    positive: str
+    negatives: list[str]
+    labels: str | None
+    instructions: list[str]
+
+
+def _columns(path: Path) -> Iterator[Raw]:
+    roles: dict[tuple[str, ...], _Roles] = {}
+    for where, row in read_named(path):
+        names = tuple(row)
+        if names not in roles:
+            roles[names] = _roles(names, where)
+        yield _split(row, roles[names], where)
+
+
+def _roles(names: tuple[str, ...], where: str) -> _Roles:
+    if "evidence" in names:
+        raise InputError(f"{where}: these are evidence examples, which train a sentence retriever; read them with read_evidence")
+    if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
+        return _Roles("output", "input", [], None, [])
+    query = [n for n in names if n.lower() in _QUERY]
+    positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
+    negatives = [n for n in names if _NEGATIVE.fullmatch(n.lower())]
+    labels = [n for n in names if n.lower() in _LABELS]
+    instructions = [n for n in names if n.lower() in _INSTRUCTIONS]
+    other = set(names) - {*query, *positive, *negatives, *labels, *instructions, "id", "query_id"}
+    if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
+        raise InputError(f"{where}: cannot tell the roles of the columns {', '.join(map(repr, names))}; {_ADVICE}")
+    return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
+
+
+def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
+    query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
+    name, instruction = str(row.get("id", row.get("query_id", ""))), _instruction(row, roles.instructions, where)
+    if roles.labels is None:
+        negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
+        return Raw(where, name, query, documents, negatives, instruction=instruction)
+    labels = row[roles.labels]
+    if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
+        raise InputError(
+            f"{where}: {roles.labels!r} is a score of one pair; expected for each query a list of documents and a list of their "
+            "labels (above 0 is positive), or a positive and negatives without scores"
+        )
+    if len(labels) != len(documents) or not all(isinstance(label, int | float) for label in labels):
+        raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
+    pairs = list(zip(documents, labels, strict=True))
+    positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
+    return Raw(where, name, query, positives, negatives, instruction=instruction)
+
+
+def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
+    filled = [name for name in names if row.get(name)]
+    if len(filled) > 1:
+        raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
+    return text_of(row, filled[0], where) if filled else ""
+
+
+def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of csv or tsv under their header; fields in quotes may hold line ends."""
+    lines = Lines(open_bytes(path), str(path))
+    names, rows = read_table(lines, kind, names=True)
+    names = [name.strip() for name in names]
+    for number, row in rows:
+        if len(row) < len(names):
+            expected = f"expected {len(names)} fields ({', '.join(names)})"
+            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a missing value")
+        yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
+
+
+def _kind(line: str) -> str:
+    return "tsv" if "\t" in line else "csv"
+
+
+def _cells(line: str) -> list[str]:
+    """Return the fields of one line of CSV; an open quote ends at the end of the line."""
+    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
+
+
+# ---- ids in the rows ---------------------------------------------------------------------------------------------------
+
+
+def _judged(source: ExampleFiles) -> Iterator[Raw]:
+    """Yield the judged queries of qrels, with the texts of the corpus."""
+    missing = [name for name in ("corpus", "queries") if getattr(source, name) is None]
+    if missing:
+        raise InputError(f"{source.path} has ids instead of texts; also give {' and '.join(missing)}")
+    queries = read_queries(str(source.queries))
+    log.info("reading the corpus of %s", source.path)
+    texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
+    for name, grades in read_qrels(source.path).items():
+        where = f"{source.path}, query {name!r}"
+        if name not in queries:
+            raise InputError(f"{where}: the query is not in {source.queries}; give the queries of this file")
+        found = {document: texts.get(document) for document in grades}
+        if unknown := [document for document, text in found.items() if text is None]:
+            raise InputError(f"{where}: document {unknown[0]!r} is not in the corpus; give the corpus of this file")
+        positives, negatives = ([str(found[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
+        yield Raw(where, name, queries[name], positives, negatives, True)

@@ -1,0 +1,173 @@
+"""Training of recurrent language models to reply: questions about documents, as `runnel qa` asks them, and the replies to learn.
+
+The loss is the cross entropy of the replies' tokens, end markers included.
+
+n  completions of a batch   P  tokens of their replies   D  width of hidden vectors   V  rows of the LM head
+
+Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from datasets import Features, List, Value
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from runnel.errors import InputError
+from runnel.lab.training.data import Evidence, read_evidence
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.packed_trainer import ModelModule, PackedTrainer
+from runnel.lab.training.rows import RowData, write_rows
+from runnel.lab.training.segments import Long, begin, read, steps
+from runnel.lab.training.sentence_table import label_sentences, units_of
+from runnel.models.base import Model
+from runnel.models.heads import LmHead
+from runnel.models.language_model import embedding_table, encode_prompt, lm_head
+from runnel.request import Request
+from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
+from runnel.text.lines import keys, read_json
+
+log = logging.getLogger("runnel")
+
+_LOGITS = 256  # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000 rows
+_FEATURES = Features({"id": Value("string"), "ids": List(Value("int32")), "start": Value("int64"), "tokens": Value("int64")})
+
+
+class Exchange(NamedTuple):
+    """A prompt, and the reply that the model learns to write after it."""
+
+    prompt: str
+    reply: str
+    id: str
+
+
+def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guard: Decontaminator) -> Iterator[Exchange]:
+    """Yield a question about each document of jsonl (docs/data.md), and its answer, or the sentences of its evidence to copy."""
+    if target == "evidence":
+        for example in guard.clean(read_evidence(path)):
+            spans = units_of(example)
+            chosen = spans[label_sentences(example.document, spans, example.spans)].tolist()
+            reply = copies_reply(example.document[start:end] for start, end in chosen)
+            yield Exchange(dialogue(ask_copies(example.query, example.document)), reply, example.id)
+        return
+    for where, row in read_json(path):
+        answers = row.get("answers", row.get("answer"))
+        texts: list[Any] = [row.get("question", row.get("query")), row.get("document"), answers]
+        if isinstance(answers, list) and answers:
+            texts[2] = answers[0]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InputError(
+                f'{where}: expected texts as "question", "document" and "answer" (or "answers", a list), got {keys(row)}; '
+                "correct the row or remove it, or train on the evidence: --set data.target=evidence"
+            )
+        question, document, answer = texts
+        length = row.get("answer_type", "sentence")
+        if length not in get_args(AnswerType):
+            raise InputError(f"{where}: the answer type is {length!r}; expected {' or '.join(get_args(AnswerType))}")
+        if "choices" in row:
+            raise InputError(f'{where}: "choices" are not put into the prompt; write them into the question and remove the key')
+        if not guard.contaminated(Evidence(question, document, ())):
+            prompt = dialogue(ask_answer(question, document, length, excerpts=False))
+            yield Exchange(prompt, answer_reply(answer), str(row.get("id", where)))
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """A prompt with its reply: a request of all tokens but the last, at the positions before each token of `targets` (P,)."""
+
+    request: Request
+    targets: np.ndarray
+
+    @property
+    def tokens(self) -> int:
+        return len(self.request.ids)
+
+
+def make_completion(ids: np.ndarray, start: int) -> Completion:
+    """Return the completion of a row of ids (T,) whose reply begins at `start`, at least 1."""
+    return Completion(Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64))
+
+
+class CompletionData(RowData[Completion]):
+    """Completions in a file from `write`."""
+
+    @classmethod
+    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
+        """Encode exchanges as the model reads and writes them, one at a time, and write them to a file."""
+        write_rows(Path(path), _FEATURES, (_row(model, one) for one in exchanges))
+        data = cls(path)
+        log.info("%d examples, %d tokens", len(data), data.lengths.sum())
+        return data
+
+    def _make(self, row: dict[str, Any]) -> Completion:
+        return make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
+
+
+def _row(model: Model, one: Exchange) -> dict[str, Any]:
+    prompt, reply = encode_prompt(model.tokenizer, one.prompt), model.tokenizer.encode_inside(f" {one.reply}").ids
+    ids = np.concatenate([prompt, reply, np.array([model.tokenizer.end_id], dtype=np.int32)])
+    return {"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
+
+
+class GeneratorModule(ModelModule):
+    """The parameters of a model as a module for the Trainer: the backbone and the LM head are trained."""
+
+    def __init__(self, model: Model, long: Long) -> None:
+        super().__init__(model, long, ("generate",))
+
+    def forward(self, items: Sequence[Completion]) -> tuple[Tensor, list[tuple[()]]]:
+        """Return the loss of each completion (n,), summed over its reply, and no scores."""
+        results = read(self.model, [item.request for item in items], self.long)
+        each = self._losses([result.hidden for result in results], [item.targets for item in items])
+        owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
+        return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
+
+    def pieces(self, items: Sequence[Completion]) -> Iterator[Tensor]:
+        """Yield the loss of the tokens in each part; see the base."""
+        readings = begin(self.model, [item.request for item in items])
+        done = [0] * len(items)
+        for number, _ in enumerate(steps(self.model, readings, self.long), 1):
+            if number % (self.long.gradient_segments or 1) and any(reading.left for reading in readings):
+                continue
+            hidden = [reading.take_complete()[0] for reading in readings]
+            ends = [start + len(part) for start, part in zip(done, hidden, strict=True)]
+            targets = [item.targets[start:end] for item, start, end in zip(items, done, ends, strict=True)]
+            done = ends
+            if any(map(len, hidden)):
+                yield self._losses(hidden, targets).sum()
+
+    def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
+        """Return the losses of target tokens from the hidden vectors before them, of all items in their order."""
+        device = self.backbone.device
+        with torch.autocast(device.type, enabled=False):  # the head stays in fp32; `Long.bf16` is for the backbone
+            known = torch.from_numpy(np.concatenate(targets)).to(device)
+            return token_losses(lm_head(self.model), embedding_table(self.backbone), torch.cat(list(hidden)), known)
+
+
+def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D); `table` is (V, D)."""
+
+    def losses(hidden: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(head(hidden, table), targets, reduction="none")
+
+    pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
+    return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
+
+
+class GeneratorTrainer(PackedTrainer):
+    """The Trainer for recurrent language models that reply: the loss of a step is the mean over the tokens of its replies."""
+
+    module = GeneratorModule
+
+    def weight(self, item: Completion) -> int:
+        """Return the number of tokens of the reply: each token weighs the same."""
+        return len(item.targets)

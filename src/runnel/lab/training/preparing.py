@@ -1,0 +1,96 @@
+"""The model that a run starts from, with a head for the job and the recipe's adapters."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from runnel.backbones.library import Library
+from runnel.errors import CheckpointError, InputError, MissingDependency, install_command
+from runnel.lab.training.adapters import add_lora
+from runnel.lab.training.segments import check_segments
+from runnel.lab.training.settings import LongTable, Recipe
+from runnel.lab.training.trainers import long
+from runnel.lab.training.triple_table import trained_prompts
+from runnel.models.base import Model, load_model
+from runnel.models.heads import EndScore, VectorScore
+from runnel.models.language_model import load_generator
+from runnel.models.transformers import Scores
+
+log = logging.getLogger("runnel")
+
+
+def prepared(recipe: Recipe) -> Model:
+    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters."""
+    torch.manual_seed(recipe.train.seed)  # for a new head and adapters
+    table = recipe.model
+    model = load_generator(table.name, "float32", "cpu") if recipe.job == "generate" else _load_reader(recipe)
+    if recipe.job == "generate" and model.tokenizer.end_id is None:
+        raise CheckpointError(
+            f"{table.name}: its tokenizer has no end marker, so it cannot learn where replies end; use another model"
+        )
+    check_segments(model, long(recipe))
+    if recipe.lora is not None:
+        lora = recipe.lora
+        if lora.four_bit and find_spec("bitsandbytes") is None:
+            raise MissingDependency(
+                f"lora.four_bit needs bitsandbytes: run `{install_command('lab')}`, or --set lora.four_bit=false"
+            )
+        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+    model.prompts = trained_prompts(recipe.data, model.prompts)
+    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
+    return model
+
+
+def _load_reader(recipe: Recipe) -> Model:
+    """Load an embedder, a reranker or a sentence retriever."""
+    table = recipe.model
+    reads = "rerank" if recipe.job == "rerank" else "embed"
+    model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
+    model.unit = table.unit or model.unit
+    if recipe.job not in model.heads:
+        if not table.new_head or recipe.job == "embed":
+            have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+            raise CheckpointError(
+                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, "
+                "--set model.new_head=true"
+            )
+        own = isinstance(model.backbone, Library)  # sentence-transformers has made the layer
+        model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
+        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+    stored = model.head(recipe.job).stored
+    if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):
+        raise InputError(
+            f"model.layers trains layers for sentences through a head that stays: {table.name} needs such layers, as pocket has, "
+            "and model.new_head = false"
+        )
+    if stored:
+        _check_stored(recipe, model)
+    elif recipe.job not in ("embed", *model.templates):
+        raise CheckpointError(
+            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads whole documents"
+        )
+    return model
+
+
+def _check_stored(recipe: Recipe, model: Model) -> None:
+    """Check that a head over stored vectors can be trained; it starts from new weights if the recipe says so."""
+    name, head = recipe.model.name, model.head(recipe.job)
+    if not isinstance(head, VectorScore):
+        raise InputError(
+            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a "
+            "model that reads query and document together: --model pocket-mamba2"
+        )
+    unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
+    unused |= {"train.precision": recipe.train.precision == "bf16" and not recipe.model.layers}
+    if found := [setting for setting, used in unused.items() if used]:
+        raise InputError(
+            f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
+            "use the recipe evidence-vectors"
+        )
+    if recipe.model.new_head:
+        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)

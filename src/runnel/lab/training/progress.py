@@ -1,0 +1,169 @@
+"""Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and an error for a loss or gradient that is NaN."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from runnel.errors import NumericalError, install_command
+from runnel.files import replacing
+from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
+
+log = logging.getLogger("runnel")
+
+CURVE = "loss.png"
+_NAMED = 8  # the most rows of a bad batch in the message
+
+Show = Callable[[int, int, str | None], None]  # takes the units done, the units in total, and the speed in words or None
+
+
+def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Show]:
+    return nullcontext(lambda done, total, speed: None)
+
+
+open_meter: Callable[..., AbstractContextManager[Show]] = _show_nothing  # the command line sets its own
+
+
+@dataclass
+class Watch:
+    """Counts of one process: all tokens through the model, the rows of the current step, and the time that the run began."""
+
+    tokens: int = 0
+    rows: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic, compare=False)
+
+    def begin(self, earlier: Sequence[dict[str, Any]], processes: int) -> None:
+        """Go on from the counts of an earlier part of the run."""
+        last: dict[str, Any] = earlier[-1] if earlier else {"tokens": 0, "seconds": 0.0}
+        self.tokens, self.began = last["tokens"] // processes, time.monotonic() - last["seconds"]
+
+    def figures(self, processes: int) -> dict[str, Any]:
+        """Return tokens, tokens_per_s and seconds of the whole run, all processes together."""
+        tokens, seconds = self.tokens * processes, time.monotonic() - self.began
+        return {"tokens": tokens, "tokens_per_s": round(tokens / max(seconds, 1e-9), 1), "seconds": round(seconds, 3)}
+
+    def check(self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState) -> None:
+        """Raise NumericalError if the value is not finite."""
+        if math.isfinite(float(value)):
+            return
+        rows = "; ".join(self.rows[:_NAMED]) + (f" and {len(self.rows) - _NAMED} more" if len(self.rows) > _NAMED else "")
+        whole = find_whole_checkpoint(str(args.output_dir))
+        kept = f"the checkpoint {whole} is complete" if whole else "there is no checkpoint yet"
+        raise NumericalError(
+            f"the {what} is {float(value)} in step {state.global_step + 1}; its batch was {rows or 'empty'}; {kept}. "
+            "Check those rows, or train with a lower learning rate or in fp32"
+        )
+
+
+class Watched:
+    """A mixin for Trainers that counts and logs tokens, records rows and checks the loss of each batch, if `watch` is set."""
+
+    watch: Watch | None = None
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        if self.watch is None:
+            step: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+            return step
+        self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
+        self.watch.tokens += inputs.get("tokens", 0)
+        self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.watch is not None and "loss" in logs:
+            logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
+        super().log(logs, start_time)  # type: ignore[misc]
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the Trainer's method without "rows", which it would take for a column."""
+        inputs.pop("rows", None)
+        return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+
+
+class Recorder(TrainerCallback):
+    """A callback that checks gradients, shows progress, and draws loss.png in the run folder with each checkpoint."""
+
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        self._folder, self._watch, self._shown = folder, watch, ExitStack()
+        self._show: Show | None = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Begin to count, from the counts of the checkpoint that a run resumes from."""
+        self._watch.begin(logged_steps(state.log_history), args.world_size)
+        if state.is_world_process_zero:
+            self._show = self._shown.enter_context(open_meter("training", unit="steps"))
+
+    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        self._watch.check(torch.nn.utils.get_total_norm(gradients) if gradients else 0.0, "gradient", args, state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._watch.rows.clear()
+        if self._show is not None:
+            self._show(
+                state.global_step, state.max_steps, f"{self._watch.figures(args.world_size)['tokens_per_s']:,.0f} tokens/s"
+            )
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            draw(logged_steps(state.log_history), self._folder / CURVE)
+
+    def close(self) -> None:
+        self._shown.close()
+
+
+def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a Trainer logged of steps: step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s and seconds."""
+    return [row for row in history if "loss" in row]
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read the logged steps of a run, up to its last complete checkpoint."""
+    whole = find_whole_checkpoint(folder / "checkpoints")
+    return logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"]) if whole else []
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Plot loss and learning rate by step as a PNG; without matplotlib, log that instead."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.info("matplotlib is not installed, so %s is not drawn; run `%s`", path.name, install_command("lab"))
+        return
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps = [row["step"] for row in rows]
+    axes.plot(steps, [row["loss"] for row in rows], color="tab:blue", label="loss")
+    axes.set(xlabel="step", ylabel="loss")
+    rate = axes.twinx()
+    rate.plot(steps, [row["learning_rate"] for row in rows], color="tab:gray", linewidth=0.8, linestyle="--")
+    rate.set_ylabel("learning rate (dashed)")
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)
+
+
+@contextmanager
+def show_reading(characters: int) -> Iterator[Callable[[int], None]]:
+    """Show progress while documents are read. Yields the function to call with the characters of each."""
+    with open_meter("reading documents", unit="characters") as show:
+        done = 0
+
+        def advance(read: int) -> None:
+            nonlocal done
+            done += read
+            show(done, characters, None)
+
+        yield advance

@@ -1,0 +1,287 @@
+"""The Trainer for each job, configured by a recipe.
+
+embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
+rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it LayerTrainer
+generate    GeneratorTrainer
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import (
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+from sentence_transformers.cross_encoder.losses import ListNetLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from runnel.errors import InputError
+from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
+from runnel.lab.training.adapters import load_adapter
+from runnel.lab.training.document_trainer import Documents
+from runnel.lab.training.generator import GeneratorTrainer
+from runnel.lab.training.progress import Watch, Watched
+from runnel.lab.training.segments import Long
+from runnel.lab.training.sentence_layers import LayerTrainer
+from runnel.lab.training.sentences import SentenceTrainer
+from runnel.lab.training.settings import DataTable, Recipe
+from runnel.lab.training.vectors import VectorTrainer
+from runnel.models.base import Model
+from runnel.models.embedder import Embedder
+from runnel.models.heads import VectorScore
+
+log = logging.getLogger("runnel")
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
+
+_SAVES = 10  # the least number of checkpoints written in a run
+
+
+class _Saving:
+    """A mixin: one process saves (the library saves in all, to the same files), and checkpoints of adapters can be loaded."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self.args.should_save:  # type: ignore[attr-defined]
+            super()._save(output_dir, state_dict)  # type: ignore[misc]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        inside: Model = self.model[0].model  # type: ignore[attr-defined]
+        if inside.backbone.adapted:
+            load_adapter(inside, resume_from_checkpoint)
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint)  # type: ignore[misc]
+
+
+class _Embedders(Watched, _Saving, SentenceTransformerTrainer):
+    pass
+
+
+class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
+    pass
+
+
+def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path, watch: Watch) -> Trainer:
+    """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
+    head, top_k = model.head(recipe.job), recipe.evaluation.top_k
+    if recipe.job == "embed":
+        return embedder_trainer(model, recipe, train, held_out, folder, watch)
+    if recipe.job == "rerank":
+        return reranker_trainer(model, recipe, train, held_out, folder, watch)
+    if isinstance(head, VectorScore) and not recipe.model.layers:
+        return vector_trainer(head, recipe, train, held_out, folder, watch)
+    bf16, rows = recipe.train.precision == "bf16", _accumulated(recipe)
+    shared = arguments(recipe, folder) | rows
+    if recipe.model.layers:
+        args = TrainingArguments(**shared)  # it reads under its own autocast
+        return _watched(LayerTrainer(model, args, train, held_out, bf16=bf16, top_k=top_k or (10,)), watch)
+    args = TrainingArguments(**shared, bf16=bf16)
+    limits = {"max_tokens": recipe.train.group_tokens, "max_rows": rows["per_device_train_batch_size"]}
+    if recipe.job == "generate":
+        return _watched(GeneratorTrainer(model, args, train, held_out, **limits, long=long(recipe)), watch)
+    return _watched(SentenceTrainer(model, args, train, held_out, top_k=top_k or (1, 5), **limits, long=long(recipe)), watch)
+
+
+def embedder_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
+) -> Trainer:
+    """Make a Trainer for `rows` of `triple_table`. Each batch, over all devices, is from one data set, drawn by its size."""
+    table, world = recipe.train, processes()
+    _divides("train.batch", table.batch, world)
+    if world > 1:
+        _report_unused(rows, table.batch)
+    args = SentenceTransformerTrainingArguments(
+        **arguments(recipe, folder),
+        per_device_train_batch_size=table.batch,  # for all devices together: each takes a part
+        per_device_eval_batch_size=table.batch,
+        accelerator_config={"split_batches": True},
+        batch_sampler=_without_duplicates,
+        multi_dataset_batch_sampler="proportional",
+    )
+    transformer = sentence_transformer(model, long=long(recipe))
+    # The library copies training texts into the card of every checkpoint.
+    transformer.model_card_data.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
+    options: dict[str, Any] = {"scale": 1 / table.temperature, "gather_across_devices": world > 1}
+    if table.group is not None and table.group < table.batch // world:
+        loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(transformer, mini_batch_size=table.group, **options)
+    else:
+        loss = MultipleNegativesRankingLoss(transformer, **options)
+    collator: Any = EmbedderBatches(model, recipe.data)
+    trainer = _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
+    return _watched(trainer, watch)
+
+
+def reranker_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
+) -> Trainer:
+    """Make a Trainer for `rows` of `training.triple_table`. Only documents are cut."""
+    args = CrossEncoderTrainingArguments(
+        **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
+    )
+    encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
+    counted = encoder.preprocess
+
+    def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
+        features: dict[str, Any] = counted(*inputs, **options)
+        watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ())) if encoder.training else 0
+        return features
+
+    encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
+    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
+    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
+    trainer.data_collator = RowNames(trainer.data_collator)
+    return _watched(trainer, watch)
+
+
+def vector_trainer(
+    head: VectorScore, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
+) -> VectorTrainer:
+    """Make a `VectorTrainer`, whose batches have `batch` questions over all devices."""
+    args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
+    return _watched(VectorTrainer(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,)), watch)
+
+
+def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Return the arguments that all kinds of TrainingArguments share."""
+    table = recipe.train
+    schedules = {"linear": "linear", "cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
+    return {
+        "output_dir": str(folder / "checkpoints"),
+        "learning_rate": table.learning_rate,
+        "num_train_epochs": table.epochs,
+        "max_steps": table.max_steps or -1,
+        "warmup_steps": table.warmup if table.warmup < 1 else int(table.warmup),
+        "lr_scheduler_type": schedules[table.schedule],
+        "lr_scheduler_kwargs": {"min_lr": table.min_learning_rate} if table.schedule == "cosine" else {},
+        "adam_beta1": table.betas[0],
+        "adam_beta2": table.betas[1],
+        "adam_epsilon": table.eps,
+        "weight_decay": table.weight_decay,
+        "max_grad_norm": table.max_grad_norm,
+        "seed": table.seed,
+        "logging_steps": 0.005,  # share of the run
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,  # NaN and infinity end the run
+        "save_steps": 1 / max(_SAVES, table.checkpoints),
+        "save_total_limit": table.checkpoints,
+        "report_to": [],  # `tensorboard` below
+        "disable_tqdm": True,  # `Recorder` has a bar
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
+
+
+def tensorboard(folder: Path) -> list[TrainerCallback]:
+    """Return a callback that writes metrics for TensorBoard, if it is installed."""
+    if not find_spec("tensorboard"):
+        return []
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    callback = TensorBoardCallback()
+    callback.logging_dir = str(folder / "tensorboard")
+    return [callback]
+
+
+def long(recipe: Recipe) -> Long:
+    """Return a recipe's settings for reading long texts."""
+    table = recipe.long
+    return Long(table.segment_tokens, table.recompute, table.gradient_segments, bf16=recipe.train.precision == "bf16")
+
+
+def processes() -> int:
+    """Return the number of processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class EmbedderBatches:
+    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names."""
+
+    valid_label_columns = ("label",)  # read by the Trainer; there are no labels
+
+    def __init__(self, model: Model, table: DataTable) -> None:
+        self._embedder, self._query, self._document = Embedder(model), table.max_query_tokens, table.max_document_tokens
+        self.truncated = 0  # texts cut so far
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = {"rows": [row["row"] for row in rows]}
+        if "dataset_name" in rows[0]:
+            batch["dataset_name"] = rows[0]["dataset_name"]
+        for column in [name for name in rows[0] if name not in ("row", "dataset_name")]:
+            most = self._query if column == "query" else self._document
+            ids = [torch.from_numpy(x).long() for x in self._embedder.render([row[column] for row in rows], max_tokens=most)]
+            self.truncated += self._embedder.truncated
+            batch[f"{column}_input_ids"] = pad_sequence(ids, batch_first=True)
+            batch[f"{column}_attention_mask"] = pad_sequence([torch.ones_like(x) for x in ids], batch_first=True)
+        return batch
+
+
+class RowNames:
+    """A wrapper that passes the names of rows around a data collator, as "rows"."""
+
+    def __init__(self, collator: Any) -> None:
+        self._collator = collator
+        self.valid_label_columns = collator.valid_label_columns
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        names = [row["row"] for row in rows]
+        return {**self._collator([{k: v for k, v in row.items() if k != "row"} for row in rows]), "rows": names}
+
+
+def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
+    """Return a sampler without repeated texts in a batch, where they would be their own negatives; "row" does not count."""
+    sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
+    return sampler
+
+
+def _report_unused(sets: DatasetDict, batch: int) -> None:
+    """Report the rows that several processes skip in an epoch, as the library shares only full batches."""
+    left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
+    if all(len(rows) < batch for rows in sets.values()):
+        raise InputError(
+            f"several processes share only full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
+        )
+    if left:
+        log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
+
+
+def _accumulated(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
+    table, world = recipe.train, processes()
+    _divides("train.batch", table.batch, world)
+    group = min(table.group or table.batch, table.batch // world)
+    _divides("train.batch", table.batch, world * group)
+    return {
+        "per_device_train_batch_size": group,
+        "per_device_eval_batch_size": group,
+        "gradient_accumulation_steps": table.batch // (world * group),
+    }
+
+
+def _divides(name: str, whole: int, parts: int) -> None:
+    if whole % parts:
+        raise InputError(
+            f"{name} = {whole} is not a multiple of {parts} (processes times train.group); "
+            "start fewer processes, or choose a multiple"
+        )
+
+
+def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:
+    trainer.watch = watch
+    trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
+    return trainer

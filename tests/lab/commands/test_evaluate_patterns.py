@@ -1,0 +1,135 @@
+"""`runnel evaluate --questions` with patterns and a folder of documents: ranks by hand, areas, questions left out, bad input."""
+
+import json
+
+import pytest
+from helpers.command_line import FakeRetriever
+from helpers.judged_tasks import ToyEmbedder
+
+from runnel.lab.commands import evaluate_retrieval, evaluate_sentences
+from runnel.records import probability
+
+pytest.importorskip("bm25s")
+
+# FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order of the documents.
+CATS = "The red cat sat. A red dog ran. A  bird flew.\n\nA bird flew. The red cat ate the fish."
+BIRDS = "A red bird sang. A bird\nflew. Nothing else happened."
+QUESTIONS = [
+    {
+        "id": "a",
+        "question": "red cat fish",
+        "file": "cats.txt",
+        "patterns": ["ate the fish[.]$"],
+        "kind": "fact",
+    },  # 3: 1st and 1st
+    {"id": "b", "question": "red dog", "file": "cats.txt", "patterns": ["^The red cat ate"], "kind": "why"},
+    {"id": "c", "question": "red bird flew", "file": "sub/birds.txt", "patterns": ["^A bird flew[.]$", "sang"], "kind": "fact"},
+    {"id": "d", "question": "nothing flew", "file": "sub/birds.txt", "patterns": ["^Nothing"], "kind": "fact"},
+    {"id": "e", "question": "blue elephant", "file": "cats.txt", "patterns": [], "kind": "unanswerable"},
+    {"id": "f", "question": "red whale", "file": "sub/birds.txt", "patterns": [], "kind": "unanswerable"},
+]
+# b: "A red dog" has 2, both red cats have 1: rank 3 in cats.txt; with "A red bird" (1, of the later file) 3 too.
+# d: 1 for "A bird flew." and for "Nothing ...": rank 2 in birds.txt and, "A bird flew." of both files being one sentence, 2.
+RANKS = {"a": (1, 1), "b": (3, 3), "c": (1, 1), "d": (2, 2), "e": (None, None), "f": (None, None)}
+BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
+
+
+@pytest.fixture
+def ask(run, fake, tmp_path):
+    """Evaluate rows about two documents, one of them in a subfolder."""
+    evaluate_sentences.retriever_of.cache_clear()
+    evaluate_retrieval._model.cache_clear()
+    fake.find = FakeRetriever()
+    (tmp_path / "docs" / "sub").mkdir(parents=True)
+    (tmp_path / "docs" / "cats.txt").write_text(CATS)
+    (tmp_path / "docs" / "sub" / "birds.txt").write_text(BIRDS)
+
+    def evaluate(rows, *arguments, model="toy"):
+        (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return run("evaluate", model, "--questions", "q.jsonl", "--in", "docs", *arguments)
+
+    return evaluate
+
+
+def test_ranks_areas_and_kinds(ask, run, tmp_path):
+    done = ask(QUESTIONS, "--json", "--out", "out")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert {a["id"]: tuple(a["model"][place]["rank"] for place in ("document", "folder")) for a in result["answers"]} == RANKS
+    assert {a["id"]: a["model"]["document"]["best"] for a in result["answers"]} == BEST
+    assert (result["queries"], result["unanswerable"], result["documents"], result["left_out"]) == (4, 2, 2, [])
+    assert [(one["system"], one["place"]) for one in result["rankings"]] == [
+        (system, place) for place in ("document", "folder") for system in ("toy", "BM25")
+    ]
+    own = result["rankings"][0]
+    means = {name: value[0] for name, value in own["metrics"].items()}
+    assert means == pytest.approx(
+        {"first": 0.5, "first 5": 1, "first 10": 1, "MRR": (1 + 1 / 3 + 1 + 1 / 2) / 4, "area": 7.5 / 8}
+    )
+    assert all(low <= mean <= high for mean, low, high in own["metrics"].values()) and own["metrics"]["first 5"] == [1, 1, 1]
+    assert own["metrics"]["first"][1] < 0.5 < own["metrics"]["first"][2]
+    assert {kind: one["queries"] for kind, one in own["kinds"].items()} == {"fact": 3, "why": 1}
+    assert own["kinds"]["why"]["metrics"]["MRR"][0] == pytest.approx(1 / 3)
+    shown = ask(QUESTIONS, "--out", "out")
+    assert "0.500 (" in shown.out and "why" in shown.out and "q.ranks.jsonl is finished already" in shown.err
+    assert ask(QUESTIONS, "--out", "other", model="bm25").code == 0
+    compared = json.loads(run("evaluate", "--compare", "out", "other", "--json").out)["comparisons"]
+    assert {"first", "MRR", "all documents MRR"} <= {one["metric"] for one in compared}
+
+
+def test_a_model_that_knows_whether_there_is_an_answer(ask, fake):
+    fake.find.answers = -1.0
+    result = json.loads(ask(QUESTIONS, "--json").out)
+    assert {one["model"][place]["best"] for one in result["answers"] for place in ("document", "folder")} == {probability(-1.0)}
+    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and {one["BM25"]["folder"]["best"] for one in result["answers"]} > {
+        0
+    }
+
+
+def test_baselines_on_the_same_sentences(ask, fake):
+    words = json.loads(ask(QUESTIONS[:2], "--json", model="bm25").out)
+    assert [one["system"] for one in words["rankings"]] == ["BM25", "BM25"]
+    # "fish" is in one sentence; of "red dog", the shorter of two sentences with "red" comes first.
+    assert [one["BM25"]["document"]["rank"] for one in words["answers"]] == [1, 3]
+    fake.embed = ToyEmbedder()
+    fake.embed.encode_document = fake.embed.encode_query
+    found = json.loads(ask(QUESTIONS[:2], "--json", "--as", "embed").out)
+    assert found["sentences"] == words["sentences"] == 8
+    # "red cat fish" is red + cat: the two red cats have 2, in order; "red dog" is best for "A red dog", then red cats with 1.
+    assert [one["model"]["document"]["rank"] for one in found["answers"]] == [2, 3]
+
+
+def test_options_of_the_other_form_have_no_effect(ask):
+    options = (("-k", 5), ("--weight", 1), ("--prompt", "q: "), ("--as", "rerank"))
+    assert [ask(QUESTIONS, *option).code for option in options] == [2, 2, 2, 1]
+    done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
+    assert done.code == 2 and "--as" in done.err
+
+
+def test_a_pattern_without_a_sentence_is_reported(ask):
+    rows = [QUESTIONS[0] | {"patterns": ["ate the fish[.]$", "no such text"]}, QUESTIONS[1] | {"patterns": ["nor this"]}]
+    done = ask(rows, "--json")
+    result = json.loads(done.out)
+    assert "a: no sentence of cats.txt matches 'no such text'" in done.err and "b: no sentence" in done.err
+    assert (result["queries"], result["left_out"]) == (1, ["b"])
+    assert ask(rows[1:]).code == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"patterns": ["sat", "(red"]}, "'(red'"),
+        ({"patterns": "red"}, "'red'"),
+        ({"patterns": []}, "'fact' with 0 patterns"),
+        ({"kind": "unanswerable"}, "'unanswerable' with 1 pattern"),
+        ({"file": "dogs.txt"}, "'dogs.txt'"),
+        ({"file": "empty.txt"}, "empty.txt has no text"),
+        ({"question": " "}, '"question"'),
+        ({"id": "b"}, "'b'"),
+    ],
+)
+def test_bad_questions(ask, tmp_path, change, message):
+    (tmp_path / "docs" / "empty.txt").write_text(" \n")
+    done = ask([QUESTIONS[1], QUESTIONS[0] | change])
+    errors = [line for line in done.err.splitlines() if "note:" not in line]
+    assert done.code == 1 and len(errors) == 1 and message in errors[0], done.err

@@ -1,0 +1,181 @@
+"""`runnel qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.byte_tokenizer import Bytes
+from helpers.exams import color, follow, mill_set, rows
+from helpers.stub_endpoint import serve
+
+from runnel.lab.evaluation.qa.records import QaDocument
+from runnel.lab.training.data import read_evidence
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    with serve(follow) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one
+
+
+@pytest.fixture
+def mills(tmp_path):
+    return write(tmp_path / "mills.jsonl", mill_set(documents=1))
+
+
+def write(path, data):
+    return write_rows(path, rows(data))
+
+
+def write_rows(path, given):
+    path.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
+    return path
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def prompts(stub):
+    return [one["messages"][-1]["content"] for one in stub.asked]
+
+
+def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
+    ended = run(*BM25)
+    shown = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert ended.code == 0 and ended.err == f"runnel: note: asking stub at {stub.url}, judged by stub\n"
+    for name in ("mills", "creative", "up to 4,000 tokens"):
+        assert f"{name} 6 100.0% 100.0% to 100.0% 1.000 0 0" in shown
+    assert [line for line in shown if line.startswith(("answers: 6 requests, 42 ", "judgments: 6 requests, 42 "))] == shown[-2:]
+    found = lines(tmp_path / "out" / "mills.answers.jsonl")
+    assert [one["question"] for one in found] == [f"d0-{n}" for n in range(10, 16)]
+    assert found[0]["answer"] == "red" and found[0]["verdicts"] == [True] and found[0]["tokens"] > 100
+    assert lines(tmp_path / "out" / "mills.queries.jsonl")[0] == {"query": "d0-10", "accuracy": 1.0, "F1": 1.0}
+    document = mill_set(documents=1).documents["d0"].text
+    for row in lines(tmp_path / "out" / "mills.found.jsonl"):
+        assert f"Wheel number {row['id'][3:]} was" in " ".join(document[start:end] for start, end in row["parts"][0])
+
+
+def test_several_sets_and_their_means(run, stub, tmp_path):
+    for name, wheels in (("small", 2), ("large", 8)):
+        write(tmp_path / f"{name}.jsonl", mill_set(documents=1, wheels=wheels))
+    stub.rule = lambda messages: "DECISION: NO" if "wheel number 11 " in str(messages) else follow(messages)
+    report = json.loads(run("qa", "bm25", "small.jsonl", "large.jsonl", "--out", "out", "-k", 2, "--json").out)
+    assert [(one["task"], one["accuracy"]) for one in report["sets"]] == [("small", 0.5), ("large", 7 / 8)]
+    assert report["all"]["accuracy"] == 0.8 and report["mean_of_sets"]["accuracy"] == pytest.approx(11 / 16)
+    assert report["notes"] == {"replies without ANSWER:, which are judged whole": 2}
+    assert json.loads((tmp_path / "out" / "qa.json").read_text()) == report
+    assert [one["top_k"] for one in report["sets"]] == [2, 2] and report["context_tokens"] is None
+
+
+@pytest.mark.parametrize("options", [(), ("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")])
+def test_systems_that_retrieve(run, stub, mills, options):
+    ended = run("qa", "pocket", mills, "--out", "out", *options, "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["correct"] == (5 if "--chunk-words" in options else 6), ended.err
+    assert report["top_k"] == (5 if "--chunk-words" in options else 50)
+    assert report["as"] == ("embed" if "embed" in options else "sentences")
+
+
+@pytest.mark.parametrize("system", [("bm25",), ("pocket",), ("pocket", "--as", "embed")])
+def test_the_sentences_of_the_data_are_retrieved(run, stub, tmp_path, monkeypatch, system):
+    data = mill_set(documents=1, wheels=3)
+    text = data.documents["d0"].text
+    edges = [0, *(text.index(f"Wheel number {n}") for n in (10, 11, 12)), len(text)]
+    document = QaDocument("d0", text, tuple(itertools.pairwise(edges)))
+    given = replace(data, documents={"d0": document})
+    monkeypatch.setattr("runnel.lab.evaluation.qa.loading.read_qa_sets", lambda path, only: iter([given]))
+    assert run("qa", *system, "any", "--out", "out", "-k", 1).code == 0
+    parts = [row["parts"] for row in lines(tmp_path / "out" / "mills.found.jsonl")]
+    assert len(parts) == 3 and all(tuple(span) in document.sentences for ((span,),) in parts)
+
+
+def test_whole_documents_in_windows(run, stub, mills, tmp_path):
+    report = json.loads(run("qa", "whole", mills, "--out", "out", "--window-tokens", 100, "--json").out)
+    parts = len(lines(tmp_path / "out" / "mills.found.jsonl")[0]["parts"])
+    assert report["all"]["accuracy"] == 1.0 and parts > 2 and report["stride"] == 50
+    assert report["cost"]["answers"]["requests"] == 6 * (parts + 1) and report["cost"]["judgments"]["requests"] == 6
+
+
+def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
+    data = mill_set(documents=1)
+    text = data.documents["d0"].text.replace("11 was painted", "11\n  was painted")
+    write_rows(tmp_path / "mills.jsonl", [row | {"document": text} for row in rows(data)])
+
+    def rule(messages):
+        prompt = messages[-1]["content"]
+        if "word for word" in prompt and "wheel number 11 " in prompt:
+            return "Wheel number 11 was painted green.\nWheel number 99 was not copied."
+        if "Candidate's answer:" in prompt and "wheel number 12 " in prompt:
+            return "DECISION: NO"
+        return follow(messages)
+
+    stub.rule = rule
+    assert run("qa", "copied", "mills.jsonl", "--out", "out").code == 0
+    found = list(read_evidence(tmp_path / "out" / "mills.evidence.jsonl"))
+    asked = [10, 11, 13, 14, 15]
+    assert [one.query for one in found] == [f"Which color was wheel number {n} painted?" for n in asked]
+    assert all(one.document == text for one in found)
+    sentences = [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found]
+    assert sentences == [[f"Wheel number {n} was painted {color(n)}."] for n in asked]
+    metrics = json.loads(run("evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)["results"][0]
+    assert metrics["queries"] == 5 and metrics["metrics"]["Recall@5"] == 1.0
+
+
+def test_a_recurrent_model_on_this_machine_answers(run, stub, mills, monkeypatch, tmp_path):
+    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    local = f"local:{GOLDEN / 'mamba2-tiny-hf'}"
+    command = ("qa", "bm25", mills, "--out", "out", "-k", 2, "--llm", local, "--judge", stub.url, "--answer-tokens", 3)
+    ended = run(*command, "--judge-model", "stub", "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["correct"] == 0 and len(stub.asked) <= 6, ended.err
+    assert f"note: asking {GOLDEN / 'mamba2-tiny-hf'}@" in ended.err and report["cost"]["answers"]["completion_tokens"] == 18
+
+
+def test_another_judge(run, stub, mills):
+    with serve(lambda messages: "DECISION: NO") as strict:
+        ended = run(*BM25, "--llm-model", "small", "--judge", strict.url, "--judge-model", "strict", "--json")
+        assert json.loads(ended.out)["all"]["accuracy"] == 0.0 and {one["model"] for one in strict.asked} == {"strict"}
+    assert {one["model"] for one in stub.asked} == {"small"} and len(stub.asked) == 6
+    assert f"asking small at {stub.url}, judged by strict" in ended.err
+
+
+def test_the_judge_is_compared_with_labels(run, stub, mills, tmp_path):
+    stub.rule = lambda messages: follow(messages).replace("YES" if "wheel number 11 " in str(messages) else "?", "NO")
+    assert run(*BM25).code == 0
+    given = [row | {"right": True} for row in lines(tmp_path / "out" / "mills.answers.jsonl")]
+    assert given[1]["text"] == "Which color was wheel number 11 painted?" and given[1]["answers"] == ["green"]
+    given[3]["answer"] = "another"
+    given[4]["right"] = False
+    del given[5]["right"]
+    write_rows(tmp_path / "labeled.jsonl", given)
+    paid, ended = len(stub.asked), run(*BM25, "--labels", "labeled.jsonl")
+    assert ended.code == 0 and len(stub.asked) == paid
+    assert "agreement with 4 labels: macro F1 0.333 (yes 0.667, no 0.000), 50.0% of verdicts equal\n" in ended.out
+    assert "note: 1 of 5 labels are of other answers" in ended.err
+    assert json.loads((tmp_path / "out" / "qa.json").read_text())["agreement"]["judged_right"] == 3
+
+
+def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
+    """18 questions about each of 15 documents, one document after the other."""
+    rows = [
+        {"id": f"{n // 18}-{n}", "question": f"wheel number {n}?", "document": f"Mill {n // 18}.", "answers": ["red"]}
+        for n in range(270)
+    ]
+    write_rows(tmp_path / "mills.jsonl", rows)
+    command = ("qa", "bm25", "mills.jsonl", "--limit", 60)
+
+    def asked(out, *options):
+        assert run(*command, "--out", out, *options).code == 0
+        return [one["question"] for one in lines(tmp_path / out / "mills.answers.jsonl")]
+
+    drawn = asked("out")
+    assert len(drawn) == 60 and len({name.partition("-")[0] for name in drawn}) >= 12
+    assert drawn == sorted(drawn, key=lambda name: int(name.partition("-")[2])), "in the order of the data"
+    assert asked("again") == drawn != asked("other", "--seed", 1) and set(drawn) < set(asked("out", "--limit", 90))

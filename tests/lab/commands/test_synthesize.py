@@ -1,0 +1,153 @@
+"""`runnel synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
+
+import json
+
+import pytest
+from helpers.stub_endpoint import serve
+from helpers.synthesis import follow, story
+
+from runnel.lab.training.data import Dropped, read_evidence
+
+LENGTHS = ("--lengths", "1000,1200")
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    with serve(follow) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one
+
+
+@pytest.fixture
+def books(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for n in range(4):
+        (folder / f"{n}.txt").write_text(story(400, name=f"Keeper{n}"), encoding="utf-8")
+    return folder
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
+@pytest.mark.parametrize("unit", ["sentence", "clauses"])
+def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):
+    ended = run("synthesize", books, "--to", "out", "--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json")
+    facts = json.loads(ended.out)
+    assert ended.code == 0 and facts["examples"] == 7 and facts["rejected"] == {}, ended.err
+    assert len(stub.asked) == 7 * requests == facts["used"]["requests"]
+    assert sorted(facts["examples_by_length"].values()) == [3, 4]
+    found = rows(tmp_path / "out" / f"{strategy}.jsonl")
+    for row in found:
+        source = open(row["source"], encoding="utf-8").read()
+        assert source[row["source_start"] :].startswith(row["document"])
+        spans = row["evidence"]
+        assert len(spans) == 2 and [row["document"][a:b].strip() for a, b in spans] == [row["document"][a:b] for a, b in spans]
+        assert row["places"][0][0] == spans[0][0] and row["places"][-1][1] == spans[-1][1], "the first and last unit shown"
+        assert len(row["places"]) == (1 if strategy == "chunk" else 2)
+        assert (row["connection"] is None) == (row["distance"] is None) == (strategy == "chunk")
+        assert strategy != "link" or row["distance"] >= 10
+        assert row["tokens"] <= row["length"] and row["answer"] == "He repaired wheels." and row["prompts"] == "1"
+        assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
+        assert ("units" in row) == (unit == "clauses"), "which other tokenizers would group in another way"
+        assert all(
+            any(row["document"][a:b].strip() == row["document"][c:d] for a, b in row.get("units", spans)) for c, d in spans
+        )
+    assert len({row["id"] for row in found}) == 7
+    counts = Dropped()
+    examples = list(read_evidence(tmp_path / "out" / f"{strategy}.jsonl", dropped=counts))
+    assert str(counts) == "7 examples kept" and [one.query for one in examples] == [row["question"] for row in found]
+
+
+def test_a_report_for_readers(run, stub, books, tmp_path):
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000")
+    facts = json.loads((tmp_path / "out" / "chunk.json").read_text())
+    used, rate = facts["used"], facts["per_million_examples"]
+    written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
+    assert (used["prompt_tokens"], used["completion_tokens"]) == (14, written)
+    assert rate == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6}
+    assert "2 examples from 2 subsequences (2 of 1,000 tokens)\n" in ended.out
+
+
+def test_bad_replies_are_counted_by_reason(run, stub, books):
+    answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
+    stub.rule = lambda messages: next(answers, None) or follow(messages)
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
+    assert ended.code == 0 and "3 examples from 7 subsequences" in ended.out
+    assert "runnel: note: rejected: 2 replies that are not JSON\n" in ended.err
+    assert "runnel: note: rejected: 2 replies of another form than requested\n" in ended.err
+
+
+def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "q", "document": story(30, name="Keeper2")}) + "\n")
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--exclude", "test.jsonl", *LENGTHS, "--json")
+    facts = json.loads(ended.out)
+    overlapping = facts["rejected"]["subsequences that overlap with a test set"]
+    assert ended.code == 0 and overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
+    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+
+
+def test_question_answering_sets_are_excluded(run, stub, books, tmp_path):
+    row = {"input": "Who?", "context": story(30, name="Keeper2"), "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "narrativeqa.jsonl").write_text(json.dumps(row) + "\n")
+    command = ("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
+    facts = json.loads(run(*command, "qa:sets").out)
+    assert facts["rejected"]["subsequences that overlap with a test set"] >= 1
+    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+    assert "error: books has no files of LongBench" in run(*command, "qa:books").err
+
+
+def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_path):
+    german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
+    english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
+    for name, sentence in (("de", german), ("en", english)):
+        (tmp_path / f"{name}.txt").write_text("".join(sentence.format(n=n) for n in range(100)), encoding="utf-8")
+    ended = run(
+        "synthesize", "de.txt", "en.txt", "--to", "out", "--strategy", "chunk", "--lengths", 500, "--language", "en", "--json"
+    )
+    facts = json.loads(ended.out)
+    left_out = facts["rejected"]["subsequences that are not in en"]
+    assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]
+    assert len(stub.asked) == facts["examples"] >= 3 and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
+    assert "error: the language is 'english'" in run("synthesize", "en.txt", "--to", "out", "--language", "english").err
+
+
+def test_examples_without_a_language_model(run, tmp_path):
+    folder = tmp_path / "manuals"
+    folder.mkdir()
+    for n in range(3):
+        (folder / f"{n}.md").write_text(
+            f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
+        )
+    (folder / "copy.md").write_text((folder / "0.md").read_text())
+    ended = run("synthesize", "manuals", "--without-llm", "--to", "out")
+    assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
+    assert "note: left out: 1 document with the same text as another\n" in ended.err
+    found = rows(tmp_path / "out" / "structure.jsonl")
+    assert sorted(row["question"] for row in found) == [f"Wheel {n} in winter" for n in range(3)]
+    assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == [
+        row["question"] for row in found
+    ]
+    for row in found:
+        ((start, end),) = row["evidence"]
+        assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
+    assert run("index", "manuals", "--to", "library").code == 0
+    ended = run("synthesize", "library", "--without-llm", "--to", "indexed")
+    assert ended.code == 0, ended.err
+    indexed = rows(tmp_path / "indexed" / "structure.jsonl")
+    assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
+    same = ("question", "document", "evidence")
+    assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
+    facts = json.loads(run("synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out)
+    assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
+
+
+def test_documents_without_structure(run, tmp_path):
+    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
+    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out")
+    assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
+    assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
+    assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err

@@ -1,0 +1,139 @@
+"""`runnel train`: the two commands of the README on real files, and what is said of mistakes."""
+
+import json
+import re
+
+import pytest
+from helpers.tiny_examples import tiny_checkpoint, tiny_recipe, write_examples
+
+from runnel import SentenceRetriever
+from runnel.commands import display
+from runnel.lab.training import recipes
+from runnel.lab.training.progress import read_metrics
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """Pairs as CSV and evidence as jsonl, from the Python language reference."""
+    folder = tmp_path_factory.mktemp("examples")
+    write_examples(folder / "triples.jsonl", evidence=False)
+    write_examples(folder / "evidence.jsonl", evidence=True)
+    rows = [json.loads(line) for line in (folder / "triples.jsonl").read_text().splitlines()]
+    lines = ["query,positive"] + ['"{}","{}"'.format(*(row[k].replace('"', '""') for k in ("query", "positive"))) for row in rows]
+    (folder / "pairs.csv").write_text("\n".join(lines[:33]) + "\n")
+    lines = (folder / "evidence.jsonl").read_text().splitlines(keepends=True)
+    (folder / "evidence.jsonl").write_text("".join(lines[:16]))
+    return folder
+
+
+def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
+    command = ("train", "pairs", "--data", examples / "pairs.csv", "--to", "tuned", "--set=batch=16", "--set=data.held_out=8")
+    done = run(*command)
+    assert done.code == 0, done.err
+    assert done.out.startswith("tuned/model: 6 steps, loss ")
+    losses = [row["loss"] for row in read_metrics(tmp_path / "tuned")]
+    assert sum(losses[-2:]) < 0.9 * sum(losses[:2])
+    again = run(*command, "--json")
+    assert "tuned is finished already" in again.err and json.loads(again.out)["steps"] == 6
+    other = run(*command[:-1], "--set=data.held_out=4")
+    assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
+
+
+def test_pocket_adapts_to_evidence(run, examples, tmp_path):
+    done = run("train", "evidence", "--data", examples / "evidence.jsonl", "--to", "tuned", "--json")
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert summary["steps"] == 6 and summary["last_loss"] < summary["first_loss"]
+    rows = [json.loads(line) for line in (examples / "evidence.jsonl").read_text().splitlines()]
+
+    def margin(name):
+        """How much higher sentences that answer score than the others, over all documents."""
+        retriever, total = SentenceRetriever.load(name), 0.0
+        for row in rows:
+            (start, end), found = row["evidence"][0], retriever.score(row["query"], row["document"])
+            inside = [s.score for s in found if start <= s.start < end]
+            outside = [s.score for s in found if not start <= s.start < end]
+            total += sum(inside) / len(inside) - sum(outside) / len(outside)
+        return total / len(rows)
+
+    assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
+
+
+def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "_FIRST_S", 0.001)
+    recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
+    done = run("train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
+    assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
+    assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
+    assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "message"),
+    [
+        ("a,b\n", 2, "p leaves nothing to learn: one document answers all queries, and data.negatives = 0 adds no others; "),
+        ("a,b\nc,d\n", 1, "p leaves nothing to learn: train.batch is 1, and data.negatives = 0 adds no others; "),
+    ],
+)
+def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, message):
+    (tmp_path / "p.csv").write_text("query,positive\n" + rows)
+    done = run("train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
+    assert done.code == 1 and message in done.err
+
+
+def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")
+    recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
+    (tmp_path / "here" / "mine.toml").write_text(recipe)
+    done = run("train", "here/mine.toml", "--to", "out")
+    assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
+
+
+MISTAKES = {
+    ("nothing",): "no recipe 'nothing'",
+    ("pairs", "--set", "batsh=3"): "--set batsh: no table has that key (did you mean 'train.batch'?)",
+    ("pairs", "--set", "data.max_tokens=3"): "'max_tokens' is not used by the job 'embed'",
+    ("pairs", "--size", "big"): "pairs.toml has no size 'big'; it has none",
+    ("pairs",): "this recipe comes without data; give --data",
+    ("pairs", "--data", "none.csv"): "none.csv is missing",
+    ("pairs", "--data", "p.csv", "--model", "no-such-folder"): "no-such-folder",
+    ("evidence", "--data", "e.jsonl", "--model", "embedder"): "embedder has no head for 'sentences' (it has: embed, generate)",
+    ("pairs", "--data", "p.csv", "--to", "p.csv/run"): "Not a directory",
+    ("pairs", "--data", "p.csv", "--to", "p.csv"): "p.csv is a file; name a folder for the run with --to",
+    ("evidence", "--data", "empty.jsonl"): "empty.jsonl: no examples to train on",
+    ("pairs", "--data", "bad.csv"): "bad.csv, line 2: 3 values in 2 columns; quote what holds ','",
+    ("evidence", "--data", "bad.jsonl"): "bad.jsonl, line 1: span [3, 99] is empty or not inside",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
+    (tmp_path / "embedder").symlink_to(tiny_checkpoint("mamba2"))
+    (tmp_path / "p.csv").write_text("query,positive\na,b\n")
+    (tmp_path / "bad.csv").write_text("query,positive\na,b,c\n")
+    (tmp_path / "e.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[0, 2]]}\n')
+    (tmp_path / "bad.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[3, 99]]}\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    done = run("train", *arguments)
+    assert done.code == 1 and done.out == "" and MISTAKES[arguments] in done.err
+    assert len(done.err.splitlines()) == 1 and done.err.startswith("runnel: error: ")
+    assert not list(tmp_path.glob("runs/*/model"))
+
+
+def test_without_the_packages_for_training(run, monkeypatch):
+    import runnel.lab.commands.train as command
+
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    done = run("train", "pairs", "--data", "p.csv")
+    assert done.code == 1 and "[lab]" in done.err

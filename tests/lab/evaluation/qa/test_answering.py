@@ -1,0 +1,167 @@
+"""Questions are answered from what was retrieved, and judged, by language models that also misbehave."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.exams import follow, mill_set
+from helpers.stub_endpoint import serve
+
+from runnel.generation.endpoint import Endpoint
+from runnel.lab.evaluation.qa.answering import Exam
+from runnel.lab.evaluation.qa.inquiry import Inquiry
+from runnel.lab.evaluation.qa.records import QaDocument
+from runnel.lab.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
+from runnel.lab.evaluation.sentences import by_bm25
+from runnel.lab.replies import Replies
+from runnel.models.base import BUILT_IN
+from runnel.text.dialogue import GAP
+from runnel.text.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
+BM25 = by_bm25(0.9, 0.4)
+
+
+@pytest.fixture
+def stub():
+    with serve(follow) as one:
+        yield one
+
+
+def found(data, choose, way="excerpts"):
+    questions = {one.id: one for one in data.questions}
+    return [Material(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
+
+
+def examine(stub, folder, data, read, *, threads=1):
+    endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
+    with Replies(endpoint, folder / "replies") as replies:
+        inquiry = Inquiry(replies, threads)
+        return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
+
+
+def prompts(stub):
+    return [one["messages"][-1]["content"] for one in stub.asked]
+
+
+def test_answers_come_from_the_retrieved_sentences(stub, tmp_path):
+    data = mill_set(wheels=7)
+    read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
+    outcomes, inquiry = examine(stub, tmp_path, data, read, threads=8)
+    assert [one.correct for one in outcomes] == [True] * 14 and {one.f1 for one in outcomes} == {1.0}
+    assert [one.question for one in outcomes] == [one.id for one in data.questions] and not inquiry.notes
+    assert {one.tokens for one in outcomes} == {len(TOKENIZER.encode(data.documents["d0"].text))}
+    asked = [prompt for prompt in prompts(stub) if "Sentences of the document" in prompt]
+    assert len(asked) == 7, "both documents have these sentences: one prompt is asked once"
+    assert all(prompt.count("Wheel number") == 2 and GAP in prompt for prompt in asked)
+    assert {(one["temperature"], one["max_tokens"]) for one in stub.asked} == {(0, 2000), (0, 1000)}
+
+
+def test_one_sentence_too_few_is_a_wrong_answer(stub, tmp_path):
+    data = mill_set(documents=1)
+    away = lambda question, document: [[(0, 10)]]  # noqa: E731
+    outcomes, _ = examine(stub, tmp_path, data, found(data, away))
+    assert [(one.answer, one.verdicts, one.correct, one.f1) for one in outcomes] == [("unknown", (False,), False, 0.0)] * 6
+
+
+def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_path):
+    data = mill_set(documents=1, wheels=8)
+    read = found(data, by_windows(TOKENIZER, 150, 75), way="whole")
+    parts = len(read[0].parts)
+    outcomes, _ = examine(stub, tmp_path, data, read)
+    assert all(one.correct for one in outcomes) and parts == 4
+    sent = prompts(stub)
+    windows = [prompt for prompt in sent if "The document, or a part of it:" in prompt]
+    assert len(windows) == 8 * parts and sum("readers who each read one part" in prompt for prompt in sent) == 8
+    text = data.documents["d0"].text
+    shown = [prompt.split("a part of it:\n\n")[1].split("\n\nQuestion:")[0] for prompt in windows[:parts]]
+    assert all(one in text and len(TOKENIZER.encode(one)) <= 150 for one in shown)
+    assert shown[0][:20] == text[:20] and shown[-1][-20:] == text[-20:]
+    ends = [text.index(one) + len(one) for one in shown]
+    assert all(text.index(b) < a for a, b in zip(ends, shown[1:], strict=False)), "windows overlap: nothing is between two"
+
+
+def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
+    data = mill_set(documents=1, wheels=8)
+    read = found(data, by_windows(TOKENIZER, 150, 75), way="copied")
+    parts = len(read[0].parts)
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    assert all(one.correct for one in outcomes) and not inquiry.notes
+    kinds = [("word for word" in prompt, "Sentences of the document" in prompt) for prompt in prompts(stub)]
+    assert parts > 2 and kinds.count((True, False)) == 8 * parts and kinds.count((False, True)) == 8
+    assert {one["max_tokens"] for one in stub.asked} == {2000 // parts, 2000, 1000}
+    asked = next(prompt for prompt in prompts(stub) if "Sentences of the document" in prompt)
+    assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
+
+
+def test_the_budget_of_excerpts(stub):
+    data = mill_set(documents=1)
+    for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
+        text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
+        assert 9 <= len(TOKENIZER.encode(text)) <= 25
+
+
+def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
+    data = mill_set(documents=1, wheels=2)
+    questions = tuple(replace(one, answers=("scarlet", one.answers[0], "scarlet")) for one in data.questions)
+    data = replace(data, questions=questions)
+    outcomes, _ = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    assert [(one.verdicts, one.correct, one.f1) for one in outcomes] == [((False, True), True, 1.0)] * 2
+
+
+@pytest.mark.parametrize("how", ["set", "question"])
+def test_multiple_choice_has_its_own_judge_and_no_f1(stub, tmp_path, how):
+    data = mill_set(documents=1, wheels=1, multiple_choice=how == "set")
+    (question,) = data.questions
+    if how == "question":
+        data = replace(data, questions=(replace(question, choices=("red", "blue")),))
+    ((outcome,), _) = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    assert outcome.correct is True and outcome.f1 is None and "The question is multiple-choice" in prompts(stub)[1]
+
+
+def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
+    data = mill_set(documents=1, wheels=5)
+    judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
+    answers = iter(["ANSWER: red", "red", "ANSWER: ", "ANSWER: red", "ANSWER: red"])
+    stub.rule = lambda messages: next(judged if "Candidate's answer:" in messages[-1]["content"] else answers)
+    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    assert [(one.answer, one.correct) for one in outcomes] == [
+        ("red", None), ("red", None), (None, False), ("red", False), ("red", True),
+    ]  # fmt: skip
+    assert dict(inquiry.notes) == {
+        "judgments without YES or NO": 2,
+        "replies without ANSWER:, which are judged whole": 1,
+        "replies without an answer, which count as wrong": 1,
+    }
+    assert all(one.answered for one in outcomes)
+
+
+def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
+    data = mill_set(documents=1, wheels=8)
+    read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
+    stub.faults.extend([429, 500, None, "malformed", None, "no text", "slow", None, "cut", "slow", "slow"])
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    state = [(one.answered, one.correct) for one in outcomes]
+    # 1 busy twice and then refused: open. 2 a broken reply: open. 3 answered, the judge's reply is broken: open.
+    assert state[:3] == [(False, None)] * 3 and inquiry.failure is not None and inquiry.stopped is None
+    sent = len(stub.asked)
+    again, inquiry = examine(stub, tmp_path, data, read)
+    clean, _ = examine(stub, tmp_path / "..", data, read)
+    assert all(one.answered for one in again) and inquiry.failure is None
+    cut = [a.question for a, b in zip(again, clean, strict=True) if a != b]
+    assert len(cut) <= 1 and len(stub.asked) > sent
+    sent = len(stub.asked)
+    assert examine(stub, tmp_path, data, read)[0] == again and len(stub.asked) == sent, "nothing is asked twice"
+
+
+def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
+    data = mill_set(documents=1, wheels=30)
+    stub.faults.extend([401] * 99)
+    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
+    assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
+    assert "failed 5 requests in a row" in str(inquiry.stopped)
+
+
+def test_the_best_come_first_and_ties_in_document_order():
+    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
+    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]

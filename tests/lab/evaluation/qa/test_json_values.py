@@ -1,0 +1,72 @@
+"""Values of large JSON files are read one by one, whatever the pieces of the file are."""
+
+import gzip
+import json
+import tracemalloc
+
+import pytest
+
+from runnel.errors import ReadError
+from runnel.lab.evaluation.qa import json_values
+from runnel.lab.evaluation.qa.json_values import read_values
+
+VALUE = {"a": {"x": [1, {"y": None}], "z": '{[,:]}\u00e9\\"'}, "b": {}, "c": {"n": 123456, "e": -1.5e3}}
+
+
+@pytest.mark.parametrize("chars", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_objects(tmp_path, monkeypatch, chars, indent):
+    monkeypatch.setattr(json_values, "_CHARS", chars)
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps(VALUE, indent=indent))
+    assert list(read_values(path, 0)) == [((), VALUE)]
+    assert list(read_values(path, 1)) == [((name,), value) for name, value in VALUE.items()]
+    inner = [((name, key), value) for name, values in VALUE.items() for key, value in values.items()]
+    assert list(read_values(path, 2)) == inner
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_lists(tmp_path, count):
+    path = tmp_path / "values.json.gz"
+    path.write_bytes(gzip.compress(json.dumps([12] * count).encode()))
+    assert list(read_values(path, 1)) == [((str(i),), 12) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": {"x": 1}', r"at character 14: expected , or }, got 'its end'"),
+        ('{"a": {"x": 1}} {}', r"at character 16: expected the end of the file, got '{'"),
+        ('{1: {"x": 1}}', r"at character 2: expected a name, got 1"),
+        ('{"a": {"x": "y', r"at character 12: Unterminated string starting at"),
+        ('{"a": {"x": ' + "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_damaged_files(tmp_path, text, message):
+    path = tmp_path / "values.json"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=message):
+        list(read_values(path, 2))
+
+
+def test_other_encodings_and_truncated_archives(tmp_path):
+    path = tmp_path / "values.json"
+    path.write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(ReadError, match="not UTF-8"):
+        list(read_values(path, 1))
+    path.write_bytes(gzip.compress(json.dumps({"a": "b" * 10_000}).encode())[:-20])
+    with pytest.raises(ReadError, match="is damaged or incomplete"):
+        list(read_values(path, 1))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps({str(i): "x" * 500_000 for i in range(40)}))  # 20 MB
+    tracemalloc.start()
+    try:
+        lengths = [len(value) for _, value in read_values(path, 1)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert lengths == [500_000] * 40
+    assert peak < 8e6

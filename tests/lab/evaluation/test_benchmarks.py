@@ -1,0 +1,309 @@
+"""Published benchmarks are read as their authors publish them, and what fits no known form is named."""
+
+import hashlib
+import json
+import re
+from importlib.resources import files
+
+import pytest
+
+from runnel.errors import InputError, ReadError
+from runnel.lab.evaluation.benchmarks import find_sets
+from runnel.lab.evaluation.generated import LENGTHS, find_generated
+from runnel.lab.evaluation.tasks import read_task
+
+parquet = pytest.importorskip("pyarrow.parquet")
+LINES = files("runnel.lab.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
+NEEDLES = [tuple(line.split("\t")) for line in LINES]
+
+
+def write_rows(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        import pyarrow
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_set(one, folder):
+    """Return the documents, queries and judgments of a set."""
+    task = read_task(one.source(folder))
+    return {d.id: d.text for d in task.corpus}, dict(task.queries), task.qrels, task.notes
+
+
+def names(path, **texts):
+    return [one.name for one in find_sets(str(path), **texts)]
+
+
+def nano(folder, split="train", suffix="-00000-of-00001.parquet"):
+    write_rows(folder / "corpus" / f"{split}{suffix}", [{"_id": "d1", "text": "red cat"}, {"_id": "d2", "text": "blue dog"}])
+    write_rows(folder / "queries" / f"{split}{suffix}", [{"_id": "q1", "text": "cat"}])
+    write_rows(folder / "qrels" / f"{split}{suffix}", [{"query-id": "q1", "corpus-id": "d1"}])
+
+
+def test_a_set_of_nanobeir(tmp_path):
+    nano(tmp_path / "NanoNQ")
+    (one,) = find_sets(str(tmp_path / "NanoNQ"))
+    assert (one.name, one.metrics, one.group) == ("NanoNQ", ("nDCG@10",), "")
+    assert read_set(one, tmp_path) == ({"d1": "red cat", "d2": "blue dog"}, {"q1": "cat"}, {"q1": {"d1": 1}}, ())
+
+
+def test_all_sets_of_nanobeir_in_one_data_set_or_as_folders(tmp_path):
+    for split in ("NanoNQ", "NanoMSMARCO"):
+        nano(tmp_path / "one", split)
+        nano(tmp_path / "many" / split)
+    (tmp_path / "many" / ".cache").mkdir()
+    assert sorted(names(tmp_path / "one")) == names(tmp_path / "many") == ["NanoMSMARCO", "NanoNQ"]
+    assert names(tmp_path / "one" / "NanoNQ") == ["NanoNQ"]
+    (tmp_path / "many" / "notes").mkdir()
+    with pytest.raises(InputError, match="notes is no task in a known form"):
+        find_sets(str(tmp_path / "many"))
+
+
+def test_a_table_in_several_files_of_which_the_test_split_is_judged(tmp_path):
+    nano(tmp_path / "scifact", "corpus")
+    for part in range(2):
+        file = tmp_path / "scifact" / "corpus" / f"corpus-{part:05}-of-00002.parquet"
+        write_rows(file, [{"_id": f"d{part + 1}", "title": "A title", "text": "some text"}])
+    for file in (tmp_path / "scifact").glob("*/corpus-00000-of-00001.parquet"):
+        if file.parent.name != "queries":
+            file.unlink()
+    for split, document in (("train", "d1"), ("test", "d2")):
+        rows = [{"query-id": "q1", "corpus-id": document, "score": 2}]
+        write_rows(tmp_path / "scifact" / "default" / f"{split}-00000-of-00001.parquet", rows)
+    (one,) = find_sets(str(tmp_path / "scifact"))
+    documents, _, judged, _ = read_set(one, tmp_path)
+    assert documents == {"d1": "A title some text", "d2": "A title some text"} and judged == {"q1": {"d2": 2}}
+
+
+@pytest.fixture
+def longembed(tmp_path):
+    folder = tmp_path / "LongEmbed"
+    write_rows(folder / "qmsum" / "corpus.jsonl", [{"doc_id": "doc 1", "text": "red cat"}, {"doc_id": "doc 2", "text": "dog"}])
+    write_rows(folder / "qmsum" / "queries.jsonl", [{"qid": "q 1", "text": "cat"}])
+    write_rows(folder / "qmsum" / "qrels.jsonl", [{"qid": "q 1", "doc_id": "doc 1"}])
+    lengths = (256, 32768)
+    rows = [{"doc_id": f"{n}-{i}", "text": f"fact {i}", "context_length": n} for n in lengths for i in range(3)]
+    write_rows(folder / "needle" / "corpus.jsonl", rows)
+    rows = [{"qid": f"q{n}-{i}", "text": f"which {i}", "context_length": n} for n in lengths for i in range(2)]
+    write_rows(folder / "needle" / "queries.jsonl", rows)
+    rows = [{"qid": f"q{n}-{i}", "doc_id": f"{n}-{i}", "context_length": n} for n in lengths for i in range(2)]
+    write_rows(folder / "needle" / "qrels.jsonl", rows)
+    return folder
+
+
+def test_longembed_has_a_set_for_each_length_of_needle(longembed, tmp_path):
+    sets = find_sets(str(longembed))
+    assert [(one.name, one.group, one.metrics) for one in sets] == [
+        ("needle-256", "needle", ("nDCG@1",)),
+        ("needle-32768", "needle", ("nDCG@1",)),
+        ("qmsum", "", ("nDCG@10",)),
+    ]
+    assert names(longembed / "needle" / "256") == ["needle-256"] and names(longembed / "qmsum") == ["qmsum"]
+    documents, queries, judged, _ = read_set(sets[1], tmp_path)
+    assert documents == {f"32768-{i}": f"fact {i}" for i in range(3)}
+    assert queries == {f"q32768-{i}": f"which {i}" for i in range(2)} and judged["q32768-1"] == {"32768-1": 1}
+    assert read_set(sets[2], tmp_path)[2] == {"q_1": {"doc_1": 1}}
+
+
+def test_locov1_is_split_by_its_sets(tmp_path):
+    documents, queries = tmp_path / "loco" / "LoCoV1-Documents", tmp_path / "loco" / "LoCoV1-Queries"
+    rows = [("qmsum", "Passage_0", "one"), ("qasper_title", "Passage_0", "two"), ("qasper_title", "Passage_1", None)]
+    rows = [{"dataset": name, "pid": pid, "passage": text} for name, pid, text in rows]
+    write_rows(documents / "data" / "test-00000-of-00001-abc.parquet", rows)
+    write_rows(documents / "data" / "train-00000-of-00001-abc.parquet", rows)
+    rows = [
+        ("qmsum", "Query_0", ["Passage_0"]),
+        ("qasper_title", "Query_0", ["Passage_0"]),
+        ("qasper_title", "Query_1", ["Passage_1"]),
+    ]
+    rows = [{"dataset": name, "qid": qid, "query": f"{name} {qid}", "answer_pids": pids} for name, qid, pids in rows]
+    write_rows(queries / "data" / "test.parquet", rows)
+    assert names(tmp_path / "loco") == ["qmsum", "qasper_title"]
+    (one,) = find_sets(str(tmp_path / "loco" / "qasper_title"))
+    documents, queries, judged, notes = read_set(one, tmp_path)
+    assert documents == {"Passage_0": "two"} and queries == {"Query_0": "qasper_title Query_0"}
+    assert judged == {"Query_0": {"Passage_0": 1}} and one.metrics == ("nDCG@10",)
+    assert notes == ("1 documents without text are left out, with 1 queries that only they answer",)
+    with pytest.raises(InputError, match=r"unknown task '.*/qasper_titel'; did you mean .*/qasper_title$"):
+        find_sets(str(tmp_path / "loco" / "qasper_titel"))
+    with pytest.raises(InputError, match=r"expected one of .*/qmsum, .*/qasper_title$"):
+        find_sets(str(tmp_path / "loco" / "zzz"))
+
+
+def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
+    rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
+    write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)
+    (one,) = find_sets(str(tmp_path / "gov_report"))
+    documents, queries, judged, _ = read_set(one, tmp_path)
+    assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
+    assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
+
+
+SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
+QASPER = {  # as it was released, and as in the data set of the hub
+    "qasper-test-v0.3.json": [{"section_name": name, "paragraphs": found} for name, found in SECTIONS],
+    "test-00000-of-00001.parquet": {"section_name": [n for n, _ in SECTIONS], "paragraphs": [p for _, p in SECTIONS]},
+}
+
+
+@pytest.mark.parametrize("file", QASPER)
+def test_qasper_has_two_sets_of_locov0(tmp_path, file):
+    papers = [{"title": "A paper", "abstract": "It is short.", "full_text": QASPER[file]}] * 2
+    path = tmp_path / "locov0" / "qasper" / file
+    if path.suffix == ".json":
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({f"19{n}": paper for n, paper in enumerate(papers)}))
+    else:
+        write_rows(path, [{"id": "190", **paper} for paper in papers])
+    write_rows(tmp_path / "locov0" / "qmsum" / "validation.jsonl", [{"id": "a", "input": "a meeting", "output": "who"}])
+    assert names(tmp_path / "locov0") == ["qasper_title", "qasper_abstract", "qmsum"]
+    title, abstract = find_sets(str(path.parent))
+    documents, queries, judged, notes = read_set(title, tmp_path)
+    assert documents == dict.fromkeys(["Passage_0", "Passage_1"], "Intro\nOne. Two.\nThree.\nEnd")
+    assert queries == dict.fromkeys(["Query_0", "Query_1"], "A paper") and judged["Query_1"] == {"Passage_1": 1}
+    assert read_set(abstract, tmp_path)[1]["Query_0"] == "It is short." and (title.metrics, notes) == (("nDCG@10",), ())
+    assert names(path.parent / "qasper_abstract") == ["qasper_abstract"]
+
+
+def test_msmarco_by_the_names_of_its_files(tmp_path):
+    folder = tmp_path / "msmarco"
+    folder.mkdir()
+    (folder / "collection.tsv").write_text("0\tred cat\n1\tblue dog\n")
+    (folder / "queries.dev.small.tsv").write_text("7\tcat\n8\tdog\n")
+    (folder / "qrels.dev.small.tsv").write_text("7\t0\t0\t1\n")
+    (folder / "msmarco-test2019-queries.tsv").write_text("9\tcat\n")
+    (folder / "2019qrels-pass.txt").write_text("9 Q0 0 1\n9 Q0 1 2\n")
+    (folder / "msmarco-docs.tsv").write_text("D0\thttp://a.b\tA cat\tIt is red.\n")
+    (folder / "2019qrels-docs.txt").write_text("9 Q0 D0 1\n")
+    sets = find_sets(str(folder))
+    assert [(one.name, one.metrics) for one in sets] == [
+        ("msmarco-passage-dev", ("MRR@10", "Recall@1000")),
+        ("msmarco-passage-dl19", ("nDCG@10", "R(rel=2)@1000")),
+        ("msmarco-document-dl19", ("nDCG@10", "Recall@100")),
+    ]
+    documents, queries, judged, notes = read_set(sets[0], tmp_path)
+    assert documents == {"0": "red cat", "1": "blue dog"} and queries == {"7": "cat"} and judged == {"7": {"0": 1}}
+    assert notes == ("1 queries are judged; the papers' set has 6,980",)
+    assert read_set(sets[2], tmp_path)[0] == {"D0": "A cat It is red."}
+    assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
+
+
+def test_folders_of_beir_stay_as_they_are(tmp_path):
+    for name in ("nq", "fiqa"):
+        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
+        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
+        (tmp_path / "beir" / name / "qrels").mkdir()
+        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
+    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
+    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
+
+
+def test_bad_tables_are_named(tmp_path):
+    nano(tmp_path / "NanoNQ")
+    corpus = tmp_path / "NanoNQ" / "corpus" / "train-00000-of-00001.parquet"
+    write_rows(corpus, [{"_id": "d1", "body": "red cat"}])
+    (one,) = find_sets(str(tmp_path / "NanoNQ"))
+    with pytest.raises(InputError, match=r"parquet, row 1: expected an id and a text .*, got the keys '_id', 'body'"):
+        one.source(tmp_path)
+    corpus.write_bytes(corpus.read_bytes()[:-20])
+    with pytest.raises(ReadError, match=r"train-00000-of-00001\.parquet is damaged or incomplete"):
+        one.source(tmp_path)
+    nano(tmp_path / "two", "train")
+    write_rows(tmp_path / "two" / "qrels" / "dev.jsonl", [{"query-id": "q1", "corpus-id": "d1"}])
+    with pytest.raises(InputError, match=r"two has judgments of train, dev, and texts of train; expected texts of each"):
+        find_sets(str(tmp_path / "two"))
+    with pytest.raises(InputError, match=r"unknown task '.*nothing'; expected a BEIR folder, a benchmark, or"):
+        find_sets(str(tmp_path / "nothing"))
+
+
+# ---- generated sets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["needle", "passkey"])
+def test_generated_sets_hide_each_answer_in_one_document(kind, tmp_path):
+    assert [one.length for one in find_generated(kind)] == list(LENGTHS) and LENGTHS[0] == 256 and LENGTHS[-1] == 32768
+    (short,) = find_sets(f"generated:{kind}-1024")
+    documents, queries, judged, _ = read_set(short, tmp_path)
+    assert (len(documents), len(queries), short.metrics, short.group) == (100, 50, ("nDCG@1",), kind)
+    assert all(judged[query] == {query: 1} for query in queries)
+    words = [len(text.split()) for text in documents.values()]
+    assert 740 < min(words) <= max(words) <= 768  # 3/4 words for each token
+    places = []
+    for name, text in documents.items():
+        if kind == "needle":
+            question, fact = NEEDLES[int(name)]
+            assert sum(fact in other for other in documents.values()) == 1
+        else:
+            ((person, key),) = re.findall(r"(\w+ \w+)'s pass key is (\d{5})\.", text)
+            question, fact = f"What is the pass key for {person}?", f"{key} is the pass key for {person}."
+            assert sum(person in other for other in documents.values()) == 1
+        assert queries.get(name, question) == question
+        places.append(text.index(fact) / len(text))
+    assert min(places) < 0.1 and max(places) > 0.85 and 0.4 < sum(places) / len(places) < 0.6
+
+
+def test_generated_sets_are_the_same_everywhere(tmp_path):
+    digests = {}
+    for kind in ("needle", "passkey"):
+        (one,) = find_sets(f"generated:{kind}-256")
+        folder = one.source(tmp_path).qrels.parent
+        texts = b"".join((folder / name).read_bytes() for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"))
+        digests[kind] = hashlib.sha256(texts).hexdigest()[:16]
+    assert digests == {"needle": "533ba6a20a136f0a", "passkey": "335d0b6da5a0240d"}
+
+
+# ---- what is malformed -------------------------------------------------------------------------------------------------
+
+QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
+DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "named"),
+    [
+        ([{"pid": "d", "passage": "a meeting"}], [QUERY], "line 1: .*'pid', 'passage'"),
+        ([DOCUMENT], [QUERY | {"answer_pids": None}], "line 1: .*answer_pids"),
+        ([DOCUMENT], [QUERY, {"qid": "q"}], "line 2: .*'qid'"),
+    ],
+)
+def test_rows_of_locov1_without_its_columns_are_named(tmp_path, documents, queries, named):
+    write_rows(tmp_path / "LoCoV1-Documents" / "test.jsonl", documents)
+    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", queries)
+    with pytest.raises(InputError, match=named):
+        [one.source(tmp_path) for one in find_sets(str(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "named"),
+    [
+        ('{"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}', InputError, "paper 190: expected sections"),
+        ('{"190": 5}', InputError, "paper 190: .*got int"),
+        ('{"190": {', ReadError, "not valid JSON at character"),
+    ],
+)
+def test_bad_papers_are_named(tmp_path, content, error, named):
+    (tmp_path / "qasper-test-v0.3.json").write_text(content)
+    _, abstract = find_sets(str(tmp_path))
+    with pytest.raises(error, match=named):
+        abstract.source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "named"),
+    [
+        ("qrels", {"query-id": "q", "corpus-id": "d", "score": 1 << 32}, r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
+        ("qrels", {"query-id": "q", "corpus-id": "d", "score": float("inf")}, "got 'inf'"),
+        ("queries", {"_id": "q", "text": "y", "context_length": [256]}, r"queries\.jsonl, line 1: context_length is \[256\]"),
+    ],
+)
+def test_values_that_are_no_numbers(tmp_path, name, row, named):
+    write_rows(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "x"}])
+    write_rows(tmp_path / "queries.jsonl", [{"_id": "q", "text": "y"}])
+    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d"}])
+    write_rows(tmp_path / f"{name}.jsonl", [row])
+    with pytest.raises(InputError, match=named):
+        [one.source(tmp_path) for one in find_sets(str(tmp_path))]

@@ -1,0 +1,104 @@
+"""Metrics agree with trec_eval, whatever the ties and holes; differences are judged by a paired test."""
+
+import numpy as np
+import pytest
+
+from runnel.errors import InputError
+from runnel.lab.evaluation.metrics import METRICS, compare, cutoff, evaluate, mean, parse_metrics, ranked
+
+TREC = {
+    "nDCG@10": "ndcg_cut_10",
+    "Recall@100": "recall_100",
+    "P@5": "P_5",
+    "AP": "map",
+    "MRR": "recip_rank",
+    "Success@1": "success_1",
+}
+
+
+def random_task(seed, queries=30, documents=40):
+    """Qrels with grades from 0 to 2, and a run with ties, missing queries, unjudged documents and queries that nobody judged."""
+    rng = np.random.default_rng(seed)
+    names = [f"d{i}" for i in range(documents)] + ["é", "Z", "z", "10", "9"]
+    qrels, run = {}, {}
+    for q in range(queries):
+        judged = rng.choice(names, rng.integers(1, 12), replace=False)
+        qrels[f"q{q}"] = {str(d): int(rng.integers(0, 3)) for d in judged}
+        if rng.random() < 0.8:
+            found = rng.choice(names, rng.integers(1, len(names)), replace=False)
+            scores = rng.integers(0, 6, len(found)) / 3 + rng.choice([0, 1e-9], len(found))  # many ties; some in 32 bits only
+            run[f"q{q}"] = {str(d): float(s) for d, s in zip(found, scores, strict=True)}
+    run["unjudged"] = {"d1": 1.0}
+    return qrels, run
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_are_those_of_trec_eval(seed):
+    trec = pytest.importorskip("pytrec_eval")
+    qrels, run = random_task(seed)
+    values = evaluate(parse_metrics(TREC), qrels, run)
+    expected = trec.RelevanceEvaluator(qrels, set(TREC.values())).evaluate(run)
+    assert set(values) == set(qrels) and len(expected) < len(qrels)
+    for query, found in values.items():
+        for name, theirs in TREC.items():
+            assert found[name] == pytest.approx(expected[query][theirs] if query in expected else 0.0, abs=1e-12), (query, name)
+    missing = set(qrels) - set(run)
+    assert missing and all(set(values[query].values()) == {0.0} for query in missing)
+    assert mean(values)["AP"] == pytest.approx(np.mean([values[q]["AP"] for q in qrels]))
+
+
+def test_a_grade_from_which_documents_count_is_that_of_trec_eval():
+    """As MS MARCO's dl19 and dl20 need it: grade 1 is not relevant, except in nDCG."""
+    trec = pytest.importorskip("pytrec_eval")
+    qrels, run = random_task(5)
+    values = evaluate(parse_metrics(["R(rel=2)@1000", "AP(rel=2)"]), qrels, run)
+    expected = trec.RelevanceEvaluator(qrels, {"recall_1000", "map"}, relevance_level=2).evaluate(run)
+    for query, found in values.items():
+        theirs = expected.get(query, {"recall_1000": 0.0, "map": 0.0})
+        assert found["R(rel=2)@1000"] == pytest.approx(theirs["recall_1000"], abs=1e-12)
+        assert found["AP(rel=2)"] == pytest.approx(theirs["map"], abs=1e-12)
+    assert 0 < mean(values)["AP(rel=2)"] < mean(evaluate(parse_metrics(["AP"]), qrels, run))["AP"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cutoff_of_the_reciprocal_rank_breaks_ties_alike(seed):
+    """ir-measures takes MRR@10 from another provider than MRR, with another order of ties."""
+    qrels, run = random_task(seed)
+    values = evaluate(parse_metrics(["MRR", "MRR@10", "MRR@1", "Success@1"]), qrels, run)
+    for one in values.values():
+        assert one["MRR@10"] == pytest.approx(one["MRR"] if one["MRR"] >= 0.0999 else 0)
+        assert one["MRR@1"] == one["Success@1"]
+
+
+def test_trec_eval_order():
+    assert ranked({"a": 1.0, "b": 1.0, "c": 2.0, "B": 1.0}) == ["c", "b", "a", "B"]
+    assert ranked({"a": 1.0 + 1e-9, "b": 1.0}) == ["b", "a"]  # equal in 32 bits
+    assert ranked({}) == []
+
+
+def test_names_of_metrics():
+    metrics = parse_metrics([*METRICS, " P(rel=2)@5"])
+    assert list(metrics) == [*METRICS, "P(rel=2)@5"] and cutoff(metrics) == 100 and cutoff(parse_metrics(["AP"])) == 0
+
+
+def test_compare():
+    rng = np.random.default_rng(0)
+    a = rng.random(101)
+    same = compare(a, a)
+    assert (same.queries, same.difference, same.low, same.high, same.p) == (101, 0, 0, 0, 1)
+    better = compare(a, a + 0.1 + 0.05 * rng.standard_normal(101))
+    assert better.p < 0.001 and 0.08 < better.low < better.difference < better.high < 0.12
+    chance = compare(a, rng.permutation(a))
+    assert chance.p > 0.5 and chance.low < 0 < chance.high
+    assert compare([0.0], [1.0]).p == 1  # one query proves nothing
+
+
+def test_the_randomization_test_is_exact_where_it_can_be_counted():
+    """All three differences are positive: two of eight sign patterns are as extreme."""
+    assert compare([0, 0, 0], [1, 2, 3]).p == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize(("name", "named"), [("ndgc@10", "did you mean nDCG@10"), ("xyz", "'xyz'"), ("nDCG@x", "after nDCG@")])
+def test_unknown_metrics(name, named):
+    with pytest.raises(InputError, match=named):
+        parse_metrics([name])

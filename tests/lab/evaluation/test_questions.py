@@ -1,0 +1,216 @@
+"""A user's own questions: which documents answer, what went wrong, which settings find more. The index is a stand-in."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.places import answering, place
+
+from runnel.errors import InputError
+from runnel.lab.evaluation.questions import (
+    DEPTH,
+    Setting,
+    ask,
+    locate,
+    rank_with,
+    read_questions,
+    settings_of,
+    summarize,
+    tries,
+    weigh,
+)
+from runnel.models.sentence_retriever import Scored
+from runnel.records import Hit
+from runnel.text.sentences import split_sentences
+
+PAGES = json.dumps({"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]})
+DOCUMENTS = {
+    "/lib/notes/cats.md": "Red cats sleep. Blue cats run. Cats eat.\nThe  cat\nsat down.",
+    "/lib/old/cats.md": "An old cat.",
+    "/lib/dogs.pdf": "Red dogs bark. Dogs sleep on the second page.",
+    "/lib/rows.csv#1": "one bird",
+    "/lib/rows.csv#2": "two birds fly",
+    "gc": "Garbage is collected.",
+}
+
+
+class FakeIndex:
+    """Ranks documents by common words, or, as meaning does here, always in the order of their ids."""
+
+    def __init__(self, documents=DOCUMENTS):
+        self.texts, self.searches = documents, []
+        self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(reads_passages=False), heads={}))
+        settings = SimpleNamespace(remember=False)
+        self.store = SimpleNamespace(uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents)
+
+    def hashes(self):
+        return {name: SimpleNamespace(source=name.split("#")[0] if "/" in name else "") for name in self.texts}
+
+    def documents(self, ids):
+        return {name: SimpleNamespace(text=self.texts[name], blocks=PAGES if "pdf" in name else "") for name in ids}
+
+    def search(self, query, top_k=10, *, dense_weight=None, rerank=None, read=None, sentences=3):
+        self.searches.append((query, dense_weight, rerank))
+        words = set(query.lower().split())
+        common = {name: len(words & set(text.lower().replace(".", "").split())) for name, text in self.texts.items()}
+        weight = 0.0 if dense_weight is None else dense_weight
+        scores = {name: common[name] + weight / (61 + place) for place, name in enumerate(sorted(self.texts))}
+        scores = {name: score for name, score in scores.items() if score or dense_weight != 0}  # words alone find no others
+        ranked = sorted(scores, key=lambda name: (-scores[name], name))[:top_k]
+        return [self.hit(name, scores[name], rank, words, sentences) for rank, name in enumerate(ranked, start=1)]
+
+    def hit(self, name, score, rank, words, count):
+        text, spans = self.texts[name], split_sentences(self.texts[name])
+        found = np.array([len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans], np.float32)
+        best = sorted(list(Scored(text, spans, found).ranked())[:count], key=lambda s: s.index)
+        return Hit(name, score, rank, text, tuple(answering(place(name, text, s.start, s.end), s.score, s.index) for s in best))
+
+
+def asked(tmp_path, index, *rows, top_k=2, **options):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = read_questions(path)
+    targets = locate(questions, index)
+    return [ask(question, targets[question.id], index, top_k, options) for question in questions]
+
+
+def kind(answer):
+    return answer.problem and answer.problem.kind
+
+
+@pytest.mark.parametrize("file", ["/lib/notes/cats.md", "notes/cats.md", "./notes/cats.md", "notes\\cats.md"])
+def test_a_file_is_found_by_the_end_of_its_path(tmp_path, file):
+    (answer,) = asked(tmp_path, FakeIndex(), {"question": "blue cats", "file": file})
+    assert (answer.rank, answer.problem) == (1, None)
+
+
+def test_rows_ids_and_several_files(tmp_path):
+    answers = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "two birds fly", "file": "rows.csv"},
+        {"question": "two birds fly", "file": "rows.csv#2"},
+        {"question": "garbage collected", "file": "gc"},
+        {"question": "red dogs", "file": ["notes/cats.md", "nowhere.md", "dogs.pdf"]},
+        top_k=5,
+    )
+    assert [answer.rank for answer in answers] == [1, 1, 1, 1] and not any(map(kind, answers))
+
+
+def test_the_expected_place_must_be_shown(tmp_path):
+    text = "One cat. Two cat red. Three cat red. Four cat red. Five ox."
+    index = FakeIndex({"a": text, "b": "ox"})
+    answers = asked(
+        tmp_path,
+        index,
+        {"question": "cat red", "file": "a", "text": "four CAT\n red"},
+        {"question": "cat red", "file": "a", "text": "one cat"},
+        {"question": "cat red", "file": "a", "text": "five ox"},
+    )
+    assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
+    assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
+    assert answers[1].problem.text == (
+        'right file at rank 1, wrong place: the best sentence is "Two cat red.", the expected one is number 4'
+    )
+
+
+def test_pages(tmp_path):
+    one, two, three = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "red dogs bark", "file": "dogs.pdf", "page": 1},
+        {"question": "red dogs", "file": "dogs.pdf", "page": "2", "text": "second page"},
+        {"question": "red dogs", "file": "dogs.pdf", "page": 3},
+    )
+    assert (one.place, two.place) == (1, 1)
+    assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
+
+
+def test_what_went_wrong(tmp_path):
+    low, missing, absent, far = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "red dogs sleep on the second page", "file": "old/cats.md"},
+        {"question": "who", "file": "dgos.pdf"},
+        {"question": "cats", "file": "notes/cats.md", "text": "blue cats walk"},
+        {"question": "cats", "file": "notes/cats.md", "text": "quite another thing"},
+    )
+    assert kind(low) == "ranked too low" and low.rank == 3
+    assert low.problem.text == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
+    assert [name.rsplit("/")[-1] for name in low.found] == ["dogs.pdf", "cats.md"]
+    assert (
+        missing.problem.text == "dgos.pdf is not in the index; the nearest name is dogs.pdf"
+        and kind(missing) == "not in the index"
+    )
+    assert absent.problem.text == ('the expected text is not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
+    assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed"
+
+
+def test_metrics(tmp_path):
+    answers = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "blue cats", "file": "notes/cats.md", "text": "blue cats run"},
+        {"question": "red dogs sleep on the second page", "file": "old/cats.md"},
+        {"question": "who", "file": "nowhere"},
+    )
+    found = summarize(answers)
+    assert found["hits@1"] == pytest.approx(1 / 3) and found["hits@3"] == pytest.approx(2 / 3)
+    assert found["MRR"] == pytest.approx((1 + 1 / 3) / 3)
+    assert found["place hits@1"] == found["place MRR"] == 1  # of the one question that expects a place
+    assert "place MRR" not in answers[1].values()
+
+
+def test_a_sweep_searches_with_every_setting(tmp_path):
+    index = FakeIndex()
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "sleep", "file": "dogs.pdf"}\n{"question": "a bird", "file": "rows.csv"}\n')
+    questions = read_questions(path)
+    targets, ranks = locate(questions, index), {}
+    for name, options, question in tries(questions, index):
+        ranks.setdefault(name, []).append(rank_with(question, targets[question.id], index, options))
+    settings = weigh(settings_of(index), ranks)
+    assert settings[0].name == "default" and {s.name for s in settings} >= {"words only", "meaning only", "both, meaning 0.5"}
+    assert [s.metrics["MRR"] for s in settings[1:]] == sorted((s.metrics["MRR"] for s in settings[1:]), reverse=True)
+    words = next(s for s in settings if s.name == "words only")
+    assert words.arguments == "--words-only" and words.comparison.queries == 2
+    assert ("sleep", 0, 0) in index.searches
+
+
+def test_questions_of_a_table(tmp_path):
+    (tmp_path / "q.csv").write_text('question,file,page,text\n"who, me?",a.pdf,3,\nwhat,b.md,,words\n')
+    one, two = read_questions(tmp_path / "q.csv")
+    assert (one.query, one.files, one.page, one.text, one.id) == ("who, me?", ("a.pdf",), 3, "", "1")
+    assert (two.page, two.text, two.expected) == (None, "words", 'b.md, "words"')
+
+
+def test_names_that_mean_several_files_or_none(tmp_path):
+    with pytest.raises(InputError, match=r"'cats.md' could be /lib/notes/cats.md or /lib/old/cats.md; give more of the path"):
+        asked(tmp_path, FakeIndex(), {"question": "a", "file": "cats.md"})
+    with pytest.raises(InputError, match=r"no question can be answered from library: x.md is not in the index; give the index"):
+        asked(tmp_path, FakeIndex(), {"question": "a", "file": "x.md"}, {"question": "b", "file": "y.md"})
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('{"file": "a"}', "line 1: .*\"question\", got the keys 'file'"),
+        ('{"question": "a", "file": []}', 'line 1: .*"file"'),
+        ('{"question": "a", "file": "b", "page": 0.5}', "line 1: .*got 0.5"),
+        ('{"id": 1, "question": "a", "file": "b"}\n' * 2, "line 2: the id '1' is used twice"),
+        ("", "has no questions"),
+    ],
+)
+def test_bad_questions(tmp_path, line, named):
+    (tmp_path / "q.jsonl").write_text(line)
+    with pytest.raises(InputError, match=named):
+        read_questions(tmp_path / "q.jsonl")
+
+
+def test_a_setting_names_the_options_of_search():
+    tried = [{}, {"dense_weight": math.inf, "rerank": 0}, {"dense_weight": 0.2, "rerank": 0}, {"dense_weight": 0, "rerank": 50}]
+    assert [Setting("x", options, {}, None).arguments for options in tried] == [
+        "", "--meaning-only", "--weight 0.2 --no-rerank", "--words-only --rerank 50",
+    ]  # fmt: skip

@@ -1,0 +1,97 @@
+"""What is read of texts: segments cover a document, and their scores make the document's."""
+
+import numpy as np
+import pytest
+
+from runnel.errors import InputError
+from runnel.lab.evaluation.segments import Reading, recorded
+from runnel.lab.training import recipes
+from runnel.lab.training.candidates import dense_ranker
+from runnel.models.base import BUILT_IN
+from runnel.records import Document
+from runnel.text.tokenizer import Tokenizer
+
+TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain falls."
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+
+
+@pytest.mark.parametrize(("tokens", "stride"), [(1, None), (1, 1), (3, 2), (5, 1), (5, None), (7, 7), (16, 3), (99, None)])
+def test_segments_cover_a_text(tokenizer, tokens, stride):
+    pieces = Reading(segment_tokens=tokens, stride=stride).cut(TEXT, tokenizer)
+    count = len(tokenizer.encode(TEXT).ids)
+    assert len(pieces) == 1 + max(0, -(-(count - tokens) // (stride or tokens)))
+    starts = [TEXT.index(piece) for piece in pieces] if tokens >= 3 else []
+    assert starts == sorted(starts)
+    assert all(len(tokenizer.encode(piece).ids) <= tokens for piece in pieces)
+    covered = set()
+    for piece in pieces:
+        covered |= {i for at in range(len(TEXT)) if TEXT.startswith(piece, at) for i in range(at, at + len(piece))}
+    assert all(i in covered for i, letter in enumerate(TEXT) if not letter.isspace())
+    assert pieces[-1].endswith(".")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "heron"])
+def test_a_short_text_is_one_segment(tokenizer, text):
+    assert Reading(segment_tokens=1).cut(text, tokenizer) == [text]
+
+
+def test_rows_of_segments(tokenizer):
+    documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
+    texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
+    assert [(one.id, one.text) for one in texts][-3:] == [("a#1", "heron"), ("b#1#0", ""), ("c#0", "two")]
+    assert owners.tolist() == [0, 0, 1, 2]
+
+
+def test_scores_of_documents_from_logits_of_segments():
+    scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
+    assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
+    found = dict(Reading(segment_tokens=1, aggregate="sum").combine(scores))
+    assert found == pytest.approx({"a": 1 / (1 + np.exp(2)) + 1 / (1 + np.exp(-0.5)), "b#1": 1 / (1 + np.exp(-1))})
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+@pytest.mark.parametrize("combine", [np.maximum, np.add])
+def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
+    """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no vector."""
+    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", rows)
+    generator = np.random.default_rng(0)
+    owners = np.array([0, 0, 0, 1, 3, 3, 4, 6, 6, 6, 6, 6, 7])
+    vectors, queries = (generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3))
+
+    class Embedder:
+        def encode_query(self, texts, max_tokens=None):
+            assert max_tokens == 9
+            return queries[: len(texts)]
+
+    products = queries @ vectors.T
+    expected = {row: combine.reduce(products[:, owners == row], axis=1) for row in set(owners.tolist())}
+    for depth in (1, 3, 20):
+        for query, (found, scores) in enumerate(dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)):
+            best = sorted(expected, key=lambda row: -expected[row][query])[:depth]
+            assert found.tolist() == best and scores == pytest.approx([expected[row][query] for row in best], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"segment_tokens": 8, "max_tokens": 9}, "give --segment-tokens or --max-tokens, not both"),
+        ({"segment_tokens": 8, "stride": 9}, "the stride is 9 tokens; expected 1 to 8, the tokens of a segment"),
+        ({"segment_tokens": 8, "stride": 0}, "the stride is 0 tokens"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        Reading(**settings)
+
+
+def test_the_recipe_of_a_run_says_what_is_read(tmp_path):
+    model = str(tmp_path / "model")
+    assert recorded(model, "embed") == recorded("pocket", "embed") == Reading()
+    recipes.write(recipes.read("mamba-retriever-msmarco"), tmp_path / "recipe.toml")
+    assert recorded(model, "embed") == Reading(128, 32) and recorded(model, "rerank") == Reading()
+    recipes.write(recipes.read("ssm-reranker-longp"), tmp_path / "recipe.toml")
+    assert recorded(model, "rerank") == Reading(1536) and recorded(str(tmp_path / "other"), "rerank") == Reading()

@@ -1,0 +1,175 @@
+"""Sentences judged by marked evidence: ranks, metrics, groups, and what scores say."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.command_line import FakeRetriever
+from helpers.tiny import tiny_model
+
+from runnel.lab.evaluation.metrics import parse_metrics
+from runnel.lab.evaluation.sentences import (
+    METRICS,
+    by_bm25,
+    by_embedder,
+    by_retriever,
+    calibration,
+    judge,
+    precision_recall,
+    recall_by_position,
+    summarize,
+    values_of,
+)
+from runnel.lab.training.data import Evidence
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.text.sentences import split_sentences
+
+TEXT = "One cat. Two dogs. Three birds. Four fish. "  # sentences [0, 9), [9, 19), [19, 32), [32, 43)
+
+
+def judged(evidence, scores, text=TEXT, name="q", logits=True):
+    example = Evidence("query", text, tuple(evidence), name)
+    return judge(example, split_sentences(text), np.array(scores, np.float32), logits=logits)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "scores", "answers", "spans"),
+    [
+        ([(9, 19)], [1, 2, 3, 4], [3], [3]),
+        ([(8, 19)], [1, 2, 3, 4], [3], [3]),  # character 8 is a space of the first sentence
+        ([(7, 10)], [1, 2, 3, 4], [3, 4], [3]),  # the end of the first and the start of the second
+        ([(0, 3), (35, 40)], [1, 2, 3, 4], [1, 4], [4, 1]),
+        ([(0, 43)], [4, 3, 2, 1], [1, 2, 3, 4], [1]),
+        ([(0, 3), (4, 6)], [1, 1, 1, 1], [1], [1, 1]),  # equal scores: in document order
+        ([], [1, 2, 3, 4], [], []),
+    ],
+)
+def test_ranks_of_evidence(evidence, scores, answers, spans):
+    one = judged(evidence, scores)
+    assert (one.sentences, one.answers, one.spans, one.words) == (4, answers, spans, 8)
+    assert one.position == (evidence[0][0] / len(TEXT) if evidence else None)
+
+
+def test_metrics():
+    metrics = parse_metrics([*METRICS, "AP"])
+    values = values_of(
+        [
+            judged([(0, 3), (35, 40)], [1, 2, 3, 4]),
+            judged([], [1, 2, 3, 4], name="none"),
+            judged([(9, 19)], [1, 9, 3, 4], name="r"),
+        ],
+        metrics,
+    )
+    assert set(values) == {"q", "r"} and list(values["q"]) == list(metrics)
+    assert (values["q"]["Recall@1"], values["q"]["Recall@5"], values["q"]["P@5"], values["q"]["MRR@10"]) == (0.5, 1, 0.4, 1)
+    assert values["q"]["AP"] == pytest.approx((1 + 2 / 4) / 2)
+    assert values["q"]["nDCG@10"] == pytest.approx((1 + 1 / np.log2(5)) / (1 + 1 / np.log2(3)))
+    assert values["r"] == {"Recall@1": 1, "Recall@5": 1, "Recall@10": 1, "P@5": 0.2, "MRR@10": 1, "nDCG@10": 1, "AP": 1}
+
+
+def test_recall_counts_spans_and_not_sentences():
+    """A passage of three sentences is found by any of them."""
+    one = judged([(0, 32)], [1, 2, 9, 0])
+    assert values_of([one], parse_metrics(["Recall@1", "P@1"]))["q"] == {"Recall@1": 1, "P@1": 1} and one.answers == [1, 2, 3]
+
+
+def test_groups_by_length_and_position():
+    long = "One cat. " * 300
+    parts = [judged([(0, 3)], [1, 2, 3, 4]), judged([(37, 41)], [1, 2, 3, 4], name="b")]
+    parts.append(judged([(0, 3)], np.zeros(300), long, "long"))
+    found = summarize(parts, values_of(parts, parse_metrics(["Recall@1"])))
+    assert [(g["name"], g["queries"]) for g in found["by_length"]] == [("up to 500 words", 2), ("501 to 2,000 words", 1)]
+    assert [(g["name"], g["queries"]) for g in found["by_position"]] == [("0 to 20 %", 2), ("80 to 100 %", 1)]
+    assert found["by_position"][1]["metrics"] == {"Recall@1": 1} and found["metrics"]["Recall@1"] == pytest.approx(2 / 3)
+
+
+def test_calibration():
+    rows = calibration([judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none")])
+    assert [(r.score, r.sentences, r.answers) for r in rows] == [(2, 1, 0), (1, 2, 1), (0, 2, 0), (-1, 2, 0), (-8, 1, 0)]
+    assert rows[1].share == 0.5 and rows[1].share_above == pytest.approx(1 / 3) and rows[1].found_above == 1
+    assert rows[2].sigmoid == pytest.approx(1 / (1 + np.exp(-0.5)))
+    assert calibration([judged([(0, 3)], [1, 2, 3, 4], logits=False)]) == []
+
+
+def test_bm25_of_sentences():
+    pytest.importorskip("bm25s")
+    score = by_bm25(0.9, 0.4)
+    spans, scores = score("dogs and fish", TEXT)
+    assert spans.tolist() == split_sentences(TEXT).tolist() and (scores > 0).tolist() == [False, True, False, True]
+    assert (score("cat", TEXT)[1] > 0).tolist() == [True, False, False, False]
+    assert (score("cat", "A cat. A dog.")[1] > 0).tolist() == [True, False]
+
+
+def test_units_are_ranked_in_place_of_sentences(tmp_path):
+    pytest.importorskip("bm25s")
+    units = ((0, 13), (13, 20), (20, len(TEXT)))
+    for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
+        assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
+        assert scorer("cat", TEXT)[0].tolist() == split_sentences(TEXT).tolist()
+    assert len(by_bm25(0.9, 0.4, chunk_words=4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
+
+
+def test_an_embedder_of_sentences():
+    class Embedder:
+        read = 0
+
+        def is_empty(self, text):
+            return not text.strip()
+
+        def encode_document(self, texts, max_tokens=None):
+            self.read += len(texts)
+            return np.array([[len(text.split()), 1] for text in texts], np.float32)
+
+        def encode_query(self, texts, max_tokens=None):
+            return np.array([[1, 0]], np.float32)
+
+    embedder = Embedder()
+    score = by_embedder(embedder)
+    assert score("q", "One.\n\nTwo words.")[1].tolist() == [1, 2] and score("r", "One.\n\nTwo words.")[1].tolist() == [1, 2]
+    assert embedder.read == 2  # once for both questions
+
+
+def test_a_retriever():
+    spans, scores = by_retriever(FakeRetriever())("two dogs", TEXT)
+    assert spans.tolist() == split_sentences(TEXT).tolist() and scores.tolist() == [0, 2, 0, 0]
+
+
+# ---- pieces, positions, depths -------------------------------------------------------------------------------------------
+
+
+def test_a_sentence_alone_is_scored_without_the_others():
+    """The fake's scores depend on all that it reads, so pieces must change them, and only pieces."""
+
+    class Counting(FakeRetriever):
+        def __init__(self):
+            starts = SimpleNamespace(starts=np.arange(len(TEXT)))
+            self.model = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text: starts))
+
+        def scan(self, query, documents, **options):
+            for document in documents:
+                spans = split_sentences(document)
+                yield SimpleNamespace(spans=spans, scores=np.full(len(spans), len(document), np.float32))
+
+    spans, whole = by_retriever(Counting())("q", TEXT)
+    pieces, alone = by_retriever(Counting(), context=1)("q", TEXT)
+    assert pieces.tolist() == spans.tolist()
+    assert whole.tolist() == [len(TEXT)] * 4 and alone.tolist() == [end - start for start, end in spans]
+
+
+def test_recall_by_the_position_of_each_span():
+    """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
+    one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
+    two = judged([(2, 6)], [1, 2, 3, 4], name="b")
+    values = values_of([one, two], parse_metrics(["Recall@1", "Recall@5", "MRR"]))
+    assert recall_by_position([one, two], values) == [
+        {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
+        {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
+    ]
+
+
+def test_precision_and_recall():
+    found = {row["k"]: row for row in precision_recall([judged([(0, 3), (41, 42)], [4, 3, 2, 1])])}
+    assert list(found) == [1, 2, 3, 5, 10, 20, 30, 50]
+    assert (found[1]["precision"], found[1]["recall"]) == (1, 0.5) and (found[3]["precision"], found[3]["recall"]) == (1 / 3, 0.5)
+    assert (found[50]["precision"], found[50]["recall"]) == (0.5, 1)  # of four sentences
+    assert precision_recall([]) == []

@@ -1,0 +1,105 @@
+"""Documents of files, folders and rows, and their subsequences."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers.synthesis import story
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.errors import InputError
+from runnel.lab.synthesis.sources import Cutter, Source, Sources
+from runnel.text.tokenizer import Encoded
+
+
+class Words:
+    """A tokenizer with a token for each word."""
+
+    def encode(self, text):
+        starts = [n for n, c in enumerate(text) if not c.isspace() and (n == 0 or text[n - 1].isspace())]
+        starts = np.array(starts, dtype=np.int64)
+        return Encoded(np.zeros(len(starts), np.int32), starts, starts + 1)
+
+
+texts = st.lists(
+    st.sampled_from(["One two three.", "Four, five!\n\n", "Six", "# Seven\n", "  ", "Eight nine; ten eleven twelve."])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    texts.map(" ".join),
+    st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    st.integers(0, 9),
+    st.sampled_from(["sentence", "clauses"]),
+)
+def test_subsequences_are_exact_and_do_not_overlap(text, lengths, seed, unit):
+    cutter = Cutter(Words(), tuple(lengths), unit, seed)
+    found = list(cutter.cuts([Source("a", text)]))
+    at = 0
+    for one in found:
+        assert one.source == "a" and one.start >= at and text[one.start :].startswith(one.text)
+        at = one.start + len(one.text)
+        assert one.text == one.text.strip() and one.length in lengths
+        units = [one.unit(n) for n in range(len(one.spans))]
+        assert all(unit and unit == unit.strip() for unit in units)
+        assert " ".join(" ".join(units).split()) == " ".join(one.text.split()), "units cover the text"
+        assert one.tokens == len(one.text.split()) and (one.tokens <= one.length or len(units) == 1)
+    assert cutter.short == (len(text.split()) < min(lengths))
+    assert found or cutter.short
+
+
+def test_lengths_have_equal_numbers():
+    documents = [Source(f"{n}", story(300 + 40 * n, name=f"K{n}")) for n in range(30)]
+    cutter = Cutter(Words(), (100, 250, 500))
+    found = Counter(one.length for one in cutter.cuts(documents))
+    assert max(found.values()) - min(found.values()) <= 5 and sum(found.values()) > 500, (
+        "but for what the last documents have room for"
+    )
+    assert cutter.cut == found
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (500, -1)])
+def test_lengths_are_checked(lengths):
+    with pytest.raises(InputError, match="expected numbers of tokens, such as"):
+        Cutter(Words(), lengths)
+
+
+def test_the_seed_chooses(tmp_path):
+    for n in range(9):
+        (tmp_path / f"{n}.txt").write_text(story(200, name=f"K{n}"))
+
+    def chosen(seed):
+        sources = Sources([str(tmp_path)], seed, print)
+        return [(one.source, one.start) for one in Cutter(Words(), (300,), seed=seed).cuts(sources)]
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert {name for name, _ in chosen(1)} == {name for name, _ in chosen(2)}
+    assert [name for name, _ in chosen(1)] != sorted(name for name, _ in chosen(1))
+
+
+def test_files_folders_rows_and_evidence(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "page.md").write_text("# A page\n\nOf text.")
+    (tmp_path / "folder" / "copy.txt").write_text("# A page\n\nOf text.")
+    (tmp_path / "folder" / "empty.txt").write_text("")
+    (tmp_path / "folder" / "bad.pdf").write_bytes(b"%PDF-1.4 damaged")
+    (tmp_path / "rows.jsonl").write_text('{"id": "7", "text": "A row."}\n{"text": "Another."}\n')
+    evidence = [{"question": "q", "document": "One.", "evidence": []}, {"id": "b", "question": "q", "document": "Two."}]
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*evidence, evidence[0]]))
+    said = []
+    sources = Sources([str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")], 0, said.append)
+    found = {one.name.removeprefix(f"{tmp_path}/"): one.text for one in sources}
+    assert {text for text in found.values() if text} == {"# A page\n\nOf text.", "A row.", "Another.", "One.", "Two."}
+    assert found["rows.jsonl: 7"] == "A row." and found["evidence.jsonl: b"] == "Two."
+    assert (sources.documents, sources.repeated) == (6, 2)
+    assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
+    assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
+
+
+def test_a_row_without_its_document(tmp_path):
+    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
+    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\", as in the first row"):
+        list(Sources([str(tmp_path / "e.jsonl")], 0, print))

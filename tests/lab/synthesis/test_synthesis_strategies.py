@@ -1,0 +1,178 @@
+"""Strategies with a model that follows its prompts, and what is rejected when it does not."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.synthesis import NUMBERED, follow, subsequence
+
+from runnel.generation.endpoint import Reply
+from runnel.lab.synthesis.prompts import CHUNK, Rejected, fill, read_reply
+from runnel.lab.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
+
+SIZE = 20
+
+
+class Model:
+    """Asks `rule` and keeps the prompts."""
+
+    def __init__(self, rule=follow):
+        self.rule, self.prompts = rule, []
+
+    def __call__(self, messages):
+        self.prompts.append(messages[-1]["content"])
+        return Reply(self.rule(messages), "stop")
+
+
+def encode(texts):
+    """The nearest text to the first is the last one."""
+    return np.array([[1.0, 0.0], *([n / len(texts), 1.0] for n in range(1, len(texts)))])
+
+
+def write(strategy, text, ask, seed=0):
+    rng = np.random.default_rng(seed)
+    if strategy == "pair":
+        return write_pair(text, SIZE, rng, ask, encode)
+    return {"chunk": write_chunk, "link": write_link}[strategy](text, SIZE, rng, ask)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_question_about_neighboring_sentences(seed):
+    text, model = subsequence(41), Model()
+    draft = write("chunk", text, model, seed)
+    (place,) = draft.places
+    shown = NUMBERED.findall(model.prompts[0])
+    assert len(place) == len(shown) == SIZE and 0 <= place.start < place.stop <= 41
+    assert [(int(n), line) for n, line in shown] == [(n, text.unit(n)) for n in place]
+    assert draft.units == (place[0], place[-1]) and draft.connection is None and draft.distance is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pair_is_of_places_that_do_not_touch(seed):
+    text, model = subsequence(205), Model()
+    draft = write("pair", text, model, seed)
+    first, second = draft.places
+    assert first.start % SIZE == second.start % SIZE == 0 and second.stop <= 205
+    assert draft.distance == second.start - first.stop + 1 >= 6
+    assert {n // SIZE for n in draft.units} == {first.start // SIZE, second.start // SIZE}
+    assert 180 in (first.start, second.start) or second.start == 160, "the nearest vector is that of the last place"
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("count", [60, 101, 500])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, seed):
+    text, model = subsequence(count), Model()
+    draft = write("link", text, model, seed)
+    connections, question, labels = model.prompts
+    place, around = (NUMBERED.findall(part) for part in connections.split("The document around it:"))
+    numbers, inside = ([int(number) for number, _ in shown] for shown in (around, place))
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)) and inside == list(range(inside[0], inside[0] + SIZE))
+    before, after = inside[0] - numbers[0], numbers[-1] - inside[-1]
+    rest = AROUND - SIZE - NEAR  # on the other side
+    sides = {(min(NEAR, inside[0]), min(rest, count - 1 - inside[-1])), (min(rest, inside[0]), min(NEAR, count - 1 - inside[-1]))}
+    assert (before, after) in sides and before + after == max(map(sum, sides))
+    assert draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
+    first, second = draft.places
+    assert {len(first), len(second)} <= {SIZE, *range(BESIDE + 1, 2 * BESIDE + 2)} and draft.distance >= LINKED
+    assert first.stop <= second.start and draft.units == (first[0], second[-1])
+    shown = [int(number) for number, _ in NUMBERED.findall(labels)]
+    assert shown == [*first, *second], "in the order of the document"
+
+
+def test_nearer_connections_are_left_aside():
+    text = subsequence(200)
+
+    def several(messages):
+        found = json.loads(follow(messages))
+        if "connections" in found:
+            place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
+            shown = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"])]
+            near = [n for n in (place[0] - 12, place[-1] + 12) if n in shown]
+            found["connections"] = [{"sentence": n, "connection": "near"} for n in near] + found["connections"]
+        return json.dumps(found)
+
+    assert "near" not in write("link", text, Model(several)).connection
+
+
+def changed(**values):
+    """Follow the prompts, but change values that a reply has."""
+
+    def rule(messages):
+        found = json.loads(follow(messages))
+        return json.dumps(found | {name: value for name, value in values.items() if name in found})
+
+    return rule
+
+
+def nearby(messages):
+    found = json.loads(follow(messages))
+    if "connections" in found:
+        place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
+        near = place[-1] + 9 if place[-1] + 9 < 80 else place[0] - 9
+        found = {"connections": [{"sentence": near, "connection": "c"}]}
+    return json.dumps(found)
+
+
+def one_place(messages):
+    found = json.loads(follow(messages))
+    return json.dumps(found | ({"sentences": found["sentences"][:1]} if "sentences" in found else {}))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule", "reason"),
+    [
+        ("chunk", lambda messages: "Sure! Here is one.", "replies that are not JSON"),
+        ("chunk", lambda messages: "[" * 100_000, "replies that are not JSON"),
+        ("chunk", lambda messages: "[1]", "replies of another form than requested"),
+        ("chunk", changed(question=" "), "replies of another form than requested"),
+        ("chunk", changed(sentences=[True]), "replies of another form than requested"),
+        ("chunk", changed(sentences=[]), "questions without evidence"),
+        ("chunk", changed(sentences=[999]), "replies with numbers of sentences that were not shown"),
+        ("chunk", changed(question="Who holds the Copyright?"), "places or questions about boilerplate of a publisher"),
+        ("pair", one_place, "questions with evidence in one place only"),
+        ("link", one_place, "questions with evidence in one place only"),
+        ("link", nearby, "places whose connections are all nearer than 10 units"),
+        ("link", changed(connections=[]), "places without connections"),
+        (
+            "link",
+            changed(connections=[{"sentence": 999, "connection": "c"}]),
+            "replies with numbers of sentences that were not shown",
+        ),
+        ("link", changed(connections=[{"sentence": "7", "connection": "c"}]), "replies of another form than requested"),
+        ("link", changed(answer="Ask Project Gutenberg."), "places or questions about boilerplate of a publisher"),
+    ],
+)
+def test_what_is_rejected(strategy, rule, reason):
+    with pytest.raises(Rejected, match=f"^{reason}$"):
+        write(strategy, subsequence(80), Model(rule))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count"), [("chunk", 0), ("chunk", 19), ("pair", 1), ("pair", 59), ("link", 19), ("link", 28)]
+)
+def test_too_few_units_are_rejected_before_anything_is_asked(strategy, count):
+    model = Model()
+    with pytest.raises(Rejected, match=r"^subsequences with too few units$"):
+        write(strategy, subsequence(count), model)
+    assert not model.prompts
+
+
+@pytest.mark.parametrize("strategy", ["chunk", "link"])
+def test_boilerplate_is_not_asked_about(strategy):
+    model = Model()
+    with pytest.raises(Rejected, match="boilerplate"):
+        write(strategy, subsequence(80, name="Gutenberg"), model)
+    assert not model.prompts
+
+
+def test_a_reply_may_be_fenced_but_not_cut():
+    assert read_reply(Reply('```json\n{"a": " b "}\n```', "stop"), a="text") == {"a": "b"}
+    assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
+    with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
+        read_reply(Reply('{"a": "b"}', "length"), a="text")
+
+
+def test_a_prompt_shows_a_text_with_braces_as_it_is():
+    (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
+    assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]

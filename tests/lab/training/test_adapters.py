@@ -1,0 +1,200 @@
+"""LoRA adapters: seen by every path, merged without a trace, saved and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny import tiny_encoder
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from torch import Tensor, nn
+
+from runnel import Embedder
+from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import int8_problem
+from runnel.errors import CheckpointError, InputError
+from runnel.lab.training.adapters import FILE, add_lora, load_adapter, merge, save_adapter
+from runnel.lab.training.forward import (
+    finished,
+    make_item,
+    make_pair,
+    pair_scores,
+    render_document,
+    sentence_scores,
+    trainable,
+    vectors,
+)
+from runnel.lab.training.segments import Long
+from runnel.models.base import Model, load_model
+
+
+def outputs(model: Model, long: Long | None = None) -> Tensor:
+    """All numbers of all jobs."""
+    long = long or Long()
+    found = (
+        vectors(model, [render_document(model, text) for text in DOCUMENTS], long),
+        pair_scores(model, [make_pair(model, QUERY, text) for text in DOCUMENTS], long),
+        *sentence_scores(model, [make_item(model, QUERY, DOCUMENTS[0])], long),
+    )
+    return torch.cat([tensor.reshape(-1) for tensor in found])
+
+
+def lora(backbone: Backbone) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in backbone.named_parameters() if "lora_" in name}
+
+
+def train_a_little(model: Model) -> None:
+    """Adapters as training leaves them: none of their matrices zero."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in lora(model.backbone).values():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+def adapted(folder: Path, architecture: str, *, four_bit: bool = False) -> Model:
+    model = training_model(folder, architecture)
+    add_lora(model, r=4, alpha=8, four_bit=four_bit)
+    trainable(model)
+    return model
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
+    """Each one alone changes the outputs, and all get gradients; the weights they stand on get none. Kernels stay out."""
+    model = training_model(tmp_path, architecture)
+    before = outputs(model)
+    linear = [name for name, module in model.backbone.named_modules() if isinstance(module, nn.Linear)]
+    add_lora(model, r=4, alpha=8)
+    assert model.backbone.fast is None
+    model.backbone.eval()
+    model.backbone.prepare()
+    assert model.backbone.fast is None
+    np.testing.assert_allclose(outputs(model).detach(), before, atol=1e-5)
+    trainable(model)
+    train_a_little(model)
+    seen = outputs(model)
+    (seen * torch.linspace(-1, 1, len(seen))).sum().backward()
+    for name, parameter in model.backbone.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name), name
+        if parameter.requires_grad:
+            assert parameter.grad is not None and bool(parameter.grad.any()), name
+    assert all(parameter.requires_grad for parameter in model.heads.parameters())
+    layers = [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")]
+    assert layers == linear and len(lora(model.backbone)) == 2 * len(layers)
+    with torch.no_grad():
+        for name in layers:
+            up = model.backbone.get_submodule(name).lora_B["default"].weight
+            kept = up.clone()
+            up.zero_()
+            assert not torch.allclose(outputs(model), seen, atol=1e-6), f"{name}: its adapter is bypassed"
+            up.copy_(kept)
+
+
+@pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
+    """The merged model is a plain one that runs on the kernels and gives what the adapted one gave."""
+    model = adapted(tmp_path, architecture, four_bit=four_bit)
+    names = set(training_model(tmp_path, architecture).backbone.state_dict())
+    train_a_little(model)
+    wanted = outputs(model).detach()
+    merge(model)
+    assert model.backbone.fast is None  # still training
+    np.testing.assert_allclose(outputs(model).detach(), wanted, atol=1e-5, rtol=1e-5)
+    finished(model)
+    assert (model.backbone.fast is not None) == model.backbone.has_kernels
+    assert set(model.backbone.state_dict()) == names
+    found = Embedder(model).encode(DOCUMENTS)
+    np.testing.assert_allclose(found.reshape(-1), wanted[: found.size], atol=1e-5)
+    model.save(tmp_path / "merged")
+    again = Embedder.load(tmp_path / "merged", dtype="float32").encode(DOCUMENTS)
+    np.testing.assert_allclose(again, found, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_four_bits(tmp_path: Path, architecture: str) -> None:
+    """The large layers are NF4, not far from what they were; adapters on them learn, with recomputing as without."""
+    plain = outputs(training_model(tmp_path, architecture))
+    model = adapted(tmp_path, architecture, four_bit=True)
+    layers = {name: m.base_layer for name, m in model.backbone.named_modules() if hasattr(m, "base_layer")}
+    small = {name for name, layer in layers.items() if layer.weight.dtype == torch.uint8}
+    wide = {"mamba1": ("x_proj", "dt_proj"), "rwkv7": ("_down", "_up")}.get(architecture, ())
+    assert small == {n for n in layers if not n.endswith(wide)}
+    quantized = outputs(model)
+    assert 1e-4 < (quantized - plain).abs().max() < 5
+    train_a_little(model)
+    gradients = []
+    for long in (Long(), Long(segment_tokens=8, recompute=True)):
+        model.backbone.zero_grad()
+        outputs(model, long).sum().backward()
+        gradients.append([p.grad.clone() for p in lora(model.backbone).values()])
+    assert all(bool(gradient.any()) for gradient in gradients[0])
+    for whole, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, whole, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
+    model = adapted(tmp_path / "model", architecture, four_bit=four_bit)
+    train_a_little(model)
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter += 0.1
+    save_adapter(model, tmp_path / "adapter")
+    assert [path.name for path in (tmp_path / "adapter").iterdir()] == [FILE]
+    other = training_model(tmp_path / "model", architecture)
+    load_adapter(other, tmp_path / "adapter")
+    with torch.no_grad():
+        for parameter in lora(other.backbone).values():
+            parameter.zero_()
+    load_adapter(other, tmp_path / "adapter")  # into those that are there
+    other.backbone.train()
+    np.testing.assert_allclose(outputs(other).detach(), outputs(model).detach(), atol=1e-6)
+    finished(other)
+    finished(model)
+    np.testing.assert_allclose(Embedder(other).encode(DOCUMENTS), Embedder(model).encode(DOCUMENTS), atol=1e-6)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    for call, message in (
+        (lambda: add_lora(model, 0, 8), "r=0"),
+        (lambda: merge(model), "no adapters"),
+        (lambda: save_adapter(model, tmp_path), "no adapters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+    if int8_problem(torch.device("cpu")) is None:
+        with pytest.raises(InputError, match="8-bit"):
+            add_lora(load_model("pocket-mamba2", dtype="int8"), 4, 8)
+    add_lora(model, 4, 8)
+    with pytest.raises(InputError, match="already"):
+        add_lora(model, 4, 8)
+    with pytest.raises(InputError, match="merge"):
+        model.save(tmp_path / "adapted")
+    assert not (tmp_path / "adapted").exists()
+    save_adapter(model, tmp_path)
+    other = training_model(tmp_path, "mamba2")
+    add_lora(other, 4, 9)
+    for wrong, message in (
+        (training_model(tmp_path, "rwkv7"), "a mamba2 of 2 layers, 32 wide; tiny is a rwkv7"),
+        (other, r"'alpha': 8.*'alpha': 9"),
+        (training_model(tmp_path, "mamba2", papers_heads=True), "heads"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_adapter(wrong, tmp_path)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        load_adapter(training_model(tmp_path, "mamba2"), tmp_path / "nowhere")
+    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match=FILE):
+        load_adapter(training_model(tmp_path, "mamba2"), tmp_path)
+
+
+@pytest.mark.parametrize(("sentences", "judge"), [(0, 0), (1, 0), (0, 1), (1, 2)])
+def test_an_encoders_layers_for_texts_alone_get_adapters(tmp_path: Path, sentences: int, judge: int) -> None:
+    model = tiny_encoder(tmp_path, sentence_layers=sentences, judge_layers=judge)
+    add_lora(model, r=2, alpha=2)
+    assert {name.partition(".")[0] for name in lora(model.backbone)} == {"layers"}

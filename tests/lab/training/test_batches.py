@@ -1,0 +1,69 @@
+from itertools import islice
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from runnel.lab.training.batches import TokenBatches
+
+lengths = st.lists(st.integers(1, 300), max_size=120)
+budgets = st.integers(1, 400)
+
+
+def all_batches(rows: list[int], budget: int, world: int = 1, epoch: int = 0, **options: object) -> list[list[list[int]]]:
+    """The batches of each process."""
+    found = []
+    for rank in range(world):
+        batches = TokenBatches(rows, budget, world=world, rank=rank, **options)  # type: ignore[arg-type]
+        batches.set_epoch(epoch)
+        found.append(list(batches))
+    return found
+
+
+@settings(max_examples=60)
+@given(lengths, budgets, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 1, 3]), st.booleans())
+def test_each_row_once_within_the_budget_and_equally_many_batches(rows, budget, world, epoch, max_rows, shuffle) -> None:
+    by_rank = all_batches(rows, budget, world, epoch, max_rows=max_rows, shuffle=shuffle)
+    assert sorted(row for batches in by_rank for batch in batches for row in batch) == list(range(len(rows)))
+    assert len({len(batches) for batches in by_rank}) == 1
+    assert {len(batches) for batches in by_rank} == {len(TokenBatches(rows, budget, world=world, max_rows=max_rows))}
+    for batch in (batch for batches in by_rank for batch in batches):
+        assert len(batch) <= (max_rows or len(rows))
+        assert len(batch) <= 1 or sum(rows[row] for row in batch) <= budget
+        assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)  # empty only where nothing can be split
+
+
+def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -> None:
+    rows = np.random.default_rng(0).integers(10, 60, 200).tolist()
+    first = all_batches(rows, 120, epoch=0, seed=1)
+    assert first == all_batches(rows, 120, epoch=0, seed=1)
+    assert first != all_batches(rows, 120, epoch=1, seed=1)
+    assert first != all_batches(rows, 120, epoch=0, seed=2)
+    assert {frozenset(b) for b in first[0]} != {frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]}
+    assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(rows, 120, epoch=1, shuffle=False)
+
+
+def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
+    rows = np.random.default_rng(0).integers(100, 5000, 4000)
+    by_rank = all_batches(rows.tolist(), 10000, 2)
+    spread = []
+    for step in zip(*by_rank, strict=True):
+        long = [rows[row] for batch in step for row in batch]
+        spread.append(max(long) / min(long))
+    assert np.quantile(spread, 0.95) < 2  # the others hold what was left of shorter rows
+    assert np.mean([rows[batch].sum() / 10000 for batches in by_rank for batch in batches]) > 0.7
+
+
+def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
+    batches = TokenBatches([7] * 50, 21, seed=3)
+    batches.set_epoch(4)
+    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
+    again = TokenBatches([7] * 50, 21, seed=3)
+    again.set_epoch(4)
+    assert list(islice(again, 6, None)) == whole[6:]
+
+
+def test_fewer_rows_than_processes_leave_empty_batches() -> None:
+    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
+    assert all_batches([], 10, 3) == [[], [], []]

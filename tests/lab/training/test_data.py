@@ -1,0 +1,324 @@
+"""Training examples from every format; what is dropped, what is an error."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runnel.errors import InputError, ReadError
+from runnel.lab.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.generator import read_exchanges
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n", encoding="utf-8")
+    return path
+
+
+def kept(path, *arguments, **options):
+    """The triples without ids, and what was dropped."""
+    dropped = Dropped()
+    triples = list(read_triples(path, *arguments, dropped=dropped, **options))
+    assert dropped.kept == len(triples)
+    return [(t.query, t.positives, t.negatives) for t in triples], dict(dropped.counts)
+
+
+@pytest.fixture
+def beir(tmp_path):
+    """Documents a to d and "e" without text; queries q, r, s."""
+    write(tmp_path / "corpus.jsonl", *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"))
+    with (tmp_path / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "e", "text": " "}\n')
+    write(tmp_path / "queries.jsonl", *({"_id": name, "text": f"query {name}"} for name in "qrs"))
+    write(tmp_path / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t1", "q\tb\t0", "r\tc\t2", "q\td\t1")
+    write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "s\ta\t1")
+    return tmp_path
+
+
+A, B, C, D = (f"{name.upper()} text {name}" for name in "abcd")
+TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
+
+
+# ---- formats -----------------------------------------------------------------------------------------------------------
+
+
+def test_beir(beir):
+    assert kept(beir) == (TRAIN, {})
+    assert [t.id for t in read_triples(beir)] == ["q", "r"]
+    assert kept(beir / "qrels" / "test.tsv") == ([("query s", (A,), ())], {})
+
+
+def test_beir_which_split(beir):
+    (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
+    with pytest.raises(InputError, match=r"dev\.tsv, test\.tsv"):
+        list(read_triples(beir))
+    (beir / "qrels" / "dev.tsv").unlink()
+    assert kept(beir) == ([("query s", (A,), ())], {})
+    (beir / "qrels" / "test.tsv").unlink()
+    with pytest.raises(ReadError, match=re.escape(str(beir))):
+        list(read_triples(beir))
+
+
+def test_qrels_with_a_corpus_and_queries(beir):
+    corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
+    queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
+    qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
+    found = kept(qrels, corpus=corpus, queries=str(queries))
+    assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
+
+
+def test_rows_of_mine(tmp_path):
+    rows = [{"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "}, {"query": "r", "pos": ["d"], "id": 5}]
+    path = write(tmp_path / "x.jsonl", *rows)
+    assert list(read_triples(path)) == [Triple("q", ("a", "b"), ("c",), instruction="p: "), Triple("r", ("d",), (), "5")]
+    both = write(tmp_path / "both.jsonl", {**rows[0], "instruction": "i"})
+    with pytest.raises(InputError, match="line 1: 'prompt' and 'instruction'"):
+        list(read_triples(both))
+
+
+def test_parquet(tmp_path):
+    rows = [{"query": "q", "positive": ["a"], "negative": ["b", "c"]}, {"query": "r", "positive": ["d"], "negative": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    assert list(read_triples(tmp_path / "x.parquet")) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
+    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-9])
+    with pytest.raises(ReadError, match=r"x\.parquet"):
+        list(read_triples(tmp_path / "x.parquet"))
+    pq.write_table(pa.Table.from_pylist([{"query": "q", "positive": None}]), tmp_path / "null.parquet")
+    with pytest.raises(InputError, match=r"null\.parquet, row 1: .*positive"):
+        list(read_triples(tmp_path / "null.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "triples"),
+    [
+        (["query;positive", "q, r;a"], [("q, r", ("a",), ())]),
+        (["query,positive", "q,a", '"r, s","b\nc ""d"""'], [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())]),
+        (["Anchor,Positive,Negative", "q,a,b"], [("q", ("a",), ("b",))]),
+        (["query\tpositive\tnegative_1\tnegative_2", "q\ta\tb\tc"], [("q", ("a",), ("b", "c"))]),
+        ([{"positive": "a", "anchor": "q"}, {"anchor": "r", "positive": "b"}], [("q", ("a",), ()), ("r", ("b",), ())]),
+        ([{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}], [("q", ("a",), ("b", "c"))]),
+        ([{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}], [("q", ("a", "b"), ("c",))]),
+        ([{"query": "q", "docs": ["a", "b", "c"], "labels": [1, 0, 0.5]}], [("q", ("a", "c"), ("b",))]),
+        (
+            [{"id": "1", "pid": "1_0", "input": "a long report", "output": "its summary"}],
+            [("its summary", ("a long report",), ())],
+        ),
+    ],
+)
+def test_columns_by_name(tmp_path, lines, triples):
+    assert kept(write(tmp_path / "data", *lines)) == (triples, {})
+
+
+def test_evidence(tmp_path):
+    rows = [
+        {"id": "1", "question": "q", "document": "a 🜨 c", "evidence": [[0, 1], [2, 3]], "answers": ["x"]},
+        {"query": "r", "document": "d", "evidence": [[0, 1]]},
+        {"query": "s", "document": "abc", "evidence": [[0, 1]], "units": [[0, 2], [2, 3]]},
+    ]
+    assert list(read_evidence(write(tmp_path / "e.jsonl", *rows))) == [
+        Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
+        Evidence("r", "d", ((0, 1),)),
+        Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
+    ]
+
+
+# ---- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
+    path = write(
+        tmp_path / "x.jsonl",
+        {"query": " ", "pos": ["a"], "neg": ["b"]},
+        {"query": "q", "pos": ["", "\u3000"], "neg": ["b"]},
+        {"query": "q", "pos": ["a", "\n"], "neg": ["b", ""]},
+        {"query": "q", "pos": ["a"], "neg": [""]},
+        {"query": "q", "pos": [], "neg": ["b"]},
+    )
+    triples, dropped = kept(path)
+    assert triples == [("q", ("a",), ("b",))] and caplog.messages == []
+    assert dropped == {
+        "examples with an empty query": 1,
+        "empty positive texts": 3,
+        "examples without a positive": 2,
+        "empty negative texts": 2,
+        "examples without any of their negatives": 1,
+    }
+    assert len(list(read_triples(path))) == 1
+    assert caplog.records[0].levelno == logging.WARNING
+    assert f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
+
+
+def test_queries_without_a_positive_are_dropped_and_counted(beir):
+    write(beir / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t0", "r\te\t1", "s\tb\t1", "s\te\t1")
+    triples, dropped = kept(beir)
+    assert triples == [("query s", (B,), ())]
+    assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
+
+
+def test_copies_judged_differently(beir):
+    """Two ids with one text: common in corpora, so no error, but no negative either."""
+    with (beir / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
+    write(beir / "qrels" / "train.tsv", "q\t0\ta\t1", "q\t0\ta2\t0", "q\t0\tb\t0")
+    assert kept(beir) == ([("query q", (A,), (B,))], {"negative texts that are a positive's under another id": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("x.jsonl", [{"query": "q", "pos": ["a"], "neg": ["b", "a"]}], "line 1: .*'q': 'a'"),
+        ("x.tsv", ["q 0 a 1", "z 0 a 1"], r"query 'z': .*queries\.jsonl"),
+        ("x.tsv", ["q\ta\tb"], "line 1: "),
+        ("x.tsv", ["q 0 a 1", "q 0 z 1"], "query 'q': document 'z'"),
+        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0"),
+        ("x.csv", ["What is it?,It is that."], "line 1: .* got 'What is it"),
+        ("x.csv", ["query,positive", '"q","a\nb"', "r"], r"line 4: expected 2 fields \(query, positive\), got 1"),
+        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: "),
+        ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score'"),
+        ("x.csv", ["query,positive,source", "q,a,1"], "'source'"),
+        ("x.csv", ["query,answer,document", "q,a,1"], "'query', 'answer', 'document'"),
+        ("x.json", ["[", "{}]"], "line 1: a list"),
+        ("x.txt", [""], r"x\.txt is empty"),
+        ("x.jsonl", [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}], "line 2: .*\"query\", got int '1'"),
+        ("x.jsonl", [{"query": "q", "pos": [1]}], 'line 1: .*"pos", got list'),
+        ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: .* 1 documents"),
+        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are evidence"),
+    ],
+)
+def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
+    path = write(beir / name, *lines)
+    with pytest.raises(InputError, match=message):
+        list(read_triples(path, corpus=beir / "corpus.jsonl", queries=beir / "queries.jsonl"))
+
+
+def test_ids_need_their_texts(tmp_path):
+    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
+    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+        list(read_triples(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"document": None}, '"document"'),
+        *(({"evidence": [span]}, rf"span \[{span[0]}, {span[1]}\]") for span in ([0, 4], [1, 1], [-1, 1])),
+        *(({"evidence": spans}, "spans") for spans in ([[0, 1.0]], [0, 1])),
+        ({"units": 3}, "units"),
+        ({"units": [[0, 3], [3, 3]]}, r"span \[3, 3\]"),
+        *(({"units": units}, r"\d units") for units in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])),
+    ],
+)
+def test_bad_evidence(tmp_path, change, message):
+    row = {"question": "q", "document": "abc", "evidence": [[0, 1]]}
+    path = write(tmp_path / "e.jsonl", row, row | change)
+    with pytest.raises(InputError, match=rf"e\.jsonl, line 2: .*{message}"):
+        list(read_evidence(path))
+
+
+def test_evidence_that_is_dropped(tmp_path, caplog):
+    rows = [("q", "a b", [[0, 1]]), (" ", "a", [[0, 1]]), ("q", "\n", [[0, 1]]), ("q", "a b", []), ("q", "a b", [[1, 2]])]
+    path = write(tmp_path / "e.jsonl", *({"question": q, "document": d, "evidence": e} for q, d, e in rows))
+    assert len(list(read_evidence(path))) == 1
+    assert "1 example kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
+    assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
+
+
+def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
+    """All evidence must lie there: one span across its border is enough to leave an example out."""
+    spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
+    rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
+    path = write(tmp_path / "e.jsonl", *rows)
+    kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
+    assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
+    assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
+    for part in ((0.5, 0.5), (-0.1, 1), (0, 1.1), (1, 0), (0.1, 0.2, 0.3)):
+        with pytest.raises(InputError, match="two rising numbers"):
+            next(read_evidence(path, within=part))
+
+
+# ---- size and real data ------------------------------------------------------------------------------------------------
+
+
+def test_reading_takes_no_memory(tmp_path):
+    """200 MB of triples, compressed, one at a time."""
+    zstandard = pytest.importorskip("zstandard")
+    row = json.dumps({"query": "q", "pos": ["a" * 5_000], "neg": ["b" * 5_000]}).encode() + b"\n"
+    path = tmp_path / "many.jsonl.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as out:
+        for _ in range(200):
+            out.write(row * 100)
+    code = f"""
+import resource, sys
+from runnel.lab.training.data import read_triples
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+triples = read_triples({str(path)!r})
+next(triples)
+before = peak()
+sys.stdout.write(str((sum(1 for _ in triples), peak() - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, grown = json.loads(done.stdout.replace("(", "[").replace(")", "]"))
+    assert count == 19_999 and grown < 15
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "queries", "positives", "lost"),
+    [("cranfield", 225, 1611, 1), ("medquad", 6000, 6493, 0), ("mediqa_rerank", 97, 351, 0)],
+)
+def test_real_retrieval_sets(name, queries, positives, lost):
+    dropped = Dropped()
+    triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
+    assert len(triples) == queries and sum(dropped.counts.values()) == lost
+    assert sum(len(t.positives) for t in triples) == positives
+
+
+def test_the_examples_of_the_page(tmp_path):
+    """Every file shown in docs/data.md is read."""
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    for name, content in files.items():
+        write(tmp_path / name, content.rstrip("\n"))
+    assert len(files) == 7
+    assert [one.reply for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))] == ["ANSWER: 15 years"]
+    assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
+    others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
+    for name in files.keys() - others:
+        triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
+        assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
+    assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")]
+
+
+def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
+    """The page's program makes columns of each."""
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    passages = {kind: [{"docid": "1", "title": kind, "text": '"text'}] for kind in ("positive_passages", "negative_passages")}
+    ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
+    write(Path("flagembedding.jsonl"), {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""})
+    write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
+    write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
+    write(Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"})
+    write(Path("triples.train.small.tsv"), 'q\t"p\tn')
+    write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
+    write(Path("collection.tsv"), "p\ta text", "n\tanother")
+    write(Path("queries.train.tsv"), "1\tq")
+    with warnings.catch_warnings(action="ignore"):  # open files
+        exec(program, {})
+    by_id = Triple("q", ("a text",), ("another",))
+    titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
+    found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
+    assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]

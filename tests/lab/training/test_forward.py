@@ -1,0 +1,171 @@
+"""The training forward gives the numbers of inference, and its gradients reach every weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from torch import Tensor, nn
+
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.int8 import int8_problem
+from runnel.errors import InputError
+from runnel.lab.training.forward import (
+    make_item,
+    make_pair,
+    pair_scores,
+    render_document,
+    sentence_scores,
+    trainable,
+    vectors,
+)
+from runnel.lab.training.segments import Long
+from runnel.models.base import Model, load_model
+from runnel.models.heads import EndScore, vector_head
+
+NO_INT8 = int8_problem(torch.device("cpu"))
+LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
+NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
+
+
+def embedded(model: Model, long: Long = LONGS[0], prompt: str = "") -> Tensor:
+    return vectors(model, [render_document(model, text, prompt) for text in DOCUMENTS], long)
+
+
+def scored(model: Model, long: Long = LONGS[0]) -> Tensor:
+    return pair_scores(model, [make_pair(model, QUERY, text) for text in DOCUMENTS], long)
+
+
+def sentences(model: Model, long: Long = LONGS[0]) -> list[Tensor]:
+    return sentence_scores(model, [make_item(model, QUERY, text) for text in DOCUMENTS], long)
+
+
+def assert_as_inference(model: Model, tolerance: float = 1e-5) -> None:
+    wanted = Embedder(model).encode(DOCUMENTS, prompt="query: "), Reranker(model).score(QUERY, DOCUMENTS)
+    of_sentences = [[s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)]
+    trainable(model)
+    for long in LONGS:
+        np.testing.assert_allclose(embedded(model, long, "query: ").detach(), wanted[0], atol=tolerance)
+        np.testing.assert_allclose(scored(model, long).detach(), wanted[1], atol=tolerance, rtol=tolerance)
+        for ours, theirs in zip(sentences(model, long), of_sentences, strict=True):
+            np.testing.assert_allclose(ours.detach(), theirs, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_heads: bool) -> None:
+    assert_as_inference(training_model(tmp_path, architecture, papers_heads=papers_heads))
+
+
+def test_the_numbers_of_pocket() -> None:
+    assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
+
+
+def test_other_heads(tmp_path: Path) -> None:
+    """The plain mean of all tokens, and a score of the first token."""
+    model = training_model(tmp_path, "mamba2", papers_heads=True)
+    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
+    assert_as_inference(model)
+
+
+def losses(model: Model) -> Tensor:
+    """(3,): a smooth number for each job that depends on every output."""
+    text = "A river runs. The dog sat."
+    weights = torch.linspace(-1, 1, 32, dtype=torch.float64)
+    of_text = vectors(model, [render_document(model, text)]) @ weights
+    of_pair = pair_scores(model, [make_pair(model, "the river", text)])
+    of_sentences = sentence_scores(model, [make_item(model, "the river", text)])[0]
+    return torch.stack([of_text.square().sum(), of_pair.square().sum(), of_sentences.square().sum()])
+
+
+@pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
+def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
+    """In fp64, along a random direction of each parameter of the heads, and of those of the same name in all layers."""
+    model = training_model(tmp_path, "mamba2", papers_heads=papers_heads, dtype=torch.float64)
+    trainable(model)
+    groups: dict[str, list[nn.Parameter]] = {name: [p] for name, p in model.heads.named_parameters()}
+    for name, parameter in model.backbone.named_parameters():
+        groups.setdefault(name.split(".", 2)[-1] if name.startswith("layers.") else name, []).append(parameter)
+    generator = torch.Generator().manual_seed(1)
+    every = [parameter for parameters in groups.values() for parameter in parameters]
+    found = [
+        torch.autograd.grad(loss, every, retain_graph=True, materialize_grads=True, allow_unused=True) for loss in losses(model)
+    ]
+    gradients = [dict(zip(every, of_job, strict=True)) for of_job in found]
+    for name, parameters in groups.items():
+        along = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+        values = []
+        with torch.no_grad():
+            for move in (1e-5, -2e-5, 1e-5):
+                for parameter, direction in zip(parameters, along, strict=True):
+                    parameter += move * direction
+                values.append(losses(model))
+        reached = False
+        for job in range(3):
+            ours = sum(float((gradients[job][p] * d).sum()) for p, d in zip(parameters, along, strict=True))
+            assert ours == pytest.approx(float(values[0][job] - values[1][job]) / 2e-5, rel=1e-4, abs=1e-6), (job, name)
+            reached |= abs(ours) > 1e-6
+        assert reached, name
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_gradients_reach_every_weight(tmp_path: Path, architecture: str) -> None:
+    model = training_model(tmp_path, architecture)
+    trainable(model)
+    (embedded(model).sum() + scored(model).sum() + torch.cat(sentences(model)).sum()).backward()
+    for module in (model.backbone, model.heads):
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None and bool(parameter.grad.abs().sum() > 0), name
+
+
+def test_sentences_without_tokens(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    spans = np.array([[0, 9], [9, 12], [12, len(NO_TOKENS)]])
+    trainable(model)
+    item, empty = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0]), make_item(model, QUERY, "")
+    assert item.full.tolist() == [True, False, True]
+    assert item.labels is not None and item.labels.tolist() == [0, 1, 0]
+    found, nothing = sentence_scores(model, [item, empty])
+    assert nothing.shape == (0,)
+    assert found.isinf().tolist() == [False, True, False] and found[1] < 0
+    found[1].backward()
+    assert not any(bool(p.grad.any()) for p in model.backbone.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: make_pair(model, " ", "a dog"), "query"),
+        (lambda model: make_item(model, "", "a dog"), "query"),
+        (lambda model: render_document(model, " "), r"texts\[0\]"),
+        (lambda model: vectors(model, [np.zeros(0, np.int32)]), r"\[0\]"),
+        (lambda model: Long(segment_tokens=0), "segment_tokens"),
+        (lambda model: Long(gradient_segments=2), "segment_tokens"),
+    ],
+)
+def test_bad_input(tmp_path: Path, call: Callable[[Model], object], message: str) -> None:
+    model = training_model(tmp_path, "mamba2")
+    with pytest.raises(InputError, match=message):
+        call(model)
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+def test_eight_bit_weights_cannot_be_trained() -> None:
+    model = load_model("pocket-mamba2", dtype="int8")
+    with pytest.raises(InputError, match="8-bit"):
+        trainable(model)
+
+
+def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    trainable(model)
+    with torch.no_grad():
+        wanted = embedded(model, Long(segment_tokens=5, recompute=True))
+    model.backbone.eval()
+    assert model.backbone.fast is not None
+    with torch.no_grad():
+        np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)

@@ -1,0 +1,232 @@
+"""Hard negatives: every search against a loop over all documents, the draw, and what is refused."""
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from runnel.errors import InputError, MissingDependency
+from runnel.lab.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
+from runnel.lab.training.corpora import Texts
+from runnel.lab.training.data import Triple
+from runnel.lab.training.mining import LIKELY, NEGATIVE, POSITIVE, Mining, NegativeJudge, mine, word_triples
+from runnel.records import Document
+from runnel.work import top
+
+bm25s = pytest.importorskip("bm25s")
+WORDS = "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()
+
+
+def pool(*texts):
+    return Texts(Document(f"d{i}", text) for i, text in enumerate(texts))
+
+
+def random_texts(count, seed, words=12):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(3, words))) for _ in range(count)]
+
+
+class ToyEmbedder:
+    """A text's vector has the share of each word; queries and documents are told apart by who asks."""
+
+    def __init__(self):
+        self.encoded = []
+
+    def _vectors(self, texts, max_tokens=None):
+        counts = np.array([[text.split().count(word) for word in WORDS] for text in texts], dtype=np.float32) + 0.01
+        return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+    encode_query = _vectors
+
+    def encode_document(self, texts):
+        self.encoded += texts
+        return self._vectors(texts)
+
+
+# ---- searches ----------------------------------------------------------------------------------------------------------
+
+
+def bm25_by_hand(query, texts, k1=0.9, b=0.4):
+    stop = set(bm25s.tokenization.STOPWORDS_EN)
+    split = [[w for w in re.findall(r"\w\w+", text.lower()) if w not in stop] for text in texts]
+    mean = sum(map(len, split)) / len(split)
+    scores = np.zeros(len(texts))
+    for word in re.findall(r"\w\w+", query.lower()):
+        holding = sum(word in words for words in split)
+        if word not in stop and holding:
+            idf = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+            for i, words in enumerate(split):
+                tf = words.count(word)
+                scores[i] += idf * tf / (tf + k1 * (1 - b + b * len(words) / mean))
+    return scores
+
+
+@pytest.mark.parametrize(("depth", "k1", "b"), [(1, 0.9, 0.4), (7, 0.9, 0.4), (100, 0.9, 0.4), (100, 0.1, 0), (100, 4.46, 0.82)])
+def test_bm25_is_exact(depth, k1, b):
+    texts = [*random_texts(60, seed=0), "", "The of and", "Elephant! ELEPHANT"]
+    queries = ["red cat where", "the of", "unheard of words", "elephant sleeps", "dog dog fish"]
+    found = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))([Triple(q, ("x",)) for q in queries], depth)
+    assert [len(rows) for rows in found[1:3]] == [0, 0]
+    for query, rows in zip(queries, found, strict=True):
+        scores = bm25_by_hand(query, texts, k1, b)
+        assert len(rows) == min(depth, (scores > 0).sum())
+        np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
+
+
+def test_bm25_finds_words_of_scripts_without_spaces():
+    search = search_by(bm25_ranker(pool("東京都庁は新宿にあります。", "北京大学", "the ภาษาไทย book")))
+    found = search([Triple(q, ("x",)) for q in ("新宿", "大学 book", "ภาษา", "上海")], 3)
+    assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)])
+def test_bm25_settings_out_of_range(k1, b):
+    with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
+        bm25_ranker(pool("a word"), k1=k1, b=b)
+
+
+def test_bm25_needs_words_and_a_package(monkeypatch):
+    with pytest.raises(InputError, match="the corpus has no words to index"):
+        bm25_ranker(pool("", "?"))
+    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
+    with pytest.raises(MissingDependency, match="bm25s"):
+        bm25_ranker(pool("a"))
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_dense_is_exact(monkeypatch, block):
+    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", block)
+    embedder, texts, queries = ToyEmbedder(), random_texts(50, seed=1), random_texts(4, seed=2)
+    vectors, rows = embedder.encode_document(texts), np.arange(50) * 3
+    found = search_by(dense_ranker(embedder, vectors, rows))([Triple(q, ("x",)) for q in queries], 10)
+    for query, best in zip(embedder.encode_query(queries), found, strict=True):
+        scores = vectors @ query
+        assert len(set(best.tolist())) == 10 and not (best % 3).any()
+        np.testing.assert_allclose(scores[best // 3], np.sort(scores)[::-1][:10], rtol=1e-5)
+
+
+def test_a_run():
+    corpus = pool("a", "b", "c")
+    search = run_search({"1": ["d2", "d0", "d1"]}, corpus)
+    found = search([Triple("q", ("a",), id="1"), Triple("r", ("a",), id="2")], 2)
+    assert [rows.tolist() for rows in found] == [[2, 0], []]
+    with pytest.raises(InputError, match="'q'"):
+        search([Triple("q", ("a",))], 2)
+    with pytest.raises(InputError, match="'d9' for query '1'"):
+        run_search({"1": ["d0", "d9"]}, corpus)([Triple("q", ("a",), id="1")], 2)
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 6, 9])
+def test_top_with_ties(count):
+    scores = np.array([1.0, 3, 2, 3, 2, 2], dtype=np.float32)
+    assert top(scores, count).tolist() == [1, 3, 2, 4, 5, 0][:count]
+
+
+# ---- draws -------------------------------------------------------------------------------------------------------------
+
+
+def in_order(rows):
+    """A search that always finds these rows."""
+    return lambda triples, depth: [np.array(rows[:depth]) for _ in triples]
+
+
+def drawn(corpus, triples, search, judge=None, start=0, **settings):
+    return list(mine(iter(triples), corpus, search, Mining(**settings), judge, start))
+
+
+def numbered(count):
+    """Texts of which no two are copies."""
+    return [f"document number {n} speaks of {n}" for n in range(count)]
+
+
+def test_draws_come_from_the_ranks_alone_and_are_uniform():
+    corpus = pool(*numbered(30))
+    triples = [Triple(f"q{n}", ("the answer",)) for n in range(2000)]
+    found = drawn(corpus, triples, in_order(range(29, -1, -1)), number=3, ranks=(5, 14))
+    counts = Counter(text for mined in found for text in mined.drawn)
+    assert set(counts) == {corpus.at(29 - rank) for rank in range(4, 14)}
+    assert all(len(set(mined.drawn)) == 3 and not mined.refused for mined in found)
+    assert all(abs(count - 600) < 100 for count in counts.values())  # 3 of 10, 2000 times; 4.9 standard deviations
+
+
+def test_a_draw_depends_on_the_seed_and_the_place_alone():
+    corpus, search = pool(*numbered(50)), in_order(range(50))
+    triples = [Triple(f"q{n}", ("the answer",)) for n in range(600)]
+    whole = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40))]
+    assert [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), start=333)] == whole[333:]
+    other = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), seed=1)]
+    assert sum(a == b for a, b in zip(whole, other, strict=True)) < 5
+
+
+def test_copies_are_refused():
+    long = " ".join(f"word{n}" for n in range(100))
+    corpus = pool(
+        long.upper() + " !",  # a copy of the positive
+        long.replace("word50", "else"),  # nearly
+        " ".join(long.split()[:80]),  # a part of it is no copy
+        "two words",
+        "Two, words?",
+        "of the data",
+        "🜨",
+        "something else",
+        "",
+    )
+    triple = Triple("q", ("x", long), ("Of the data", "🜨"))
+    mined = drawn(corpus, [triple], in_order(range(9)), number=9, ranks=(1, 9))[0]
+    assert mined.refused == {POSITIVE: 2, NEGATIVE: 3, "empty": 1} and mined.triple is triple
+    assert len(mined.drawn) == 3 and {"something else", " ".join(long.split()[:80])} < set(mined.drawn)
+
+
+@pytest.mark.parametrize(
+    ("settings", "bar"),
+    [
+        ({"max_score": 0.5}, lambda positive: 0.5),
+        ({"margin": 0.2}, lambda positive: positive - 0.2),
+        ({"relative_margin": 0.3}, lambda positive: positive * 0.7),
+        ({"max_score": 0.6, "margin": 0.05, "relative_margin": 0.1}, lambda positive: min(0.6, positive - 0.05, positive * 0.9)),
+    ],
+)
+def test_bars_on_scores_against_a_loop(settings, bar):
+    texts = list(dict.fromkeys(random_texts(80, seed=3)))
+    corpus, embedder = pool(*texts), ToyEmbedder()
+    triples = [Triple(text, (f"{text} often", texts[i])) for i, text in enumerate(random_texts(9, seed=4))]
+    judge = NegativeJudge(embedder, corpus)
+    found = drawn(corpus, triples, in_order(range(len(texts))), judge, number=80, ranks=(1, 80), **settings)
+    refused = 0
+    for triple, mined in zip(triples, found, strict=True):
+        query = embedder.encode_query([triple.query])[0]
+        allowed = bar((embedder.encode_document(triple.positives) @ query).mean())
+        copies = [text for text in texts if any(word_triples(text) == word_triples(p) for p in triple.positives)]
+        scores = dict(zip(texts, embedder.encode_document(texts) @ query, strict=True))
+        assert all(scores[text] <= allowed + 1e-6 for text in mined.drawn)
+        left = [text for text in texts if text not in mined.drawn and text not in copies]
+        assert mined.refused[LIKELY] + mined.refused[NEGATIVE] + mined.refused[POSITIVE] == len(texts) - len(mined.drawn)
+        assert sum(scores[text] > allowed + 1e-6 for text in left) == mined.refused[LIKELY]
+        refused += mined.refused[LIKELY]
+    assert 50 < refused < 9 * len(texts) - 50
+
+
+def test_only_what_is_drawn_is_judged():
+    corpus, embedder = pool(*random_texts(70, seed=5, words=40)), ToyEmbedder()
+    judge = NegativeJudge(embedder, corpus)
+    drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)
+    assert len(embedder.encoded) == 1 + 3
+    drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=2.0)
+    assert len(embedder.encoded) == 1 + 3 + 1  # and once: only the positive is read again
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"number": 0}, "is 0"),
+        ({"ranks": (0, 5)}, "0 to 5"),
+        ({"ranks": (7, 5)}, "7 to 5"),
+        ({"ranks": (1, 6), "number": 7}, "1 to 6 hold fewer than 7"),
+        ({"margin": 0.1}, "judge"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=message):
+        drawn(pool("a"), [Triple("q", ("x",))], in_order([0]), **settings)

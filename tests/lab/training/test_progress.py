@@ -1,0 +1,116 @@
+"""What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
+
+import json
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from runnel.errors import NumericalError
+from runnel.lab.training import progress
+from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, read_metrics, show_reading
+
+
+@pytest.fixture
+def args(tmp_path):
+    return TrainingArguments(output_dir=str(tmp_path / "checkpoints"), use_cpu=True, report_to=[])
+
+
+def state(step, total=10):
+    return TrainerState(global_step=step, max_steps=total, is_world_process_zero=True)
+
+
+def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
+    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [{"step": 2, "eval_loss": 1.0}]
+    recorder = Recorder(tmp_path, Watch())
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl())
+    assert list(tmp_path.iterdir()) == []
+    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl())
+    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
+    history = [{"step": 1, "loss": 1.0, "tokens": 50, "seconds": 1.0}, {"step": 2, "loss": 1.0, "tokens": 100, "seconds": 30.0}]
+    whole = tmp_path / "checkpoints" / "checkpoint-2"
+    whole.mkdir(parents=True)
+    (whole / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": [*history, {"eval_loss": 1.0}]}))
+    assert read_metrics(tmp_path) == history and read_metrics(tmp_path / "other") == []
+    watch = Watch(tokens=9)
+    Recorder(tmp_path, watch).on_train_begin(args, TrainerState(log_history=history), TrainerControl())
+    watch.tokens += 7
+    found = watch.figures(1)
+    assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
+
+
+def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypatch):
+    events = []
+
+    @contextmanager
+    def meter(label, *, unit):
+        yield lambda *shown: events.append((label, unit, *shown))
+        events.append(label)
+
+    monkeypatch.setattr(progress, "open_meter", meter)
+    watch = Watch()
+    recorder = Recorder(tmp_path, watch)
+    recorder.on_train_begin(args, state(0), TrainerControl())
+    watch.began = time.monotonic() - 10
+    watch.tokens += 100_000
+    recorder.on_step_end(args, state(4), TrainerControl())
+    recorder.close()
+    with show_reading(10) as advance:
+        advance(4)
+        advance(6)
+    *first, speed = events[0]
+    assert first == ["training", "steps", 4, 10] and 9_000 < int(speed.removesuffix(" tokens/s").replace(",", "")) <= 10_000
+    reading = ("reading documents", "characters")
+    assert events[1:] == ["training", (*reading, 4, 10, None), (*reading, 10, 10, None), "reading documents"]
+
+
+class Step:
+    """Stands for the Trainer's part of a step."""
+
+    def __init__(self, args):
+        self.args, self.state, self.seen = args, state(4), {}
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return self.compute_loss(model, inputs)
+
+    def compute_loss(self, model, inputs):
+        self.seen = dict(inputs)
+        return inputs["loss"]
+
+
+class Checked(Watched, Step):
+    pass
+
+
+def test_watched_counts_tokens_and_names_rows(args):
+    trainer = Checked(args)
+    trainer.watch = Watch()
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    trainer.training_step(None, {"loss": torch.tensor(1.0), "query_attention_mask": mask, "rows": ["a", "b"]})
+    trainer.training_step(None, {"loss": torch.tensor(1.0), "tokens": 9, "ids": ["c"]})
+    assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"]) and "rows" not in trainer.seen
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(args):
+    trainer = Checked(args)
+    trainer.watch = Watch()
+    with pytest.raises(NumericalError, match=r"nan in step 5; .* d\.csv: example 3"):
+        trainer.training_step(None, {"loss": torch.tensor(float("nan")), "rows": ["d.csv: example 3"]})
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path):
+    whole = tmp_path / "checkpoints" / "checkpoint-4"
+    whole.mkdir(parents=True)
+    (whole / "trainer_state.json").write_text('{"global_step": 4}')
+    layer = torch.nn.Linear(2, 2)
+    layer.weight.grad = torch.zeros(2, 2)
+    recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]))
+    recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
+    layer.weight.grad[0, 1] = float("inf")
+    with pytest.raises(NumericalError, match=r"row 7 and 12 more; .*checkpoint-4"):
+        recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)

@@ -1,0 +1,160 @@
+"""Recipes: read strictly, shipped ones whole and as published, written so that they read back equal."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from runnel.errors import InputError, ReadError
+from runnel.lab.training.recipes import differences, read, shipped, sizes, write
+from runnel.lab.training.settings import LoraTable
+
+MINIMAL = """
+job = "embed"
+[[data.sets]]
+path = "pairs.csv"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def make(text, name="mine.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return make
+
+
+# ---- the shipped ones --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
+    for size in (None, *sizes(name)):
+        recipe = read(name, size=size)
+        assert recipe.data.sets
+        write(recipe, tmp_path / "recipe.toml")
+        assert read(str(tmp_path / "recipe.toml")) == recipe
+
+
+PUBLISHED = {  # learning rate, batch, epochs; from the README of A's authors, tables 2 (B), 9 and 10 (C) and the texts of D and E
+    ("mamba-retriever-msmarco", None): (1e-5, 8, 2),
+    ("mamba-retriever-msmarco", "pythia-1b"): (5e-7, 8, 3),
+    ("mamba-retriever-locov0", "8k"): (1e-5, 8, 4),
+    ("rankmamba-documents", "790m"): (1e-4, 8, 1),
+    ("ssm-reranker-passages", "bart-large"): (1e-5, 8, 2),
+    ("ssm-reranker-firstp", "llama-3.2-1b"): (1e-5, 4, 1),
+    ("ssm-reranker-longp", "mamba1-790m"): (1e-5, 4, 1),
+    ("linear-time-embeddings", "codestral-7b"): (4e-4, 2048, 1),
+    ("sentence-retriever", "1.3b"): (1e-4, 64, 1),
+}
+
+
+@pytest.mark.parametrize(("name", "size"), PUBLISHED)
+def test_published_settings(name, size):
+    train = read(name, size=size).train
+    assert (train.learning_rate, train.batch, train.epochs) == PUBLISHED[name, size]
+
+
+# ---- strictness --------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "'lerning_rate' (did you mean 'learning_rate'?)"),
+    "unknown table": (MINIMAL + "[trian]\nbatch = 1", "'trian' (did you mean 'train'?)"),
+    "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'embed'; remove it (used by rerank)"),
+    "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "b"', "'format' is not used by"),
+    "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch must be a whole number, got 2.5"),
+    "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "got True"),
+    "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "got nan"),
+    "list of wrong type": (MINIMAL + '[train]\nbetas = ["a", "b"]', "betas must be a number, got 'a'"),
+    "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas must be a list, got 0.9"),
+    "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "linear, cosine, constant, got"),
+    "no job": ("[train]\nbatch = 1", "'job'"),
+    "another job": ('job = "embedder"', "embed, rerank, sentences, generate, got 'embedder'"),
+    "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "evidence"', "'path'"),
+    "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "sizes.big: train: unknown key 'bach'"),
+    "no TOML": ("job = ", "mine.toml"),
+    "zero": (MINIMAL + "[train]\nbatch = 0", "train.batch must be at least 1, got 0"),
+    "negative": (MINIMAL + "[train]\nlearning_rate = -1.0", "train.learning_rate"),
+    "beta of 1": (MINIMAL + "[train]\nbetas = [0.9, 1.0]", "train.betas"),
+    "large seed": (MINIMAL + "[train]\nseed = 4294967296", "4294967296"),
+    "zero in a list": ('job = "sentences"\n[evaluation]\ntop_k = [5, 0]', "evaluation.top_k must be at least 1, got 0"),
+    "zero in a table that may be missing": (MINIMAL + "[lora]\nr = 0", "lora.r must be at least 1, got 0"),
+    "reranker without negatives": ('job = "rerank"\n[[data.sets]]\npath = "a"', "data.negatives"),
+    "floor of a linear schedule": (MINIMAL + "[train]\nmin_learning_rate = 1e-6", "train.min_learning_rate"),
+    "instructions without a place": (MINIMAL + 'instructions = ["find"]', "{instruction}"),
+    "search without held out rows": (MINIMAL + "[search]\nlearning_rates = [1e-3]", "data.held_out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_mistakes_are_named(file, case):
+    text, message = REFUSED[case]
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(file(text))
+
+
+@pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
+def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
+    path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
+    with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
+        read(path)
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(ReadError, match=r"no recipe 'pars' \(did you mean 'pairs'\?\)"):
+        read("pars")
+    with pytest.raises(InputError, match=r"no size '371m' \(did you mean '370m'\?\); it has 370m, 790m"):
+        read("mamba-retriever-msmarco", size="371m")
+
+
+# ---- changes -----------------------------------------------------------------------------------------------------------
+
+
+def test_changes(file):
+    changes = ("train.learning_rate=1e-3", "epochs=2", "model.name=folder/of mine", "lora.r=4", "temperature = 0.1")
+    recipe = read(file(MINIMAL), changes=changes)
+    assert (recipe.train.learning_rate, recipe.train.epochs, recipe.model.name) == (1e-3, 2.0, "folder/of mine")
+    assert (recipe.lora, recipe.train.temperature) == (LoraTable(r=4), 0.1)
+    path = file(MINIMAL + "[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3")
+    both = read(path, size="big", changes=("batch=1",)).train
+    assert (both.batch, both.seed) == (1, 3), "changes come after a size"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("epochs", "epochs"),
+        ("=3", "=3"),
+        ("epoch=3", "(did you mean 'train.epochs'?)"),
+        ("max_document_tokens=3", "data.max_document_tokens, evaluation.max_document_tokens"),
+        ("train.epoch=3", "unknown key 'epoch' (did you mean 'epochs'?)"),
+        ("train.epochs=many", "epochs must be a number, got 'many'"),
+    ],
+)
+def test_bad_changes(file, change, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(file(MINIMAL), changes=(change,))
+
+
+def test_differences(file):
+    recipe = read(file(MINIMAL))
+    other = replace(recipe, train=replace(recipe.train, batch=7), lora=LoraTable())
+    assert differences(recipe, recipe) == []
+    found = differences(recipe, other)
+    assert "train.batch: 32, 7" in found and "lora.r: None, 16" in found
+
+
+def test_strings_with_quotes_and_line_ends_are_written_whole(tmp_path):
+    recipe = read("linear-time-embeddings")
+    odd = replace(recipe, data=replace(recipe.data, prompt='a "b"\n\\ {instruction}\té'))
+    write(odd, tmp_path / "recipe.toml")
+    assert read(str(tmp_path / "recipe.toml")) == odd
+
+
+def test_reading_a_recipe_needs_no_heavy_import():
+    program = "import sys, runnel.lab.training.recipes as r; r.read('pairs'); assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

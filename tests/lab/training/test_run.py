@@ -1,0 +1,294 @@
+"""Runs of recipes: what they learn, going on after a stop, and their data."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
+from helpers.tiny_training import stopped_after
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+import runnel
+from runnel.errors import InputError, NumericalError
+from runnel.lab.training import recipes, run
+from runnel.lab.training.progress import read_metrics
+from runnel.lab.training.run import SEARCH, SUMMARY, train
+from runnel.lab.training.settings import DataTable
+from runnel.lab.training.trainers import EmbedderBatches
+from runnel.models.base import load_model
+
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
+    rates = ("search.learning_rates=[1e30, 0.3, 1e-3]", "search.share=2", "data.held_out=8", "train.max_steps=4")
+    recipe = tiny_recipe("embed", *rates)
+    summary = train(recipe, tmp_path)
+    tried = {row["learning_rate"]: row["loss"] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
+    assert list(tried) == [1e30, 0.3, 1e-3] and tried[1e30] is None and tried[1e-3] < tried[0.3] and summary.learning_rate == 1e-3
+    assert set(summary.held_out) >= {"loss"}
+    (tmp_path / SUMMARY).unlink()
+    before = (tmp_path / SEARCH).read_text()
+    assert train(recipe, tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
+    assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(("name", "metric"), [("evidence-vectors", "recall_at_10"), ("generator", "loss")])
+def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
+    rates = ("search.learning_rates=[1e-3, 1e-6]", "search.share=2", f"search.metric={metric}", "data.held_out=8")
+    recipe = tiny_recipe(name, *rates, "train.max_steps=6", "data.rows=40")
+    with stopped_after(4):  # the first rate
+        train(recipe, tmp_path)
+    summary = train(recipe, tmp_path)
+    tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
+    best = min(tried, key=tried.get) if metric == "loss" else max(tried, key=tried.get)
+    assert set(tried) == {1e-3, 1e-6} and summary.learning_rate == best and summary.steps == 6
+    with pytest.raises(InputError, match=r"'nothing'.*loss"):
+        train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
+
+
+# ---- what is learnt ----------------------------------------------------------------------------------------------------
+
+
+def test_an_embedder_learns_its_pairs(tmp_path):
+    """Mean reciprocal rank of the answering paragraph among all, before and after."""
+    recipe = tiny_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
+    train(recipe, tmp_path)
+    rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()[:24]]
+
+    def rank(name):
+        embedder = runnel.Embedder.load(name)
+        scores = embedder.encode([row["query"] for row in rows]) @ embedder.encode([row["positive"] for row in rows]).T
+        mine = [[other["query"] == row["query"] for other in rows] for row in rows]  # a title has several paragraphs
+        best = np.where(mine, scores, -2).max(axis=1, keepdims=True)
+        return float((1 / (1 + (np.where(mine, -2, scores) > best).sum(axis=1))).mean())
+
+    assert rank(tmp_path / "model") > rank(recipe.model.name) + 0.2
+    losses = [row["loss"] for row in read_metrics(tmp_path)]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+def test_a_reranker_learns_its_triples(tmp_path):
+    changes = "train.max_steps=60 data.rows=8 samples=1 negatives=2 train.checkpoints=1 warmup=0 train.batch=8".split()
+    train(tiny_recipe("rerank", *changes), tmp_path)
+    losses = [row["loss"] for row in read_metrics(tmp_path)]
+    assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
+
+
+def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
+    changes = "train.max_steps=1 data.rows=4 train.batch=2 model.unit=paragraph".split()
+    assert load_model(train(tiny_recipe("sentences", *changes), tmp_path).model).unit == "paragraph"
+
+
+# ---- going on ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", True)])
+def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
+    changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
+    recipe = tiny_recipe(job, *changes)
+    whole = train(recipe, tmp_path / "whole")
+    with stopped_after(4):
+        train(recipe, tmp_path / "stopped")
+    assert not (tmp_path / "stopped" / SUMMARY).exists()
+    resumed = train(recipe, tmp_path / "stopped")
+    assert (resumed.steps, resumed.last_loss) == (whole.steps, pytest.approx(whole.last_loss, rel=1e-4))
+    one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
+    assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
+    stamp = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
+    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path) == first
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("model.safetensors", "the disk is full"),
+        ("optimizer.pt", "a file could not be written, probably because the disk is full"),
+    ],
+)
+def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, monkeypatch):
+    from runnel.models import base
+
+    originals = base.save_file, torch.save
+
+    def save_file(tensors, path, metadata=None):
+        if file == "model.safetensors" and "checkpoint-3" in str(path):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        originals[0](tensors, path, metadata=metadata)
+
+    def save(value, path, *others, **more):
+        originals[1](value, "/dev/full" if str(path).endswith(f"checkpoint-3/{file}") else path, *others, **more)
+
+    monkeypatch.setattr(base, "save_file", save_file)
+    monkeypatch.setattr(torch, "save", save)
+    recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
+    with pytest.raises(OSError, match=rf"{why}; checkpoint-2 is complete\. Free some space and repeat") as caught:
+        train(recipe, tmp_path)
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    assert train(recipe, tmp_path).steps == 4
+
+
+def test_a_full_disk_while_data_or_the_model_are_written(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place, kept in (("read_run_data", "there is no complete checkpoint yet"), ("_save", "checkpoint-1 is complete")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=f"the disk is full; {kept}"):
+            patch.setattr(run, place, full)
+            train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
+
+
+def test_nan_ends_the_run_and_names_its_rows(tmp_path):
+    recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
+    with pytest.raises(
+        NumericalError, match=r"is (nan|inf) in step [2-5]; its batch was pairs\.jsonl: example \d+ .* is complete"
+    ):
+        train(recipe, tmp_path)
+    assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    """The same batches, shared: in-batch negatives come from both."""
+    recipe = tiny_recipe("embed", "train.max_steps=3")
+    whole = train(recipe, tmp_path / "one")
+    command = "-v train tiny.toml --to two".split()
+    recipes.write(recipe, tmp_path / "tiny.toml")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
+    done = subprocess.run(
+        [*launch, *command], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("2 processes share every batch") == 1
+    assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
+    one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
+
+
+def test_rows_that_several_processes_leave_out(caplog):
+    from runnel.lab.training.trainers import _report_unused
+
+    sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
+    _report_unused(sets, 4)
+    assert "2 of 10 (a), 3 of 3 (c)" in caplog.text and "(b)" not in caplog.text
+    with pytest.raises(InputError, match=r"train\.batch = 16"):
+        _report_unused(sets, 16)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_process_writes_a_checkpoint(first):
+    from runnel.lab.training.trainers import _Saving
+
+    class Library:
+        saved = False
+
+        def _save(self, output_dir, state_dict):
+            self.saved = True
+
+    class Both(_Saving, Library):
+        args = SimpleNamespace(should_save=first)
+
+    trainer = Both()
+    trainer._save("folder")
+    assert trainer.saved is first
+
+
+# ---- data -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
+    sentences = [f"Sentence number {i} speaks of something else entirely." for i in range(6)]
+    lines = [
+        {"query": s[:17], "document": " ".join(sentences[i : i + 3]), "evidence": [[0, 54]]} for i, s in enumerate(sentences[:4])
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "test.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', "train.max_steps=1", "data.held_out=0"))
+    with caplog.at_level("WARNING"):
+        train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
+    assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
+
+
+def test_batches_cut_queries_and_documents_apart_and_count():
+    """The numbers of a recipe are those of the ids of a row, special tokens included."""
+    model = load_model("pocket", dtype="float32")
+    batches = EmbedderBatches(model, DataTable(max_query_tokens=5, max_document_tokens=7))
+    words = "one two three four five six seven"
+    batch = batches([{"query": words, "positive": words, "row": "r"}, {"query": "one", "positive": "one", "row": "s"}])
+    assert batch["query_attention_mask"].sum(1).tolist() == [5, 3]
+    assert batch["positive_attention_mask"].sum(1).tolist() == [7, 3]
+    assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
+
+
+def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, caplog):
+    """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
+    pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
+    triples = [
+        {"query": f"other {i}", "positive": f"an answer {i}", "negative": [f"no {i}", f"nor {i}"][: i % 3]} for i in range(9)
+    ]
+    for name, lines in (("pairs", pairs), ("triples", triples)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "recipe.toml").write_text(
+        'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate = 1e-2 }\n'
+        f"model.name = {str(tiny_checkpoint('mamba2'))!r}\n"
+        '[[data.sets]]\npath = "pairs.jsonl"\n[[data.sets]]\npath = "triples.jsonl"\n'
+    )
+    recipe = recipes.read(str(tmp_path / "recipe.toml"))
+    seen = []
+    original = EmbedderBatches.__call__
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING"):
+        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows))
+        summary = train(recipe, tmp_path / "run", home=tmp_path)
+    assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
+    found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
+    assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
+    assert "pairs.jsonl: of 6 rows, data.negatives = 2: 6 with 0" in caplog.text
+    assert "triples.jsonl: of 9 rows, data.negatives = 2: 3 with 0, 3 with 1" in caplog.text
+
+
+@pytest.mark.parametrize("own", [None, "", "seek: "])
+def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path):
+    """The ids of a batch in training are those of `encode_query` and `encode_document` with the trained model."""
+    model = load_model(str(tiny_checkpoint("mamba2")))
+    model.prompts = {"query": "find: ", "document": "text: ", "other": "x: "}
+    model.save(tmp_path / "prompted")
+    lines = [{"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"} for i in range(2)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = (f"model.name={tmp_path / 'prompted'}", "data.negatives=1", "train.max_steps=1", "train.batch=2")
+    recipe = recipes.read("pairs", changes=changes if own is None else (*changes, f"data.prompt={own!r}"))
+    batches = []
+    original = EmbedderBatches.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: batches.append(original(self, rows)) or batches[-1])
+        summary = train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl")
+    embedder = runnel.Embedder.load(summary.model)
+    read = []
+    embedder.encode_rows = lambda rows, progress=None: iter(read.append(list(rows)) or [np.zeros(1)] * 2)
+    embedder.encode_query([line["query"] for line in lines])
+    embedder.encode_document([line[name] for line in lines for name in ("positive",)])
+    embedder.encode_document([line["negative"] for line in lines])
+    for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
+        ids = batches[0][f"{column}_input_ids"]
+        assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
+    assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]

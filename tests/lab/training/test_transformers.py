@@ -1,0 +1,97 @@
+"""Recipes train transformers: BERT as an encoder, others as models of sentence-transformers, in the same trainers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_examples import tiny_recipe
+from helpers.tiny_training import stopped_after
+from helpers.tiny_transformers import write_transformer
+
+from runnel import Embedder, Reranker
+from runnel.backbones.library import Library
+from runnel.lab.training.forward import render_document, trainable, vectors
+from runnel.lab.training.run import train
+from runnel.lab.training.segments import Long
+from runnel.models.base import BUILT_IN, load_model
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "bare"),
+    pytest.mark.filterwarnings("ignore:::transformers"),
+    pytest.mark.filterwarnings("ignore:::sentence_transformers"),
+]
+TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea"]
+
+
+def checkpoint(folder: Path, architecture: str) -> Path:
+    write_transformer(folder, architecture, vocab_size=30522, max_position_embeddings=256)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUILT_IN["pocket"] / name, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "job", "changes"),
+    [
+        ("bert", "embed", ()),
+        ("gpt_neox", "embed", ("long.recompute=true",)),
+        ("llama", "embed", ("lora.r=2", "lora.alpha=4")),
+        ("bert", "rerank", ("long.recompute=true",)),
+        ("opt", "rerank", ("model.template=ssm-rerankers",)),
+    ],
+)
+def test_a_run_resumes_and_its_model_loads(tmp_path: Path, architecture: str, job: str, changes: tuple[str, ...]) -> None:
+    folder = checkpoint(tmp_path / "base", architecture)
+    rate = ("train.learning_rate=1e-3", "train.max_steps=12", "train.checkpoints=4")
+    rate += ("data.max_query_tokens=32", "data.max_document_tokens=32") if job == "embed" else ()
+    recipe = tiny_recipe(job, f"model.name={folder}", *rate, *changes)
+    with stopped_after(8):
+        train(recipe, tmp_path / "run")
+    before = sorted((tmp_path / "run/checkpoints").glob("checkpoint-*"))
+    assert before
+    if "lora.r=2" not in changes:
+        load_model(before[0], "float32", job=job)  # type: ignore[arg-type]
+    summary = train(recipe, tmp_path / "run")
+    assert summary.steps == 12 and np.isfinite(summary.last_loss) and summary.tokens > 0
+    loaded: Any = (Embedder if job == "embed" else Reranker).load(tmp_path / "run/model", "float32", "cpu")
+    backbone = loaded.model.backbone
+    assert isinstance(backbone, Library) == (architecture != "bert" or job == "rerank")
+    if not isinstance(backbone, Library):
+        return
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    if job == "rerank":
+        template = loaded.model.templates["rerank"]
+        assert ("document: {document} ; query: {query} ;{end}" in str(template)) == (architecture == "opt")
+        scores, theirs = loaded.score("river", TEXTS), CrossEncoder(str(tmp_path / "run/model"), device="cpu")
+        assert np.ptp(scores) > 0
+        if architecture == "bert":
+            expected = theirs.predict([("river", text) for text in TEXTS], activation_fn=torch.nn.Identity())
+            np.testing.assert_allclose(scores, expected, atol=1e-5)
+    else:
+        theirs = SentenceTransformer(str(tmp_path / "run/model"), device="cpu")
+        expected = theirs.encode(TEXTS, normalize_embeddings=True)
+        np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["electra", "bart", "gpt_neox"])
+def test_recomputed_layers_give_the_same_gradients(tmp_path: Path, architecture: str) -> None:
+    """With dropout, as they are trained: the recomputed layers drop the same values."""
+    model = load_model(checkpoint(tmp_path, architecture), "float64", "cpu")
+    trainable(model)
+    rows = [render_document(model, text) for text in TEXTS]
+    found = []
+    for long in (Long(), Long(recompute=True), Long()):
+        torch.manual_seed(0)
+        model.backbone.zero_grad()
+        vectors(model, rows, long).pow(3).sum().backward()
+        found.append({name: one.grad.clone() for name, one in model.backbone.named_parameters() if one.grad is not None})
+    for other in found[1:]:
+        assert other.keys() == found[0].keys() and len(other) > 20
+        for name, gradient in other.items():
+            torch.testing.assert_close(gradient, found[0][name], atol=1e-9, rtol=1e-9, msg=name)

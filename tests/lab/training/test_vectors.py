@@ -1,0 +1,186 @@
+"""Training of heads over stored vectors: what is learned, how documents are read, and the parts of the loss."""
+
+import json
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.tiny import tiny_encoder
+from helpers.tiny_training import stopped_after
+from safetensors.torch import load_file
+
+from runnel.errors import InputError
+from runnel.lab.training import recipes
+from runnel.lab.training.progress import read_metrics
+from runnel.lab.training.run import prepared, train
+from runnel.lab.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
+from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin
+from runnel.models.base import load_model
+from runnel.models.heads import VectorScore, known
+from runnel.models.lexical import FEATURES
+from runnel.models.sentence_retriever import SentenceRetriever
+
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
+D, K = 16, 10
+
+
+def item(seed: int, sentences: int = 30) -> VectorItem:
+    """One sentence answers, whose vector is the query's."""
+    make = torch.Generator().manual_seed(seed)
+    query = F.normalize(torch.randn(D, generator=make), dim=0)
+    vectors = F.normalize(torch.randn(sentences, D, generator=make), dim=-1)
+    features = torch.rand(sentences, FEATURES, generator=make)
+    place = int(torch.randint(sentences, (1,), generator=make))
+    vectors[place] = query
+    return make_vector_item(query, vectors, features, [(place, place + 1)])
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------------
+
+
+def write_evidence(path: Path, documents: int = 40) -> list[dict]:
+    """Each answer is the sentence after the one with the word of the question, so the words alone point to a wrong sentence."""
+    draw, rows = random.Random(0), []
+    for number in range(documents):
+        words = ["".join(draw.choices("bcdfgklmnp", k=4)) for _ in range(K)]
+        sentences = [f"The {word} runs to the sea. " for word in words]
+        document = "".join(sentences)
+        for place in draw.sample(range(K - 1), 2):
+            start = sum(map(len, sentences[: place + 1]))
+            span = [start, start + len(sentences[place + 1])]
+            row = {"id": f"{number}-{place}", "question": f"what of {words[place]}", "document": document, "evidence": [span]}
+            rows.append(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evidence")
+    write_evidence(folder / "evidence.jsonl")
+    tiny_encoder(folder / "tiny", block=24, longest=40).save(folder / "model")
+    return folder
+
+
+def recipe(data: Path, *changes: str):
+    settings = ("train.learning_rate=1e-2", "train.batch=8", "data.held_out=16", "evaluation.top_k=[1]", "new_head=true")
+    return recipes.read("evidence-vectors", changes=(f"model.name={data / 'model'}", *settings, *changes))
+
+
+def test_a_head_learns_the_rule_of_its_evidence_and_ranks_as_measured(data, tmp_path):
+    summary = train(recipe(data, "train.max_steps=80"), tmp_path / "run", data=data / "evidence.jsonl")
+    assert summary.held_out["recall_at_1_before"] < 0.3 < 0.9 <= summary.held_out["recall_at_1"]
+    assert summary.held_out["loss"] < 0.5 * summary.held_out["loss_before"]
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert len(losses) == summary.steps == 80 and np.mean(losses[-5:]) < 0.5 * losses[0] and summary.tokens > 0
+    assert not (tmp_path / "run" / "data").exists()
+    retriever = SentenceRetriever.load(summary.model)
+    rows = [json.loads(line) for line in (data / "evidence.jsonl").read_text().splitlines()]
+    best = [retriever.retrieve(row["question"], row["document"], top_k=1)[0] for row in rows]
+    right = [[hit.start, hit.end] == row["evidence"][0] for hit, row in zip(best, rows, strict=True)]
+    assert np.mean(right) > 0.85
+    start, end = (load_model(folder, "float32") for folder in (data / "model", summary.model))
+    assert all(torch.equal(a, b) for a, b in zip(start.backbone.parameters(), end.backbone.parameters(), strict=True))
+    chance = torch.tensor([s.score for row in rows for s in retriever.score(row["question"], row["document"])]).sigmoid()
+    assert float(chance.sum()) == pytest.approx(len(rows), rel=0.4)  # calibrated
+
+
+def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp_path, monkeypatch):
+    made = recipe(data, "train.max_steps=9", "train.checkpoints=2")
+    whole = train(made, tmp_path / "whole", data=data / "evidence.jsonl")
+    with stopped_after(6):
+        train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
+    read = sorted((tmp_path / "stopped" / "data" / "documents").iterdir())
+    assert os.name == "nt" or (tmp_path / "stopped" / "data").stat().st_mode & 0o777 == 0o700
+    assert len(read) == 40
+    read[0].unlink()
+    texts: list[str] = []
+    remember = SentenceRetriever.remember
+    monkeypatch.setattr(SentenceRetriever, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
+    resumed = train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
+    assert len(texts) == 1 and resumed.held_out == pytest.approx(whole.held_out)
+    one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
+    assert [step for step, _ in other] == list(range(1, 10)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
+    first, second = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
+
+
+def test_examples_that_cannot_be_used(data, tmp_path):
+    with pytest.raises(InputError, match=r"data\.held_out = 80 of 80"):
+        train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}))
+    with pytest.raises(InputError, match="evidence example x"):
+        train(recipe(data), tmp_path / "run", data=tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [("long.segment_tokens=64", r"\[long\]"), ("lora.r=4", r"\[lora\]"), ("data.lengths=[64]", "data.lengths")],
+)
+def test_settings_without_effect_are_refused(data, change, named):
+    with pytest.raises(InputError, match=named):
+        prepared(recipe(data, change))
+
+
+# ---- which questions ---------------------------------------------------------------------------------------------------
+
+
+def questions(documents: int) -> list[ReadQuestion]:
+    return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("documents", "held_out", "sizes"), [(25, 7, (60, 9, 6)), (9, 0, (27, 0, 0)), (1, 0, (3, 0, 0))])
+def test_no_document_is_in_two_parts(documents, held_out, sizes):
+    parts = split_documents(questions(documents), held_out)
+    assert tuple(map(len, parts)) == sizes
+    names = [{one.document for one in part} for part in parts]
+    assert sum(map(len, names)) == documents == len(set.union(*names))
+
+
+def test_one_question_in_four_is_asked_to_another_document_unless_it_is_asked_of_several():
+    given = questions(4)
+    found = ask_elsewhere(given)
+    assert [one.name for one in found] == ["0-0", "1-1", "2-2"]
+    assert [one.document for one in found] == ["001", "002", "003"] and all(one.evidence == () for one in found)
+    assert ask_elsewhere(questions(1)) == []
+    assert ask_elsewhere([replace(one, text="summarize") for one in given]) == []
+
+
+# ---- the head ----------------------------------------------------------------------------------------------------------
+
+
+def test_long_documents_are_thinned_with_their_answers_kept():
+    rng = np.random.default_rng(0)
+    one = item(0, sentences=700)
+    found = thin(one, rng)
+    assert 300 <= len(found.vectors) == len(found.known) <= 342
+    rows, before = (mark_answers(len(i.vectors), i.evidence).bool() for i in (found, one))
+    assert torch.equal(found.vectors[rows], one.vectors[before]) and found.query is one.query
+    best = one.known[:, 1:3].sum(1).topk(40).indices
+    assert all((found.known == one.known[row]).all(1).any() for row in best)
+    assert thin(item(1), rng).vectors.shape == (30, D)
+
+
+def test_items_are_scored_together_as_the_head_scores_them():
+    head, items = VectorScore(D), [item(0), item(1, sentences=1), item(2, sentences=7)]
+    torch.nn.init.normal_(head.out.weight)
+    for one, score in zip(items, score_items(head, items), strict=True):
+        features = one.known[:, -FEATURES:]
+        assert torch.equal(one.known, known(one.query, one.vectors, features))
+        torch.testing.assert_close(score, head.uncalibrated(one.query, one.vectors, features))
+
+
+def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog):
+    head, items = VectorScore(D), [item(seed) for seed in range(60)]
+    items += [replace(one, evidence=()) for one in items[:9]]
+    calibrate(head, items)
+    chance = torch.cat([head.calibration[0] * s + head.calibration[1] for s in score_items(head, items)]).sigmoid()
+    assert float(chance.detach().sum()) == pytest.approx(60, rel=0.05)
+    before = head.calibration.clone()
+    calibrate(head, [replace(one, evidence=()) for one in items])
+    assert torch.equal(head.calibration, before) and "do not determine the calibration" in caplog.text
