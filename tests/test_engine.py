@@ -75,7 +75,7 @@ def test_what_is_wanted_outside_of_a_text_is_the_error_of_its_request(wrong: int
     found = list(Engine(Toy(), step_tokens=2).map([position, stretch, Request(ids, ranges=np.array([[0, 3]]))]))
     assert [str(result.error) for result in found] == [
         f"positions are [0, {wrong}]; expected numbers from 0 to 2",
-        f"ranges are [[0, 3], [{min(wrong, 0)}, {max(wrong + 1, 0)}]]; expected [start, end) from 0 to 3",
+        f"ranges are [[0, 3], [{min(wrong, 0)}, {max(wrong + 1, 0)}]]; expected numbers from 0 to 3",
         "None",
     ]
 
@@ -114,7 +114,7 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     ]
     results = list(Engine(backbone, step_tokens=8).map(requests))
     assert [r.error is None for r in results] == [True, False, False, False, True]
-    assert "token ids must be in [0, 50), got 1 to 999" in str(results[2].error)
+    assert "1 to 999, int64 of shape" in str(results[2].error)
     assert "T >= 1" in str(results[3].error)
     torch.testing.assert_close(results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
     with pytest.raises(RuntimeError, match="this reader is broken"):
@@ -171,7 +171,7 @@ def test_budgets() -> None:
         with pytest.raises(InputError, match=f"memory_bytes={budget} is too small"):
             Engine(backbone, memory_bytes=budget)
     for other in ({"step_tokens": 4}, {"whole": True}):
-        with pytest.raises(InputError, match="not both"):
+        with pytest.raises(InputError, match="only one of step_tokens"):
             Engine(backbone, memory_bytes=1000, **other)  # type: ignore[arg-type]
 
 

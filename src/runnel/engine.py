@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, expect_ids
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.ops.backend import plain_numbers
@@ -64,8 +64,9 @@ class Engine:
         whole: bool = False,
         read_blocks: Callable[..., Tensor] | None = None,
     ) -> None:
-        if whole and backbone.recurrent and memory_bytes is not None:
-            raise InputError("memory of horizontal inference grows with the longest text: give memory_bytes or whole, not both")
+        limits = [step_tokens, memory_bytes, True if whole and backbone.recurrent and memory_bytes is not None else None]
+        if sum(limit is not None for limit in limits) > 1:
+            raise InputError("give only one of step_tokens, memory_bytes and whole (whose memory grows with the longest text)")
         self.backbone = backbone
         self.whole = whole
         self._read_blocks = read_blocks
@@ -188,20 +189,13 @@ class Engine:
             nothing = request.positions is not None and not len(request.positions) and not request.keep_state
             if ids.ndim == 1 and not len(ids) and nothing:
                 return OpenRequest(request, ids, index=index).result()
-            if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
-                raise InputError(f"token ids must be integers of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
-            if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
-                raise InputError(
-                    f"token ids must be in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
-                )
-            if request.marks is not None and request.marks.shape[0] != len(ids):
-                raise InputError(f"marks must have one row per token ({len(ids)}), got {request.marks.shape[0]}")
+            expect_ids(ids, self.backbone.vocab_size, least=1)
             ends = np.array([len(ids)]) if self.whole else self.backbone.block_ends(ids)
             if not self.backbone.recurrent and ends is not None:
                 continues = request.state is not None or request.keep_state
                 self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
-            if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
-                raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
+            if request.state is not None:
+                request.state.check(self.backbone.state_shapes(), rows=1)
             return OpenRequest(request, ids, ends, call, index)
         except RunnelError as error:
             return Result(index, request.tag, error=error)
@@ -335,8 +329,6 @@ class Engine:
 
 def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
     """Return the tokens of a step with a single text, and with several."""
-    if step_tokens is not None and memory_bytes is not None:
-        raise InputError("give step_tokens or memory_bytes, not both")
     if memory_bytes is not None:
         step_tokens = fit(backbone, memory_bytes)
     if step_tokens is None:

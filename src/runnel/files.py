@@ -29,25 +29,25 @@ def naming(path: Path, written: Path | None = None) -> Iterator[None]:
     """Add `path` to an error of the operating system that names no file (such as a full disk) or names the file `written`."""
     try:
         yield
-    except OSError as error:
-        if error.errno is None or error.filename not in (None, str(written)):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
-        if written is None or (match := _OS_ERROR.search(str(error))) is None:
+        match = _OS_ERROR.search(str(error)) if written is not None else None
+        code = error.errno if isinstance(error, OSError) else match and int(match[1])  # safetensors reports them as text
+        if code is None or getattr(error, "filename", None) not in (None, str(written)):
             raise
-        code = int(match[1])  # safetensors reports system errors as text
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def expect_replaceable(path: Path) -> None:
     """Raise OSError if `path` cannot be a file to write: its directory does not exist, or it is a directory or a device."""
+    problem = None
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such directory; create it first", str(path.parent))
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
-    if (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
-        raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
+        problem = errno.ENOENT, "no such directory; create it first", str(path.parent)
+    elif path.is_dir():
+        problem = errno.EISDIR, "is a directory; name a file", str(path)
+    elif (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
+        problem = errno.EINVAL, "is not a regular file; name another one", str(path)
+    if problem:
+        raise OSError(*problem)
 
 
 def create_folder(path: Path) -> Path:
@@ -88,17 +88,15 @@ def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
     """Open a file that runnel keeps beside a user's files, to read and append; create it, with `mode`, if it does not exist."""
 
     def opener(name: str, flags: int) -> int:
-        # Without waiting for the other end of a pipe. Windows has neither flag.
-        handle = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
-        facts = os.fstat(handle)
-        if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
-            return handle
-        os.close(handle)
-        raise refused
+        if not path.is_symlink():
+            # Without waiting for the other end of a pipe. Windows has neither flag.
+            handle = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
+            facts = os.fstat(handle)
+            if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
+                return handle
+            os.close(handle)
+        raise StoreError(f"{path} is a link, a hard link or no regular file, so writing it could change another file; remove it")
 
-    refused = StoreError(f"{path} is a link, a hard link or no regular file, so writing it could change another file; remove it")
-    if path.is_symlink():
-        raise refused
     return open(path, "a+b", opener=opener)
 
 

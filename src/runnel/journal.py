@@ -173,14 +173,15 @@ class Journal:
         with self._connection() as database:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             has_tables = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+            damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
             if has_tables and database.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-                raise sqlite3.DatabaseError("a file of another program")
+                damage = "a file of another program"
+            if damage != "ok":
+                raise sqlite3.DatabaseError(damage)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             if not has_tables:
                 database.executescript(_TABLES)
-            if (damage := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise sqlite3.DatabaseError(damage)
             self._count = database.execute("SELECT COUNT(*) FROM rows").fetchone()[0]
 
     @contextmanager

@@ -10,13 +10,13 @@ import os
 import reprlib
 import types
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, describe
 
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 
@@ -270,10 +270,12 @@ def expect_text(value: object, what: str) -> None:
 
 def expect_series(values: object, what: str, expected: str) -> None:
     """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table."""
-    if isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns"):  # of a table, the names of its columns
-        raise InputError(f"{what} are a {type(values).__name__}; expected {expected}")
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
-        raise InputError(f"{what} are {reprlib.repr(values)}; expected {expected}")
+    unordered = isinstance(values, Mapping | set | frozenset) or hasattr(
+        values, "columns"
+    )  # of a table, the names of its columns
+    if unordered or isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        came = f"a {type(values).__name__}" if unordered else reprlib.repr(values)
+        raise InputError(f"{what} are {came}; expected {expected}")
 
 
 def expect_loaded(model: object, job: str) -> None:
@@ -291,21 +293,16 @@ def expect_count(value: object, what: str) -> None:
 # ---- JSON objects, read strictly ---------------------------------------------------------------------------------------
 
 
-def read_model_json(path: Path, *, expect: type = dict, default: object = None) -> Any:
+def read_model_json(path: Path, *, expect: type = dict, default: object = None, parse: Callable[[str], Any] = json.loads) -> Any:
     """Return the object, or the list with `expect=list`, in a JSON file of a model folder, or `default` if it is missing."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if default is None:
-            raise CheckpointError(f"{path} is missing; copy or download it again") from None
+    if default is not None and not path.exists():
         return default
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); copy or download it again") from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except Exception as error:  # each parser has errors of its own
+        raise CheckpointError(f"{path} cannot be read ({describe(error)}); copy or download it again") from error
     if not isinstance(value, expect):
-        wanted = "an object" if expect is dict else "a list"
-        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, expected {wanted}")
+        raise CheckpointError(f"{path} holds a {type(value).__name__}; expected {'an object' if expect is dict else 'a list'}")
     return value
 
 
@@ -318,16 +315,15 @@ def arguments(target: type, values: object, what: str, given: tuple[str, ...] = 
     All fields of a dataclass must be there; the defaults of another class may be left out. Annotations are int (from 0 to 2^31),
     float, bool, str, None, Literal, dict, tuple[one type, ...], Any, a dataclass, unions of these.
     """
-    if not isinstance(values, Mapping):
-        raise CheckpointError(f"{what} is {_short(values)}; expected an object with names and values")
     hints = get_type_hints(target if is_dataclass(target) else target.__init__)  # type: ignore[misc]
     named = [p for p in inspect.signature(target).parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     parameters = [p for p in named if p.name not in given]
     known = {p.name for p in parameters}
     needed = {p.name for p in parameters if is_dataclass(target) or p.default is inspect.Parameter.empty}
-    unknown, missing = sorted(set(values) - known), sorted(needed - set(values))
-    if unknown or missing:
-        raise CheckpointError(f"{what} needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
+    if not isinstance(values, Mapping) or not needed <= set(values) <= known:
+        names = set(values) if isinstance(values, Mapping) else set()
+        differences = f"unknown: {sorted(names - known)}, missing: {sorted(needed - names)}"
+        raise CheckpointError(f"{what} is {_short(values)}; expected an object with {sorted(known)}; {differences}")
     return {name: _read(value, hints[name], f"{what}: {name}") for name, value in values.items()}
 
 

@@ -245,10 +245,9 @@ class OpenRequest:
         self.done = 0
         self.row = -1
         positions, ranges = request.wanted()
-        if len(positions) and not 0 <= positions.min() <= positions.max() < len(ids):
-            raise InputError(f"positions are {reprlib.repr(positions.tolist())}; expected numbers from 0 to {len(ids) - 1}")
-        if len(ranges) and not 0 <= ranges.min() <= ranges.max() <= len(ids):
-            raise InputError(f"ranges are {reprlib.repr(ranges.tolist())}; expected [start, end) from 0 to {len(ids)}")
+        for name, places, end in (("positions", positions, len(ids)), ("ranges", ranges, len(ids) + 1)):
+            if len(places) and not 0 <= places.min() <= places.max() < end:
+                raise InputError(f"{name} are {reprlib.repr(places.tolist())}; expected numbers from 0 to {end - 1}")
         self._order = np.argsort(positions, kind="stable") if len(positions) > 1 else None
         self._positions = positions if self._order is None else positions[self._order]
         self._picked: list[Tensor] = []

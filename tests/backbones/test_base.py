@@ -54,24 +54,24 @@ def test_config_round_trip_is_strict(config: BackboneConfig) -> None:
     assert type(config).from_dict(values) == config
     with pytest.raises(CheckpointError, match=r"unknown: \['heads'\], missing: \['num_layers'\]"):
         type(config).from_dict({k: v for k, v in values.items() if k != "num_layers"} | {"heads": 2})
-    with pytest.raises(InputError, match="num_layers must be at least 1, got 0"):
+    with pytest.raises(InputError, match="num_layers 0"):
         replace(config, num_layers=0)
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("mamba2", {"head_size": 7}, "96 .* multiple of head_size 7"),
-        ("mamba2", {"groups": 5}, "12 heads .* 5 groups"),
-        ("mamba2", {"dt_min": 0.2, "dt_max": 0.1}, "got 0.2 and 0.1"),
-        ("mamba3", {"state_size": 7}, "state_size must be even .* got 7"),
-        ("mamba3", {"angles": 5}, "got 8 and 5 angles"),
-        ("mamba3", {"ranks": 0}, "ranks must be at least 1, got 0"),
-        ("rwkv7", {"ffn_size": -1}, "ffn_size must be at least 1, got -1"),
-        ("rwkv7", {"head_size": 32}, "hidden_size 48 .* head_size 32"),
-        ("rwkv7", {"norm_eps": math.nan}, "norm_eps must be positive and finite, got nan"),
-        ("xlstm", {"qk_size": 25}, "qk_size 25 .* num_heads 3"),
-        ("xlstm", {"gate_cap": math.inf}, "gate_cap must be positive and finite, got inf"),
+        ("mamba2", {"head_size": 7}, "inner_size 96 and head_size 7"),
+        ("mamba2", {"groups": 5}, "num_heads 12 and groups 5"),
+        ("mamba2", {"dt_min": 0.2, "dt_max": 0.1}, "dt_min 0.2 and dt_max 0.1"),
+        ("mamba3", {"state_size": 7}, "state_size 7"),
+        ("mamba3", {"angles": 5}, "state_size 8 and angles 5"),
+        ("mamba3", {"ranks": 0}, "ranks 0"),
+        ("rwkv7", {"ffn_size": -1}, "ffn_size -1"),
+        ("rwkv7", {"head_size": 32}, "hidden_size 48 and head_size 32"),
+        ("rwkv7", {"norm_eps": math.nan}, "norm_eps nan"),
+        ("xlstm", {"qk_size": 25}, "qk_size 25 and num_heads 3"),
+        ("xlstm", {"gate_cap": math.inf}, "gate_cap inf"),
     ],
 )
 def test_shapes_that_do_not_fit(kind: str, changes: dict[str, float], message: str) -> None:
@@ -81,12 +81,12 @@ def test_shapes_that_do_not_fit(kind: str, changes: dict[str, float], message: s
 
 def test_bad_calls() -> None:
     backbone = Toy()
-    with pytest.raises(InputError, match=r"token ids must be in \[0, 50\), got 3 to 50"):
+    with pytest.raises(InputError, match=r"3 to 50, .*expected whole numbers from 0 to 49"):
         backbone(torch.tensor([3, 50]))
-    with pytest.raises(InputError, match="packed into one dimension"):
+    with pytest.raises(InputError, match="packed in one dimension"):
         backbone(torch.zeros(2, 2, dtype=torch.int64))
     for bad in ([0, 1], [1, 3], [0, 2, 1, 3]):
         with pytest.raises(InputError, match="cu_seqlens must rise from 0 to the 3 tokens"):
             backbone(torch.tensor([1, 2, 3]), torch.tensor(bad))
-    with pytest.raises(StateError, match="the state has 2 rows but cu_seqlens describes 1"):
+    with pytest.raises(StateError, match="the state has the tensors"):
         backbone(torch.tensor([1, 2, 3]), state=backbone.new_state(2))

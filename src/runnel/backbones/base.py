@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -40,21 +41,24 @@ class BackboneConfig:
         """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others) positive and finite."""
         for field in fields(self):
             value, kind = getattr(self, field.name), str(field.type).removesuffix(" | None")
-            if value is None or field.name in self.unchecked:
-                continue
-            if kind == "int" and value < 1:
-                raise InputError(f"{field.name} must be at least 1, got {value}")
-            if kind == "float" and not 0 < value < math.inf:
-                raise InputError(f"{field.name} must be positive and finite, got {value}")
+            if value is not None and field.name not in self.unchecked:
+                self.expect(kind != "int" or value >= 1, field.name, rule="at least 1")
+                self.expect(kind != "float" or 0 < value < math.inf, field.name, rule="a positive, finite number")
+
+    def expect(self, holds: bool, *names: str, rule: str) -> None:
+        """Raise InputError with the values of these names unless the rule about them holds."""
+        if not holds:
+            values = " and ".join(f"{name} {getattr(self, name)}" for name in names)
+            raise InputError(f"{values}: expected {rule}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: dict[str, Any], where: str = "the config") -> Self:
         """Return the inverse of `to_dict`. Raises CheckpointError on unknown or missing names and values of another type."""
-        return cls(**arguments(cls, values, "the config"))
+        return cls(**arguments(cls, values, where))
 
 
 class FastPath(Protocol):
@@ -322,28 +326,15 @@ class Backbone(nn.Module, ABC):
         return self._fingerprint
 
     def _check(self, ids: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-            kind = f"a tensor of {ids.dtype}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
-            raise InputError(
-                f"ids are {kind}; expected a tensor of int32 or int64, for example torch.tensor(list, dtype=torch.int64)"
-            )
-        if ids.ndim != 1:
-            raise InputError(
-                f"ids must be packed into one dimension (T,), got shape {tuple(ids.shape)}; concatenate the sequences"
-            )
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.vocab_size):
-            raise InputError(
-                f"token ids must be in [0, {self.vocab_size}), got {int(ids.min())} to {int(ids.max())}; "
-                "is this the model's own tokenizer?"
-            )
+        expect_ids(ids, self.vocab_size)
         if cu_seqlens is None:
             cu_seqlens = torch.tensor([0, ids.numel()])
         if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != ids.numel() or bool((cu_seqlens.diff() < 0).any()):
             raise InputError(f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got {cu_seqlens.tolist()[:8]}")
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=state is not None)
-        if state is not None and len(state.check(self.state_shapes())) != cu_seqlens.numel() - 1:
-            raise StateError(f"the state has {len(state)} rows but cu_seqlens describes {cu_seqlens.numel() - 1} sequences")
+        if state is not None:
+            state.check(self.state_shapes(), rows=cu_seqlens.numel() - 1)
         return cu_seqlens
 
     def check_whole(self, cu_seqlens: Tensor, *, continues: bool) -> None:
@@ -353,6 +344,16 @@ class Backbone(nn.Module, ABC):
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if self.max_tokens is not None and longest > self.max_tokens:
             raise too_long(self.title, longest, self.max_tokens)
+
+
+def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
+    """Raise InputError unless `ids` is a tensor or an array (T,) of token ids, T >= `least`."""
+    kind, shape = str(getattr(ids, "dtype", type(ids).__name__)).removeprefix("torch."), tuple(getattr(ids, "shape", ()))
+    whole = re.fullmatch(r"u?int\d+", kind) is not None
+    low, high = (int(ids.min()), int(ids.max())) if whole and 0 not in shape else (0, 0)
+    if not whole or len(shape) != 1 or shape[0] < least or low < 0 or high >= vocab_size:
+        expected = f"whole numbers from 0 to {vocab_size - 1}, packed in one dimension (T,), T >= {least}"
+        raise InputError(f"token ids are {low} to {high}, {kind} of shape {shape}; expected {expected}")
 
 
 def digest_weights(name: str, module: nn.Module) -> str:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
 from runnel.backbones.layers import RMSNorm, run_layers
 from runnel.backbones.state import State
-from runnel.errors import InputError
 
 Block = TypeVar("Block", bound=nn.Module)
 
@@ -35,14 +34,8 @@ class HeadsConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner_size % self.head_size:
-            raise InputError(
-                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
-            )
-        if self.num_heads % self.groups:
-            raise InputError(
-                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
-            )
+        self.expect(self.inner_size % self.head_size == 0, "inner_size", "head_size", rule="a multiple of the latter")
+        self.expect(self.num_heads % self.groups == 0, "num_heads", "groups", rule="a multiple of the latter")
 
     @property
     def inner_size(self) -> int:

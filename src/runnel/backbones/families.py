@@ -1,4 +1,4 @@
-"""All families of backbones, by architecture; docs/contributing.md says how to add one."""
+"""All families of backbones, one line each; docs/contributing.md says how to add one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from runnel.backbones.mamba3.model import Mamba3
 from runnel.backbones.rwkv7.model import Rwkv7
 from runnel.backbones.xlstm.model import Xlstm
 
-_RECURRENT: tuple[type[Backbone], ...] = (Mamba1, Mamba2, Mamba3, Rwkv7, Xlstm)
-_ALL: tuple[type[Backbone], ...] = (*_RECURRENT, Encoder)
-BACKBONES = {family.architecture: family for family in _ALL}
-_NAMES = ", ".join(family.title for family in _RECURRENT)
-READS = (  # for messages
-    f"runnel reads checkpoints of {_NAMES} and BERT; sentence-transformers reads others, as embedders and rerankers"
-)
+# In this order published checkpoints are recognized.
+FAMILIES: tuple[type[Backbone], ...] = (Encoder, Rwkv7, Xlstm, Mamba3, Mamba1, Mamba2)
+BACKBONES = {family.architecture: family for family in FAMILIES}

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.errors import BackendUnavailable, InputError
+from runnel.errors import BackendUnavailable
 from runnel.ops.backend import numba_problem
 
 if TYPE_CHECKING:
@@ -125,7 +125,5 @@ def int8_problem(device: torch.device) -> str | None:
 
 def check_int8(title: str, layers: tuple[str, ...], device: torch.device, where: str) -> None:
     """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have kernels here."""
-    if not layers:
-        raise InputError(f'{where}: {title} has no 8-bit kernels; use dtype="bfloat16" or "auto"')
-    if problem := int8_problem(device):
+    if problem := int8_problem(device) if layers else f"{title} has no 8-bit kernels":
         raise BackendUnavailable(f'{where}: 8-bit products cannot run because {problem}; use dtype="bfloat16" or "auto"')

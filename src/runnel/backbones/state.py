@@ -28,10 +28,6 @@ class State:
     def __init__(self, tensors: Mapping[str, Tensor], tokens: Tensor) -> None:
         self.tensors = dict(tensors)
         self.tokens = tokens
-        for name, tensor in self.tensors.items():
-            if tensor.shape[:1] != tokens.shape:
-                rows = [shape[0] if shape else "no" for shape in (tensor.shape, tokens.shape)]
-                raise StateError(f"state tensor {name!r} has {rows[0]} rows but `tokens` has {rows[1]}; all need the same")
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -48,28 +44,25 @@ class State:
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors.values())).dtype
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], source: str = "the state") -> State:
+    def check(self, shapes: Mapping[str, tuple[int, ...]], source: str = "the state", rows: int | None = None) -> State:
         """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
 
         Args:
             shapes: name -> shape of one row (`Backbone.state_shapes`).
             source: what the state is or where it came from, for messages.
+            rows: how many sequences it must hold (default: any).
 
         Raises:
             StateError: a tensor is missing, unexpected, of another shape or not of floating point.
         """
-        if self.tensors.keys() != shapes.keys():
+        held = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        expected = {name: (len(self) if rows is None else rows, *shape) for name, shape in shapes.items()}
+        floats = {name: tensor.dtype for name, tensor in self.tensors.items() if tensor.dtype not in _FLOATS}
+        if held != expected or floats:
             raise StateError(
-                f"{source} has the tensors {_listed(self.tensors)}, this model's state has {_listed(shapes)}; "
-                "use the model that made it, or read the text again"
+                f"{source} has the tensors {held} {floats or ''}, expected {expected} of floating point; use the model that made "
+                "it, or read the text again"
             )
-        for name, shape in shapes.items():
-            tensor = self.tensors[name]
-            if tensor.shape[1:] != shape or tensor.dtype not in _FLOATS:
-                raise StateError(
-                    f"{source} has a tensor {name!r} of {tensor.dtype} {tuple(tensor.shape)}, expected floating point "
-                    f"{(len(self), *shape)}; use the model that made it, or read the text again"
-                )
         return self
 
     def select(self, rows: Sequence[int] | Tensor) -> State:
@@ -78,18 +71,10 @@ class State:
         tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}  # the counts stay on the CPU
         return State(tensors, self.tokens.index_select(0, index))
 
-    def fork(self, copies: int) -> State:
-        """Return `copies` copies of a state of one sequence, e.g. of a query that many documents follow."""
-        if len(self) != 1:
-            raise StateError(f"fork() takes the state of one sequence, got {len(self)}; select() one row first")
-        return self.select([0] * copies)
-
     @staticmethod
     def concatenate(states: Iterable[State]) -> State:
         """Return one state with the rows of all `states`, in order."""
         parts = list(states)
-        if not parts:
-            raise StateError("concatenate() needs at least one state, got none")
         names = parts[0].tensors
         return State({k: torch.cat([p.tensors[k] for p in parts]) for k in names}, torch.cat([p.tokens for p in parts]))
 
@@ -103,7 +88,3 @@ class State:
         """Return the state in another floating dtype or on another device."""
         tokens = self.tokens if isinstance(target, torch.dtype) else self.tokens.to(target)
         return State({k: v.to(target) for k, v in self.tensors.items()}, tokens)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

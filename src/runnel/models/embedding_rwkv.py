@@ -17,6 +17,7 @@ from runnel.backbones.checkpoint.files import Checkpoint
 from runnel.backbones.checkpoint.load import NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
+from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import CheckpointError
 from runnel.models.heads import Head
 from runnel.models.published_heads import ResidualVector, StateScore
@@ -54,12 +55,13 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
 def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> Head:
     tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
     classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
-    _, config, named = read_rwkv7(None, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
+    found = read_rwkv7({}, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
+    assert isinstance(found.config, Rwkv7Config)
     chosen = checkpoint.heads.get(READ_LAYERS)
-    layers = range(config.num_layers) if chosen is None else chosen.flatten().int().tolist()
+    layers = range(found.config.num_layers) if chosen is None else chosen.flatten().int().tolist()
     with torch.device("meta"), NoRandomNumbers():
-        head = StateScore(checkpoint.backbone.state_shapes(), config, tuple(layers))
-    read = {f"reader.{name}": stored.read() for name, stored in named.items()}
+        head = StateScore(checkpoint.backbone.state_shapes(), found.config, tuple(layers))
+    read = {f"reader.{name}": stored.read() for name, stored in found.backbone.items()}
     for name, tensor in read.items():
         if name.endswith(("_down.weight", "_up.weight")):  # stored transposed
             read[name] = tensor.contiguous()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
 from runnel.backbones.checkpoint.values import code_classes, reads_both_ways
-from runnel.backbones.encoder.formats import is_bert
+from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
 from runnel.errors import CheckpointError, InputError

@@ -11,32 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.errors import InputError
 
-
-def boundaries(
-    operator: str, tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, state_shape: tuple[int, ...]
-) -> Tensor:
-    """Check cumulative lengths (S+1,), None for one sequence, and state (S, *state_shape) against T; return int64 on the CPU."""
-    if cu_seqlens is None:
-        cu = torch.tensor([0, tokens])
-    else:
-        cu = cu_seqlens.detach().to("cpu", torch.int64)
-        if cu.ndim != 1 or cu.numel() < 1 or int(cu[0]) != 0 or int(cu[-1]) != tokens or bool((cu.diff() < 0).any()):
-            raise InputError(
-                f"{operator}: cu_seqlens must rise from 0 to the {tokens} tokens of the input, got {cu.tolist()[:8]}"
-            )
-    expected = (cu.numel() - 1, *state_shape)
-    if state is not None and tuple(state.shape) != expected:
-        raise InputError(f"{operator}: the state must have shape {expected} (sequences first), got {tuple(state.shape)}")
+def boundaries(tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, *shape: int) -> Tensor:
+    """Return cumulative lengths (S+1,) int64 on the CPU, of one sequence of T tokens by default; `state` is (S, *shape)."""
+    cu = torch.tensor([0, tokens]) if cu_seqlens is None else cu_seqlens.detach().to("cpu", torch.int64)
+    assert cu.ndim == 1 and cu[0] == 0 and cu[-1] == tokens and not (cu.diff() < 0).any(), f"{tokens} tokens, cu_seqlens {cu}"
+    assert state is None or state.shape == (len(cu) - 1, *shape), f"state {state.shape}"
     return cu
-
-
-def expect(operator: str, shape: tuple[int, ...], **tensors: Tensor | None) -> None:
-    """Raise InputError unless all tensors that are given have this shape."""
-    for name, tensor in tensors.items():
-        if tensor is not None and tuple(tensor.shape) != shape:
-            raise InputError(f"{operator}: {name} must have shape {shape} to fit the other inputs, got {tuple(tensor.shape)}")
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:

@@ -22,17 +22,17 @@ def write(folder: Path, said: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"is_causal": False}, "is_causal is False, so its authors read a text both ways"),
-        ({"bidirectional": True}, "bidirectional is True, so its authors"),
-        ({"bidirectional_strategy": "add"}, "bidirectional_strategy is 'add', so its authors"),
-        ({"architectures": ["BiMamba2ForMaskedLM"]}, "it names the class BiMamba2ForMaskedLM, so its authors"),
-        ({"auto_map": {"AutoModel": "modeling.BidirectionalMamba2"}}, "it names the class modeling.BidirectionalMamba2, so"),
-        ({"auto_map": {"AutoModel": "modeling.EmbedMamba2"}}, "auto_map names code, modeling.EmbedMamba2, which is never run"),
-        ({"auto_map": "modeling.EmbedMamba2"}, "auto_map names code, modeling.EmbedMamba2, which is never run"),
+        ({"is_causal": False}, "is_causal is False"),
+        ({"bidirectional": True}, "bidirectional is True"),
+        ({"bidirectional_strategy": "add"}, "bidirectional_strategy is 'add'"),
+        ({"architectures": ["BiMamba2ForMaskedLM"]}, "BiMamba2ForMaskedLM"),
+        ({"auto_map": {"AutoModel": "modeling.BidirectionalMamba2"}}, "modeling.BidirectionalMamba2"),
+        ({"auto_map": {"AutoModel": "modeling.EmbedMamba2"}}, "names code, modeling.EmbedMamba2"),
+        ({"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
     ],
 )
 def test_models_that_may_read_both_ways(tmp_path: Path, said: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=f"config.json: {message}"):
+    with pytest.raises(CheckpointError, match=f"config.json: .*{message}"):
         load_backbone(write(tmp_path, said))
 
 

@@ -57,7 +57,7 @@ def test_one_of_several_sets_of_weights_is_read(tmp_path: Path, names: list[str]
         ([PICKLES[0]], "lacks 1 of the 2 .*pytorch_model-00002-of-00002.bin"),
         ([OFFICIAL[0], OFFICIAL[11]], r"lacks 10 of the 12 .*model_1\.safetensors, .* and 4 more"),
         ([*NUMBERED, "model-00001-of-00002.safetensors"], "parts of several checkpoints"),
-        ([*NUMBERED, "model-00007-of-00003.safetensors"], "model-00007-of-00003.safetensors, which is no part of 3"),
+        ([*NUMBERED, "model-00007-of-00003.safetensors"], "several checkpoints, such as model-00007-of-00003.safetensors"),
     ],
 )
 def test_missing_parts(tmp_path: Path, names: list[str], missing: str) -> None:
@@ -101,7 +101,7 @@ def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
 
 def test_a_part_is_no_checkpoint(tmp_path: Path) -> None:
     write(tmp_path, *NUMBERED)
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00003.safetensors is one part .*; give the folder"):
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003\.safetensors is no whole checkpoint"):
         load_backbone(tmp_path / NUMBERED[1])
 
 
@@ -122,18 +122,10 @@ def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:
     assert read_config(tmp_path) == {"model_type": "xlstm"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "valid YAML"),
-        ("a: !!python/object/apply:os.system [date]", "valid YAML"),
-        ("- a", "YAML list"),
-        ("", "NoneType"),
-    ],
-)
-def test_damaged_yaml(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["a: [1", "a: !!python/object/apply:os.system [date]", "- a", ""])
+def test_damaged_yaml(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=r"config\.yaml"):
         read_config(tmp_path)
 
 

@@ -198,15 +198,12 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_heads": 5}, "hidden_size 24 must be a multiple of the 5 heads"),
-        (
-            {"passage_tokens": 71},
-            "passages of 71 tokens and 2 markers do not fit 72 positions; passage_tokens may be at most 70",
-        ),
-        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-        ({"sentence_layers": 4}, "sentence_layers must be from 0 to the 3 layers, got 4"),
-        ({"judge_layers": -1}, "judge_layers must be from 0 to the 3 layers, got -1"),
-        ({"layer_norm_eps": 0.0}, "layer_norm_eps must be positive and finite"),
+        ({"num_heads": 5}, "hidden_size 24 and num_heads 5"),
+        ({"passage_tokens": 71}, "passage_tokens 71 and max_positions 72"),
+        ({"num_layers": 0}, "num_layers 0"),
+        ({"sentence_layers": 4}, "sentence_layers 4 and num_layers 3"),
+        ({"judge_layers": -1}, "judge_layers -1"),
+        ({"layer_norm_eps": 0.0}, r"layer_norm_eps 0\.0"),
     ],
 )
 def test_shapes_that_make_no_encoder(changes: dict[str, Any], message: str) -> None:
@@ -240,18 +237,14 @@ def changed(bert: tuple[Path, Any], place: Path, tensors: dict[str, Tensor | Non
 @pytest.mark.parametrize(
     ("tensors", "config", "message"),
     [
-        ({}, {"quantization_config": {"bits": 4}}, "holds quantized weights"),
-        ({}, {"vocab_size": 127}, "its config says vocab_size is 127, its tensors have 128"),
-        ({}, {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 must be a multiple of the 5 heads"),
+        ({}, {"quantization_config": {"bits": 4}}, "quantized weights"),
+        ({}, {"vocab_size": 127}, "vocab_size is 127, in the weights it is 128"),
+        ({}, {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 and num_heads 5"),
         ({}, {"num_hidden_layers": 3}, "missing tensor 'encoder.layer.2.attention.self.query.weight'"),
         ({}, {"num_hidden_layers": 1}, "unexpected tensors? 'encoder.layer.1.attention.output.LayerNorm.bias'"),
         ({"encoder.layer.0.output.dense.bias": None}, {}, "missing tensor 'encoder.layer.0.output.dense.bias'"),
         ({"encoder.layer.0.output.dense.bias": torch.zeros(3)}, {}, r"mis-shaped tensor 'layers.0.down.bias' is \(3,\)"),
-        (
-            {"encoder.layer.0.attention.self.key.bias": torch.zeros(3)},
-            {},
-            "mis-shaped query, key or value: the bias shapes differ in layer 0",
-        ),
+        ({"encoder.layer.0.attention.self.key.bias": torch.zeros(3)}, {}, "mis-shaped query, key or value bias in layer 0"),
         ({"adapter.weight": torch.zeros(3)}, {}, "unexpected tensor 'adapter.weight'"),
     ],
 )

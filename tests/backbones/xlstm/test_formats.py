@@ -15,7 +15,7 @@ from torch import Tensor
 
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import Stored, from_tensors
-from runnel.backbones.xlstm.formats import read_xlstm
+from runnel.backbones.xlstm.formats import read
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError
 
@@ -154,8 +154,9 @@ def fused_model(transformers: Any, declared: Any) -> Any:
 def test_fused_rows_are_split_in_order() -> None:
     fused = fuse(published())
     assert "backbone.blocks.1.mlstm_layer.q.weight" not in fused
-    _, config, named = read_xlstm(TRANSFORMERS | {"weight_mode": "fused"}, from_tensors(fused, "memory"), "here")
-    assert config == SMALL
+    found = read(TRANSFORMERS | {"weight_mode": "fused"}, from_tensors(fused, "memory"), "here")
+    assert found.config == SMALL
+    named = found.backbone
     expected = module_tensors()
     assert named.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -182,8 +183,7 @@ def test_nothing_is_read_while_recognizing() -> None:
 
     for tensors in (published(), fuse(published())):
         stored = {name: Stored(tuple(tensor.shape), "file", fail) for name, tensor in tensors.items()}
-        _, _, named = read_xlstm(TRANSFORMERS, stored, "here")
-        assert "lm_head.weight" not in named
+        assert "lm_head.weight" not in read(TRANSFORMERS, stored, "here").backbone
 
 
 def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
@@ -197,24 +197,20 @@ def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
+    ("options", "part"),
     [
-        ({"use_bias": True}, ["use_bias is True", "published models have False"]),
-        ({"weight_mode": "shared"}, ["weight_mode is 'shared'", "'single' or 'fused'"]),
-        ({"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, ["chunkwise_kernel is", "input gate is a sigmoid"]),
-        ({"gate_soft_cap": None}, ["gate_soft_cap is None", "expected a number"]),
-        ({"gate_soft_cap": 0}, ["not a valid model", "gate_cap must be positive"]),
-        ({"qk_dim_factor": 1.0}, ["qk_dim_factor of its config makes a width of 24, but the tensors have 12"]),
-        ({"ffn_proj_factor": 4.0}, ["ffn_proj_factor of its config makes a width of 128, but the tensors have 64"]),
-        ({"embedding_dim": 32}, ["embedding_dim is 32 but hidden_size is 24"]),
-        ({"num_heads": 5}, ["not a valid model", "qk_size 12 must be a multiple of num_heads 5"]),
-        ({"num_heads": 3}, ["mis-shaped tensor 'layers.0.mlstm_layer.igate_preact.weight' is (2, 24)", "expected (3, 24)"]),
-        ({"hidden_size": None}, ["embedding_dim is missing"]),
-        ({"model_type": "mamba2"}, ["describes Mamba-2 but the tensors are those of xLSTM"]),
+        ({"use_bias": True}, "use_bias is True"),
+        ({"weight_mode": "shared"}, "weight_mode is 'shared'"),
+        ({"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, "chunkwise_kernel is"),
+        ({"gate_soft_cap": None}, "gate_soft_cap is None"),
+        ({"gate_soft_cap": 0}, "gate_cap 0"),
+        ({"embedding_dim": 32}, "embedding_dim is 32, in the weights it is 24"),
+        ({"num_heads": 5}, "num_heads is 5, in the weights it is 2"),
+        ({"model_type": "mamba2"}, "'Mamba-2', in the weights it is 'xLSTM'"),
     ],
 )
-def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], parts: list[str]) -> None:
-    refused(write(tmp_path, published(), TRANSFORMERS | options), *parts)
+def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], part: str) -> None:
+    refused(write(tmp_path, published(), TRANSFORMERS | options), part)
 
 
 @pytest.mark.parametrize(

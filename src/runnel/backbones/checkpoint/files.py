@@ -5,7 +5,7 @@ A checkpoint is a folder, one weights file, or a hub id. Nothing here knows an a
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,19 +57,12 @@ def find_checkpoint(source: str | Path, built_in: Iterable[str] = (), *, code: b
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
     """
-    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
-        raise CheckpointError(f"the model is {source!r}; expected a folder, a weights file or a hub id")
     path = Path(source).expanduser()
-    if path.is_dir():
+    if path.is_dir() and str(source):
         return path
     if path.is_file():
-        if path.suffix not in _SUFFIXES:
-            raise CheckpointError(
-                f"{path} is a file; give the folder it is in, so that its config.json and tokenizer are found too, "
-                f"or a weights file ({', '.join(_SUFFIXES)})"
-            )
-        if _PART.fullmatch(path.name):
-            raise CheckpointError(f"{path} is one part of a checkpoint; give the folder that has all parts")
+        if path.suffix not in _SUFFIXES or _PART.fullmatch(path.name):
+            raise CheckpointError(f"{path} is no whole checkpoint; give the folder that has all its files")
         return path
     suffixes = "|".join(_SUFFIXES).replace(".", r"\.")
     hub = re.fullmatch(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/([\w.-]+(?:{suffixes})))?", str(source))
@@ -99,7 +92,7 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
             weights = sorted(name for name in names if name.endswith(_SUFFIXES))
             raise CheckpointError(f"the hub model {hub_id} has no file {file}; it has {some(weights, 20) or 'no weights'}")
         if files and files[0].endswith(".json"):
-            files = sorted(set(_read_index(folder / files[0]).values()))
+            files = _read_index(folder / files[0])
         if files:
             snapshot_download(hub_id, allow_patterns=files)
         return folder / file if file else folder
@@ -135,32 +128,15 @@ def _pick_weights(names: Iterable[str], where: str) -> list[str]:
 
 
 def _all_parts(parts: list[str], where: str) -> list[str]:
-    """Return `parts` in order. Numbers of model_{n} start at 0, and the names do not say how many parts there are."""
-    found: dict[int, str] = {}
-    totals: set[int] = set()
-    for name in parts:
-        match = _PART.fullmatch(name)
-        assert match is not None
-        number, total, plain = match.groups()
-        totals.add(int(total or 0))
-        found[int(number or plain)] = name
-    if len(totals) > 1 or len(found) < len(parts):
-        raise CheckpointError(f"{where} has the parts of several checkpoints: {some(parts)}; keep the parts of one checkpoint")
-    total = totals.pop()
-    wanted = range(1, total + 1) if total else range(max(found) + 1)
-    name = parts[0]
-    digits = re.search(r"\d+", name)
-    assert digits is not None
-    missing = [
-        f"{name[: digits.start()]}{number:0{len(digits[0])}}{name[digits.end() :]}" for number in wanted if number not in found
-    ]
-    if missing:
-        raise CheckpointError(
-            f"{where} lacks {len(missing)} of the {len(wanted)} parts of its weights: {some(missing)}; get them"
-        )
-    if extra := [found[number] for number in found if number not in wanted]:
-        raise CheckpointError(f"{where} has {some(extra)}, which is no part of {total}; keep the parts of one checkpoint")
-    return [found[number] for number in wanted]
+    """Return the names of all parts of a checkpoint, some of which are missing. Numbers of model_{n} start at 0."""
+    matches = [match for name in parts if (match := _PART.fullmatch(name))]
+    total, last = int(matches[0][2] or 0), max(int(match[1] or match[3]) for match in matches)
+    before, digits, after = re.split(r"(\d+)", parts[0], maxsplit=1)
+    numbers = range(1, total + 1) if total else range(last + 1)
+    wanted = [f"{before}{number:0{len(digits)}}{after}" for number in numbers]
+    if extra := sorted(set(parts) - set(wanted)):
+        raise CheckpointError(f"{where} has the parts of several checkpoints, such as {some(extra)}; keep those of one")
+    return wanted
 
 
 # ---- the config ------------------------------------------------------------------------------------------------------
@@ -171,25 +147,12 @@ def read_config(checkpoint: Path) -> dict[str, Any] | None:
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     for name in _CONFIGS:
         if (folder / name).is_file():
-            return _read_yaml(folder / name) if name.endswith(".yaml") else read_model_json(folder / name)
+            return read_model_json(folder / name, parse=yaml.safe_load if name.endswith(".yaml") else json.loads)
     if checkpoint.is_dir() and (folder / "adapter_config.json").is_file():
         raise CheckpointError(
             f"{folder} holds an adapter (adapter_config.json), not a whole model; merge it into its base model first"
         )
     return None
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """Return the object in a YAML file."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path} is not valid YAML ({reason_of(error)}); copy or download it again") from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a YAML {type(value).__name__}, expected an object")
-    return value
 
 
 # ---- the tensors -----------------------------------------------------------------------------------------------------
@@ -200,24 +163,24 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
     if not checkpoint.is_dir():
         return open_file(checkpoint)
     files = _weight_files(checkpoint)
-    if files[0].suffix == ".json":
-        return _open_indexed(files[0])
+    if files[0].endswith(".json"):
+        files = _read_index(checkpoint / files[0])
+    if missing := [file for file in files if not (checkpoint / file).is_file()]:
+        raise CheckpointError(f"{checkpoint} lacks {len(missing)} of the {len(files)} files of its weights: {some(missing)}")
     stored: dict[str, Stored] = {}
-    for path in files:
-        tensors = open_file(path)
+    for file in files:
+        tensors = open_file(checkpoint / file)
         if twice := sorted(tensors.keys() & stored.keys()):
-            raise CheckpointError(
-                f"{checkpoint}: {some(twice)} is in {path.name} and in {stored[twice[0]].file}; keep one of them"
-            )
+            raise CheckpointError(f"{checkpoint}: {some(twice)} is in {file} and in {stored[twice[0]].file}; keep one of them")
         stored |= tensors
     return stored
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path) -> list[str]:
     """Return the files in `folder` that `open_weights` opens: one, all parts, or the index of parts."""
     names = {path.name for path in folder.iterdir()}
     if files := _pick_weights(names, str(folder)):
-        return [folder / name for name in files]
+        return files
     loose = sorted(name for name in names if name.endswith(_SUFFIXES))
     hint = f"if {folder / loose[0]} is meant, name it" if loose else "is it the right folder?"
     raise CheckpointError(
@@ -226,32 +189,10 @@ def _weight_files(folder: Path) -> list[Path]:
     )
 
 
-def _read_index(path: Path) -> dict[str, str]:
-    """Return the shard file of each tensor, after checking that it is inside the folder."""
+def _read_index(path: Path) -> list[str]:
+    """Return the shard files that an index names, all of them in its folder."""
     shards = read_model_json(path).get("weight_map")
-    if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
-        raise CheckpointError(f"{path} has no 'weight_map' from tensor names to file names; copy or download it again")
-    for shard in set(shards.values()):
-        if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
-            raise CheckpointError(f"{path} names the shard {shard!r}, which is outside its folder; runnel will not follow it")
-    return shards
-
-
-def _open_indexed(index: Path) -> dict[str, Stored]:
-    shards = _read_index(index)
-    files = sorted(set(shards.values()))
-    missing = [file for file in files if not (index.parent / file).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{index.parent} lacks {len(missing)} of the {len(files)} shards in its index: {some(missing)}; download them"
-        )
-    stored: dict[str, Stored] = {}
-    for file in files:
-        tensors = open_file(index.parent / file)
-        listed = {name for name, shard in shards.items() if shard == file}
-        if lost := sorted(listed - tensors.keys()):
-            raise CheckpointError(f"{index} says that {file} holds {some(lost)}, but it does not; they do not belong together")
-        if extra := sorted(tensors.keys() - listed):
-            raise CheckpointError(f"{index} does not list {some(extra)}, which {file} holds; they do not belong together")
-        stored.update(tensors)
-    return stored
+    files = sorted({*map(str, shards.values())}) if isinstance(shards, dict) else []
+    if outside := [file for file in files or [""] if file in ("", ".", "..") or "/" in file or "\\" in file]:
+        raise CheckpointError(f"{path} names no files of its folder in 'weight_map', but {outside[0]!r}; download it again")
+    return files

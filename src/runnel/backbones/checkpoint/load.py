@@ -6,16 +6,18 @@
 The LM head is left out: it is no part of a backbone.
 
 Every published format becomes the same pair: a config dataclass, and tensors under the names of a backbone's module. Each
-architecture has its own reader, `formats.py` in its folder. What looks similar but computes
-something else is refused by name. Tensors are read one at a time and assigned, not copied into an initialized model: a checkpoint
-in the wanted dtype stays memory-mapped and takes its own size once. Every tensor is used exactly once or named in an error.
+architecture has its own reader, `formats.py` in its folder. Tensors are read one at a time and assigned, not copied into an
+initialized model: a checkpoint in the wanted dtype stays memory-mapped and takes its own size once. Every tensor is used exactly
+once or named in an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,44 +27,29 @@ from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_layers, from_tensors, read_tensor, some
-from runnel.backbones.checkpoint.values import ATTENTION, code_classes, reads_both_ways
-from runnel.backbones.families import BACKBONES, READS
+from runnel.backbones.checkpoint.tensors import (
+    Recognized,
+    Stored,
+    check_tensors,
+    count_layers,
+    from_tensors,
+    read_tensor,
+    renamed,
+    some,
+)
+from runnel.backbones.checkpoint.values import code_classes, expect_agreement, expect_fit, reads_both_ways
+from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.errors import CheckpointError, InputError
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
+from runnel.records import arguments
 
-_REFUSED_TYPES = {  # model_type -> why
-    "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
-    **dict.fromkeys(("rwkv", "rwkv5", "rwkv6"), "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
-    **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "nemotron_h"), f"it is a hybrid: it {ATTENTION}"),
-    **dict.fromkeys(("olmo_hybrid", "qwen3_next", "recurrent_gemma", "zamba", "zamba2"), f"it is a hybrid: it {ATTENTION}"),
-}
-_REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
-    (r"mlstm_cell|slstm_cell", "older xLSTM blocks (mlstm_cell, slstm_cell) compute something else than xLSTM-7B"),
-    (
-        r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
-        "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
-    ),
-    (
-        r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
-        "its weights are quantized; load the originals",
-    ),
-    (
-        r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2|enn|emb)\b|\.(qkv_emb|k_emb|v_emb)\b|\.qkv\.|\.rosa",
-        "RWKV-7a, RWKV-7b and RWKV-8 have embedding tables in every layer",
-    ),
-    (
-        r"time_maa_|time_faaaa|time_decay|time_mix_|time_first",
-        "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7",
-    ),
-    (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
-    (r"self_attn\.|mixer\.(Wqkv|q_proj|k_proj|rotary_emb)|\.attn\.(q_proj|qkv_proj|rotary)", f"it is a hybrid: it {ATTENTION}"),
-)
+# Other recurrences, and hybrids with attention, whose memory grows with the text.
+_OTHER_TYPES = "bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 nemotron_h olmo_hybrid qwen3_next recurrent_gemma rwkv"
+KNOWN_TYPES = {*f"{_OTHER_TYPES} rwkv5 rwkv6 zamba zamba2".split(), *(kind for cls in FAMILIES for kind in cls.model_types)}
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
 _SCALED_ROWS = 512  # a block of that many rows fits in the cache
-KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
 
 
 def load_backbone(
@@ -122,102 +109,61 @@ def build_backbone(
 # ---- recognize -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Recognized:
-    """A recognized checkpoint: `layout` in words, its architecture and config, and the tensors of its backbone and heads."""
-
-    layout: str
-    architecture: str
-    config: BackboneConfig
-    backbone: dict[str, Stored]
-    heads: dict[str, Stored]
-
-
 def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str) -> Recognized:
     """Decide what a checkpoint is, by its config or, without one, by names and shapes. Reads no weights."""
     config = config or {}
-    _refuse_type(config, where)
     if "runnel" in config:
-        return _from_runnel(config["runnel"], tensors, where)
-    # imported here because runnel's own folders need none of them
-    from runnel.backbones.encoder.formats import is_bert, read_bert
-    from runnel.backbones.mamba1.formats import read_mamba1
-    from runnel.backbones.mamba2.formats import read_mamba2
-    from runnel.backbones.mamba3.formats import read_mamba3
-    from runnel.backbones.rwkv7.formats import read_embedding_rwkv, read_rwkv7
-    from runnel.backbones.xlstm.formats import read_xlstm
+        found = _from_runnel(config["runnel"], tensors, where)
+    else:
+        _refuse_foreign(config, where)
+        found = _from_published(config, tensors, where)
+        declared = next((cls for cls in FAMILIES if config.get("model_type") in cls.model_types), BACKBONES[found.architecture])
+        if "dim" not in config:  # these files say "mamba" whatever they hold
+            expect_agreement({"the model": declared.title}, {"the model": BACKBONES[found.architecture].title}, where)
+    _check_sizes(found.backbone, found.config, where)
+    return found._replace(layout=f"{BACKBONES[found.architecture].title}, {found.layout} layout")
 
-    heads: dict[str, Stored] = {}
-    parsed: BackboneConfig
+
+def _from_published(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    for family in FAMILIES:
+        # imported here because runnel's own folders need none of them
+        formats = import_module(f"{family.__module__.rpartition('.')[0]}.formats")
+        if formats.recognizes(config, tensors.keys()):
+            with _named_config(where):
+                found: Recognized = formats.read(config, tensors, where)
+                return found
+    titles, names = ", ".join(family.title for family in FAMILIES), some(sorted(tensors)) or "none"
+    raise CheckpointError(f"{where} is of an unknown kind: its tensors ({names}) are those of none of {titles}")
+
+
+@contextmanager
+def _named_config(where: str) -> Iterator[None]:
+    """Turn an InputError of a config class, which speaks of values that a user passes, into a CheckpointError."""
     try:
-        if is_bert(config):
-            layout, parsed, backbone = read_bert(config, tensors, where)
-        elif refusal := _refusal(tensors):
-            raise CheckpointError(f"{where} cannot be loaded: {refusal}")
-        elif any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
-            layout, parsed, backbone, heads = read_embedding_rwkv(tensors, where)
-        elif any(re.search(r"(^|\.)(att|attn)\.r_k$", name) for name in tensors):
-            layout, parsed, backbone = read_rwkv7(config, tensors, where)
-        elif any("mlstm_layer." in name for name in tensors):
-            layout, parsed, backbone = read_xlstm(config, tensors, where)
-        elif any(name.endswith("mixer.B_bias") for name in tensors):
-            layout, parsed, backbone, heads = read_mamba3(config, tensors, where)
-        else:
-            mamba1 = any(name.endswith((".mixer.x_proj.weight", ".mixer.dt_proj.weight")) for name in tensors)
-            layout, parsed, backbone, heads = (read_mamba1 if mamba1 else read_mamba2)(config, tensors, where)
-    except InputError as error:  # the config classes speak of values a user passes; here they came from a file
+        yield
+    except InputError as error:
         raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
-    found = next(cls for cls in BACKBONES.values() if cls.config_class is type(parsed))
-    declared = next((cls for cls in BACKBONES.values() if config.get("model_type") in cls.model_types), found)
-    if declared is not found and "dim" not in config:
-        raise CheckpointError(
-            f"{where}: config.json describes {declared.title} but the tensors are those of {found.title}; "
-            "config and weights do not belong together"
-        )
-    _check_sizes(backbone, parsed, where)
-    return Recognized(f"{found.title}, {layout} layout", found.architecture, parsed, backbone, heads)
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-def _refusal(names: Iterable[str]) -> str | None:
-    """Return why tensors of such names cannot be loaded."""
-    found = ((why, next((name for name in names if re.search(pattern, name)), None)) for pattern, why in _REFUSED_NAMES)
-    return next((f"{why} (tensor {name!r})" for why, name in found if name), None)
-
-
-def _refuse_type(config: Mapping[str, Any], where: str) -> None:
-    kind = str(config.get("model_type", ""))
+def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError for a config that says of another model what would be taken for one of these."""
+    kind, problem = str(config.get("model_type", "")), None
     if config.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
-    if kind in _REFUSED_TYPES:
-        raise CheckpointError(f"{where} is a {kind!r} checkpoint: {_REFUSED_TYPES[kind]}")
-    if kind and kind not in KNOWN_TYPES and "dim" not in config and "runnel" not in config:
-        raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}")
-    if "runnel" in config:
-        return
-    if (said := reads_both_ways(config)) is not None:
-        raise CheckpointError(
-            f"{where}/config.json: {said}, so its authors read a text both ways; runnel reads recurrent models in one direction "
-            "only, and would compute other vectors. Use another model"
-        )
-    strange = [name for name in code_classes(config) if not _KNOWN_CODE.search(name)]
-    if strange:
-        raise CheckpointError(
-            f"{where}/config.json: auto_map names code, {strange[0]}, which is never run here and may compute something else. "
-            "If it only runs a plain model of this kind, remove auto_map from config.json"
-        )
+        problem = "it has quantized weights (quantization_config); load the unquantized checkpoint"
+    elif kind and "dim" not in config and not any(kind in family.model_types for family in FAMILIES):
+        known = ", ".join(family.title for family in FAMILIES)
+        problem = f"it is a {kind!r} model, expected {known}; sentence-transformers reads others, as embedders or rerankers"
+    elif (said := reads_both_ways(config)) is not None:
+        problem = f"{said}, so its authors read a text both ways, which runnel does not do with recurrent models"
+    elif strange := [name for name in code_classes(config) if not _KNOWN_CODE.search(name)]:
+        problem = f"auto_map names code, {strange[0]}, which is never run; if the model is a plain one of its kind, remove it"
+    if problem:
+        raise CheckpointError(f"{where}/config.json: {problem}")
 
 
 def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
     """Raise CheckpointError for a config that contradicts the tensors, before hundreds of them are missing."""
-    found = count_layers(backbone)
-    if found != config.num_layers:
-        which = "missing" if found < config.num_layers else "unexpected"
-        raise CheckpointError(
-            f"{where}: {which} tensors: its config says {config.num_layers} layers, the weights have {found}; download both again"
-        )
+    expect_agreement({"num_layers": config.num_layers}, {"num_layers": count_layers(backbone)}, where)
     largest = max((size for stored in backbone.values() for size in stored.shape), default=0)
     for name, value in config.to_dict().items():
         if name != "num_layers" and type(value) is int and value > largest:
@@ -230,24 +176,24 @@ def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: 
 # ---- runnel's own folders ---------------------------------------------------------------------------------------------
 
 
-def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognized:
+@dataclass(frozen=True)
+class _Declared:
+    """What the config.json of a runnel folder says of its backbone."""
+
+    architecture: str
+    config: dict[str, Any]
+
+
+def _from_runnel(description: Any, tensors: Mapping[str, Stored], where: str) -> Recognized:
     """Recognize a folder that runnel wrote: tensors `backbone.*` and `heads.*`, and the backbone's config from `to_dict`."""
-    declared = description.get("backbone") if isinstance(description, Mapping) else None
-    if not isinstance(declared, Mapping) or not isinstance(declared.get("config"), Mapping):
-        raise CheckpointError(f'{where}: config.json lacks "backbone" with an architecture and a config; save the model again')
-    architecture = str(declared.get("architecture"))
-    config = parse_config(architecture, declared["config"], where)
-    whole = {
-        name: _with_scale(name, tensors, where)
-        for name in tensors
-        if not (name.endswith(".scale") and name.removesuffix(".scale") in tensors)
-    }
-    backbone = {name.removeprefix("backbone."): stored for name, stored in whole.items() if name.startswith("backbone.")}
-    heads = {name.removeprefix("heads."): stored for name, stored in whole.items() if name.startswith("heads.")}
-    if stray := sorted(name for name in tensors if not name.startswith(("backbone.", "heads."))):
-        raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
-    _check_sizes(backbone, config, where)
-    return Recognized(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
+    backbone = description.get("backbone") if isinstance(description, Mapping) else None
+    declared = _Declared(**arguments(_Declared, backbone, f"{where}/config.json: the backbone"))
+    config = parse_config(declared.architecture, declared.config, where)
+    scales = {name for name in tensors if name.endswith(".scale") and name.removesuffix(".scale") in tensors}
+    whole = {name: _with_scale(name, tensors, where) for name in tensors if name not in scales}
+    heads = {name.removeprefix("heads."): whole.pop(name) for name in list(whole) if name.startswith("heads.")}
+    stored = renamed(whole, lambda name: name.removeprefix("backbone."), where, unused="")
+    return Recognized(declared.architecture, "runnel", config, stored, heads)
 
 
 def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
@@ -255,10 +201,8 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     matrix, scale = tensors[name], tensors.get(name + ".scale")
     if scale is None:
         return matrix
-    if len(matrix.shape) != 2 or scale.shape != matrix.shape[:1]:
-        raise CheckpointError(
-            f"{where}: mis-shaped tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row"
-        )
+    fits = len(matrix.shape) == 2 and scale.shape == matrix.shape[:1]
+    expect_fit(fits, f"tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row", where)
     return Stored(matrix.shape, matrix.file, lambda: _scaled(matrix.read(), scale.read()), rows=(matrix, scale))
 
 
@@ -279,11 +223,8 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Ba
         raise CheckpointError(
             f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(BACKBONES)}"
         )
-    cls = BACKBONES[architecture]
-    try:
-        return cls.config_class.from_dict(dict(values))
-    except (CheckpointError, InputError, TypeError) as error:
-        raise CheckpointError(f"{where}: its config is not a valid {cls.title} model: {error}") from error
+    with _named_config(where):
+        return BACKBONES[architecture].config_class.from_dict(dict(values), f"{where}: its config")
 
 
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:

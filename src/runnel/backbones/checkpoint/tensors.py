@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import NamedTuple
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from runnel.backbones.base import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -41,6 +44,20 @@ class Stored:
     dtype: torch.dtype | None = None
     rows: tuple[Stored, Stored] | None = None
     mapping: tuple[int, int] | None = None
+
+
+class Recognized(NamedTuple):
+    """A recognized checkpoint, whose weights are not read yet.
+
+    Each family has `recognizes(config, names)` in its `formats.py`, which says whether a config (empty: none) and these names of
+    tensors are its own, and `read(config, tensors, where)`, which returns this record; `where` is for messages.
+    """
+
+    architecture: str
+    layout: str  # in words
+    config: BackboneConfig
+    backbone: dict[str, Stored]  # by the names of the module
+    heads: dict[str, Stored]
 
 
 def from_tensors(tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tuple[int, int]] = ()) -> dict[str, Stored]:
@@ -71,21 +88,9 @@ def _open_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _open_pickle(path: Path) -> dict[str, Tensor]:
-    try:
-        try:
-            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except RuntimeError as error:
-            if "mmap can only be used" not in str(error):  # only files from before torch 1.6 cannot be mapped
-                raise
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        if _starts_with(path, _LFS_POINTER):
-            raise _damaged(path, error) from error
-        raise CheckpointError(
-            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
-            "save the plain state dict, best as model.safetensors"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    try:  # files from before torch 1.6 are no zip archives, and cannot be mapped
+        content = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         content = {key: torch.tensor(value) if _is_numbers(value) else value for key, value in content.items()}
@@ -102,6 +107,11 @@ def _is_numbers(value: object) -> bool:
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     if _starts_with(path, _LFS_POINTER):
         return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
+    if isinstance(error, UnpicklingError):
+        return CheckpointError(
+            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
+            "save the plain state dict, best as model.safetensors"
+        )
     size = path.stat().st_size if path.exists() else 0
     if "allocate memory" in str(error):  # torch maps files so that the system wants to have room for a copy of all pages
         return CheckpointError(
@@ -175,11 +185,11 @@ def read_tensor(
 
 def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
     """Return the shape of a tensor that must exist and have `ndim` dimensions."""
-    if name not in tensors:
-        raise CheckpointError(f"{where}: missing tensor {name!r}; without it the model's shape is unknown")
-    if len(tensors[name].shape) != ndim:
-        raise CheckpointError(f"{where}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {ndim} dimensions")
-    return tensors[name].shape
+    shape = tensors[name].shape if name in tensors else None
+    if shape is None or len(shape) != ndim:
+        what = "missing tensor" if shape is None else f"mis-shaped tensor of {len(shape)} dimensions, expected {ndim},"
+        raise CheckpointError(f"{where}: {what} {name!r}; the weights are incomplete, or belong to another config or model")
+    return shape
 
 
 def renamed(

@@ -1,4 +1,4 @@
-"""Helpers of the readers of published formats: checked values of a config, shapes of tensors, refusals."""
+"""Helpers of the readers of published formats: values of a config, and what it must not say."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from runnel.errors import CheckpointError
 
-ATTENTION = "mixes attention layers with recurrent ones, so its memory grows with the text and no fixed-size state can carry it"
-
+OFF: tuple[Any, ...] = (None, False, [], {})  # an option that published models do not use
 _BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")  # BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
 _BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
 
@@ -30,6 +29,29 @@ def code_classes(config: Mapping[str, Any]) -> list[str]:
     """Return the classes that auto_map of a config.json names, other than tokenizers."""
     named = config.get("auto_map") or {}
     return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
+
+
+def expect_options(config: Mapping[str, Any], published: Mapping[str, tuple[Any, ...]], where: str) -> None:
+    """Raise CheckpointError for an option that changes what is computed, unless it has one of the values of published models."""
+    for key, values in published.items():
+        if config.get(key, values[0]) not in values:
+            expected = " or ".join(map(repr, values[:2]))
+            raise CheckpointError(f"{where}: {key} is {config[key]!r} in its config; published models have {expected}")
+
+
+def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError if a config says something else than the weights; None: it does not say."""
+    for key, value in weights.items():
+        if config.get(key) not in (None, value):
+            raise CheckpointError(
+                f"{where}: its config says {key} is {config[key]!r}, in the weights it is {value!r}; they do not belong together"
+            )
+
+
+def expect_fit(fits: bool, what: str, where: str) -> None:
+    """Raise CheckpointError for shapes that contradict each other."""
+    if not fits:
+        raise CheckpointError(f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model")
 
 
 def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:

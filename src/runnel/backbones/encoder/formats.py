@@ -13,13 +13,13 @@ The pooler and the heads of pretraining are no part of an encoder and are left u
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 
-from runnel.backbones.checkpoint.tensors import Stored, shape_of
-from runnel.backbones.checkpoint.values import code_classes, number, whole
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
+from runnel.backbones.checkpoint.values import code_classes, expect_agreement, expect_fit, number, whole
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.errors import CheckpointError
 
@@ -39,26 +39,20 @@ _EXPECTED: dict[str, Any] = {  # what a config may say otherwise, and what is co
 }
 
 
-def is_bert(config: Mapping[str, Any] | None) -> bool:
-    """Return whether a config.json is of a model that computes what an `Encoder` does."""
-    config = config or {}
+def recognizes(config: Mapping[str, Any], names: Collection[str] = ()) -> bool:
+    """See `Recognized`: whether a config.json is of a model that computes what an `Encoder` does."""
     same = all(config.get(key, expected) == expected for key, expected in _EXPECTED.items())
     return config.get("model_type") in Encoder.model_types and same and not code_classes(config) and "runnel" not in config
 
 
-def read_bert(
-    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
-) -> tuple[str, EncoderConfig, dict[str, Stored]]:
-    """Return the layout, the config and the tensors by the names of `Encoder`; its texts are read whole."""
+def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """See `Recognized`; the encoder's texts are read whole."""
     left = {_plain(name): tensor for name, tensor in tensors.items()}
     left = {name: tensor for name, tensor in left.items() if not _LEFT_OUT.search(name)}
     vocab_size, hidden_size = shape_of(left, "embeddings.word_embeddings.weight", 2, where)
     rows, _ = shape_of(left, "embeddings.position_embeddings.weight", 2, where)
-    for key, found in (("vocab_size", vocab_size), ("hidden_size", hidden_size), ("max_position_embeddings", rows)):
-        if config.get(key, found) != found:
-            raise CheckpointError(
-                f"{where}: its config says {key} is {config[key]!r}, its tensors have {found:,}; download both again"
-            )
+    sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows}
+    expect_agreement(config, sizes, where)
     padding = 0 if config["model_type"] == "bert" else whole(config, "pad_token_id", where, 1) + 1
     parsed = EncoderConfig(
         vocab_size=vocab_size,
@@ -70,7 +64,7 @@ def read_bert(
         layer_norm_eps=number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
         passage_tokens=1,
     )
-    return "transformers", parsed, _tensors(parsed, left, padding, where)
+    return Recognized(Encoder.architecture, "transformers", parsed, _tensors(parsed, left, padding, where), {})
 
 
 def _plain(name: str) -> str:
@@ -89,10 +83,8 @@ def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where
 
     positions, types = take("embeddings.position_embeddings.weight"), take("embeddings.token_type_embeddings.weight")
     width = config.hidden_size
-    if len(types.shape) != 2 or positions.shape[1] != width or types.shape[1] != width:
-        raise CheckpointError(
-            f"{where}: mis-shaped positions or token types {positions.shape}, {types.shape}, expected {width} columns"
-        )
+    fits = len(types.shape) == 2 and positions.shape[1] == types.shape[1] == width
+    expect_fit(fits, f"positions or token types {positions.shape}, {types.shape}, expected {width} columns", where)
     tensors = {
         "embeddings.weight": take("embeddings.word_embeddings.weight"),
         "positions.weight": Stored(
@@ -105,8 +97,7 @@ def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where
         for layer in range(config.num_layers):
             theirs, ours = f"encoder.layer.{layer}", f"layers.{layer}"
             parts = [take(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            if len({part.shape for part in parts}) > 1:
-                raise CheckpointError(f"{where}: mis-shaped query, key or value: the {kind} shapes differ in layer {layer}")
+            expect_fit(len({part.shape for part in parts}) == 1, f"query, key or value {kind} in layer {layer}", where)
             tensors[f"{ours}.qkv.{kind}"] = _joined(parts)
             for name, own in _OURS.items():
                 tensors[f"{ours}.{own}.{kind}"] = take(f"{theirs}.{name}.{kind}")

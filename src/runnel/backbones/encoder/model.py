@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, Self, cast, get_args
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
-from runnel.errors import InputError
 from runnel.ops.backend import inference
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
@@ -66,26 +65,15 @@ class EncoderConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden_size % self.num_heads:
-            raise InputError(f"hidden_size {self.hidden_size} must be a multiple of the {self.num_heads} heads")
-        if self.passage_tokens + MARKERS > self.max_positions:
-            raise InputError(
-                f"passages of {self.passage_tokens} tokens and {MARKERS} markers do not fit {self.max_positions} positions; "
-                f"passage_tokens may be at most {self.max_positions - MARKERS}"
-            )
-
+        self.expect(self.hidden_size % self.num_heads == 0, "hidden_size", "num_heads", rule="a multiple of the latter")
+        fits = self.passage_tokens + MARKERS <= self.max_positions
+        self.expect(fits, "passage_tokens", "max_positions", rule=f"passages and their {MARKERS} markers to fit the positions")
         for name in _LAYERS.values():
-            if not 0 <= (own := getattr(self, name)) <= self.num_layers:
-                raise InputError(f"{name} must be from 0 to the {self.num_layers} layers, got {own!r}")
+            self.expect(0 <= getattr(self, name) <= self.num_layers, name, "num_layers", rule="at most all layers")
 
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """See `BackboneConfig`; models saved before there were judge and pair layers have none."""
-        return super().from_dict({"judge_layers": 0, "pair_layers": 0, **values})
 
     def own_layers(self, form: Form) -> int:
         """Return how many upper layers of a form are not those of texts."""

@@ -5,94 +5,60 @@ G groups   N state size   Di inner size   Cd convolution channels = Di + 2 G N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint.state_spaces import (
-    COMMON,
-    MISTRAL,
-    MIXER,
-    ORIGINAL,
-    TRANSFORMERS,
-    find_layout,
-    read_sizes,
-    refuse_ssm,
-    sort_tensors,
-    ssm_options,
-)
-from runnel.backbones.checkpoint.tensors import Stored, shape_of, some
-from runnel.backbones.checkpoint.values import number, whole
-from runnel.backbones.families import READS
+from runnel.backbones.checkpoint import state_spaces as published
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
+from runnel.backbones.checkpoint.values import expect_agreement, expect_fit, expect_options, number, whole
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 
-
-def read_mamba2(
-    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
-) -> tuple[str, Mamba2Config, dict[str, Stored], dict[str, Stored]]:
-    """Read as `read_mamba1` does."""
-    backbone, heads = sort_tensors(tensors, where)
-    if not any(name.endswith((".mixer.dt_bias", ".mixer.norm.weight")) for name in backbone):
-        names = some(sorted(backbone)) or "none"
-        raise CheckpointError(f"{where} is of an unknown kind: its tensors ({names}) belong to no model it knows; {READS}")
-    layout = find_layout(config, Mamba2.title, where)
-    sizes = read_sizes(layout, config, backbone, where)
-    inner = sizes["hidden_size"] * sizes.get("expand", 0)
-    if layout == TRANSFORMERS:
-        state = _declared(config, ("state_size", "head_dim", "n_groups", "time_step_limit"), 8, where)
-        told = whole(config, "num_heads", where, inner // state["head_size"])
-        if told * state["head_size"] != inner:
-            raise CheckpointError(
-                f"{where}: num_heads x head_dim is {told} x {state['head_size']}, expected expand x hidden_size = {inner}"
-            )
-    elif layout == ORIGINAL:
-        _refuse_variants(ssm_options(config), inner, where)
-        state = _declared(ssm_options(config), ("d_state", "headdim", "ngroups", "dt_limit"), 1, where)
-    else:
-        state = _head_shape(backbone, whole(config, "n_groups", where, 8) if layout == MISTRAL else None, where)
-    return "single-pass scanner" if heads else layout, Mamba2Config(**sizes, **state), backbone, heads
+_GROUPS = {published.TRANSFORMERS: 8, published.ORIGINAL: 1, published.MISTRAL: 8}  # where a config does not say
+_NAMES = {  # what a layout calls the number and size of heads, the state size, the groups, the limits of the time step
+    published.TRANSFORMERS: ("num_heads", "head_dim", "state_size", "n_groups", "time_step_limit"),
+    published.ORIGINAL: ("nheads", "headdim", "d_state", "ngroups", "dt_limit"),
+}
+_VARIANTS = {"D_has_hdim": (False,), "rmsnorm": (True,), "norm_before_gate": (False,)}
 
 
-def _declared(options: Mapping[str, Any], names: tuple[str, str, str, str], groups: int, where: str) -> dict[str, Any]:
-    """Return what a config says under these names: state size, head size, groups (default: `groups`), limits of the time step."""
-    limits = options.get(names[3]) or (0.0, float("inf"))
-    if not isinstance(limits, list | tuple) or len(limits) != 2:
-        raise CheckpointError(f"{where}: {names[3]} is {limits!r} in its config, expected two numbers")
-    return {
-        "state_size": whole(options, names[0], where, 128),
-        "head_size": whole(options, names[1], where, 64),
-        "groups": whole(options, names[2], where, groups),
-        "dt_min": number(limits[0], names[3], where),
-        "dt_max": number(limits[1], names[3], where),
-    }
+def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """See `Recognized`."""
+    return any(name.endswith((".mixer.dt_bias", ".mixer.norm.weight")) for name in names)
 
 
-def _refuse_variants(ssm: Mapping[str, Any], inner: int, where: str) -> None:
-    refuse_ssm(ssm, COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", "D_has_hdim", "rmsnorm", "norm_before_gate"}, where)
-    if ssm.get("d_ssm") not in (None, inner):
-        raise CheckpointError(
-            f"{where}: ssm_cfg.d_ssm is {ssm['d_ssm']}; layers with a part outside the recurrence are not supported"
-        )
-    for key, published in (("D_has_hdim", False), ("rmsnorm", True), ("norm_before_gate", False)):
-        if ssm.get(key, published) != published:
-            raise CheckpointError(
-                f"{where}: ssm_cfg.{key} is {ssm[key]}; every published model has {published}, and so does runnel"
-            )
+def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """See `Recognized`; the heads are a scanner's."""
+    backbone, heads = published.sort_tensors(tensors, where)
+    layout = published.find_layout(config, Mamba2.title, where)
+    sizes = published.read_sizes(layout, config, backbone, where)
+    inner, options = sizes["hidden_size"] * sizes["expand"], config
+    if layout == published.ORIGINAL:
+        options = published.ssm_options(config)
+        published.refuse_ssm(options, published.COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", *_VARIANTS}, where)
+        expect_options(options, {"d_ssm": (None, inner), **_VARIANTS}, where)
+    names = _NAMES.get(layout, ("", "", "", "n_groups", ""))
+    groups = whole(options, names[3], where, _GROUPS[layout]) if layout in _GROUPS else None
+    sizes |= _head_shape(backbone, inner, groups, where)
+    if names[0]:
+        weights = inner // sizes["head_size"], sizes["head_size"], sizes["state_size"]
+        expect_agreement({names[2]: 128, **options}, dict(zip(names, weights, strict=False)), where)
+        limits = options.get(names[4]) or (0.0, float("inf"))
+        low, high = limits if isinstance(limits, list | tuple) and len(limits) == 2 else (limits, limits)
+        sizes |= {"dt_min": number(low, names[4], where), "dt_max": number(high, names[4], where)}
+    return Recognized(Mamba2.architecture, "single-pass scanner" if heads else layout, Mamba2Config(**sizes), backbone, heads)
 
 
-def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -> dict[str, Any]:
+def _head_shape(tensors: Mapping[str, Stored], inner: int, groups: int | None, where: str) -> dict[str, Any]:
     """Return head_size, groups and state_size from the first layer: Cd = Di + 2 G N."""
-    inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
-    heads = shape_of(tensors, MIXER + "A_log", 1, where)[0]
-    both = shape_of(tensors, MIXER + "conv1d.weight", 3, where)[0] - inner  # channels of B and C together
+    heads = shape_of(tensors, published.MIXER + "A_log", 1, where)[0]
+    both = shape_of(tensors, published.MIXER + "conv1d.weight", 3, where)[0] - inner  # channels of B and C together
     if groups is None and both > 2 * 256:  # 256 states is the most of any published model with one group
         raise CheckpointError(
             f"{where} has no config.json, and its tensors alone do not tell how the {both // 2} channels of B "
             "divide into groups; add its config.json"
         )
     groups = groups or 1
-    if heads < 1 or inner % heads or both < 2 * groups or both % (2 * groups):
-        raise CheckpointError(
-            f"{where}: mis-shaped first layer: inner size {inner}, {heads} heads, {both} channels of B and C, {groups} groups"
-        )
+    fits = heads > 0 and inner % heads == 0 and both >= 2 * groups and both % (2 * groups) == 0
+    expect_fit(fits, f"first layer: {heads} heads of {inner} channels, {groups} groups of {both} channels of B and C", where)
     return {"head_size": inner // heads, "groups": groups, "state_size": both // (2 * groups)}

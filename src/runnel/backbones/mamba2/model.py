@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from runnel.backbones.base import Markers, PlainForm
 from runnel.backbones.blocks import BlockBackbone, HeadsConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, scan_dtype
-from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.ssd.torch import CHUNK
 
@@ -39,8 +38,7 @@ class Mamba2Config(HeadsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.dt_min < self.dt_max:
-            raise InputError(f"dt_min and dt_max must satisfy 0 <= dt_min < dt_max, got {self.dt_min} and {self.dt_max}")
+        self.expect(0 <= self.dt_min < self.dt_max, "dt_min", "dt_max", rule="0 <= dt_min < dt_max")
 
     @property
     def conv_channels(self) -> int:
@@ -56,10 +54,10 @@ class Mamba2Config(HeadsConfig):
         return super().to_dict() | {"dt_max": None if self.dt_max == float("inf") else self.dt_max}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Mamba2Config:
+    def from_dict(cls, values: dict[str, Any], where: str = "the config") -> Mamba2Config:
         """Return the inverse of `to_dict`; see `BackboneConfig.from_dict`."""
         infinite = {"dt_max": float("inf")} if values.get("dt_max", 0.0) is None else {}
-        return super().from_dict({**values, **infinite})
+        return super().from_dict({**values, **infinite}, where)
 
 
 class Mamba2Mixer(nn.Module):

@@ -7,24 +7,26 @@ G groups   N state size   R ranks   H heads   Di inner size
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint.state_spaces import MIXER, padded_vocab, refuse_options, refuse_ssm, sort_tensors, ssm_options
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
-from runnel.backbones.checkpoint.values import number, whole
-from runnel.backbones.mamba3.model import Mamba3Config
-from runnel.errors import CheckpointError
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, shape_of
+from runnel.backbones.checkpoint.values import expect_agreement, expect_fit, number, whole
+from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
 
 # Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what `refuse_ssm` ignores, and the last.
 _KNOWN = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
 _KNOWN |= {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
 
 
-def read_mamba3(
-    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
-) -> tuple[str, Mamba3Config, dict[str, Stored], dict[str, Stored]]:
-    """Read as `read_mamba1` does; one group is assumed if there is no config.
+def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """See `Recognized`."""
+    return any(name.endswith("mixer.B_bias") for name in names)
+
+
+def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """See `Recognized`; the heads are a scanner's. One group is assumed if there is no config.
 
     Source: MambaConfig, Mamba3, Block and GatedMLP of state-spaces/mamba e9594ce.
     """
@@ -42,12 +44,9 @@ def read_mamba3(
     stored |= {"is_outproj_norm": found.out_norm, "is_mimo": found.ranks is not None, "mimo_rank": found.ranks}
     stored |= {"rope_fraction": 2 * found.angles / found.state_size, "d_intermediate": found.ffn_size is not None}
     stored |= {"d_model": found.hidden_size, "n_layer": found.num_layers, "vocab_size": found.vocab_size}
-    for key, value in stored.items():
-        if says.get(key) not in (None, value):
-            raise CheckpointError(
-                f"{where}: config.json says {key} is {says[key]}, in the weights it is {value}; they do not belong together"
-            )
-    return "single-pass scanner" if heads else "state-spaces original", found, backbone, heads
+    expect_agreement(says, stored, where)
+    layout = "single-pass scanner" if heads else "state-spaces original"
+    return Recognized(Mamba3.architecture, layout, found, backbone, heads)
 
 
 def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:
@@ -57,11 +56,9 @@ def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: s
     inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
     rows, groups = shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0], whole(ssm, "ngroups", where, 1)
     angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
-    if not heads or inner % heads or not hidden or inner % hidden or not 0 < 2 * angles <= width:
-        raise CheckpointError(
-            f"{where}: mis-shaped first layer: {rows} rows of in_proj, inner size {inner}, {heads} heads, {rank} ranks of "
-            f"{width} states and {groups} groups do not fit together"
-        )
+    fits = heads > 0 and inner % heads == 0 and hidden > 0 and inner % hidden == 0 and 0 < 2 * angles <= width
+    shapes = f"{rows} rows of in_proj, inner size {inner}, {heads} heads, {rank} ranks of {width} states, {groups} groups"
+    expect_fit(fits, f"first layer: {shapes}", where)
     fc2 = "layers.0.mlp.fc2.weight"
     return Mamba3Config(
         vocab_size=vocab,

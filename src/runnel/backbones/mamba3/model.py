@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from runnel.backbones.base import PlainForm
 from runnel.backbones.blocks import BlockBackbone, HeadsConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj
-from runnel.errors import InputError
 from runnel.ops import trapezoid
 from runnel.ops.grid import Grid, States
 from runnel.ops.packed import last_tokens
@@ -51,10 +50,8 @@ class Mamba3Config(HeadsConfig):
         if not self.angles:
             object.__setattr__(self, "angles", self.state_size // 4)
         super().__post_init__()
-        if self.state_size % 2 or 2 * self.angles > self.state_size:
-            raise InputError(
-                f"state_size must be even and at least twice the angles, got {self.state_size} and {self.angles} angles"
-            )
+        fits = self.state_size % 2 == 0 and 2 * self.angles <= self.state_size
+        self.expect(fits, "state_size", "angles", rule="an even size of at least twice the angles")
 
     @property
     def rank(self) -> int:

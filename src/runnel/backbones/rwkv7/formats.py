@@ -9,13 +9,13 @@ D hidden size   N head size   H heads   L layers   V rows of the embedding table
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, list_tensors, renamed, shape_of, some
-from runnel.backbones.checkpoint.values import ATTENTION, number, whole
-from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of, some
+from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 
 READ_LAYERS = "reranker_layer_idx"  # of EmbeddingRWKV's rerankers: the layers of the embedder whose states they read
@@ -76,14 +76,32 @@ _FLA = _Layout(
 )
 
 
-def read_rwkv7(
-    config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
-) -> tuple[str, Rwkv7Config, dict[str, Stored]]:
-    """Return the layout in words, the config, and the tensors under the module's names and in its shapes, not read yet.
+def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """See `Recognized`."""
+    return any(re.search(r"(^|\.)(att|attn)\.r_k$|^(rwkv|reranker)\.blocks\.", name) for name in names)
 
-    Without a config, as for official files, shapes decide; a leading `model.` in names makes no difference.
+
+def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """See `Recognized`. EmbeddingRWKV has the official names after `rwkv.`, and heads: `head.*`, `reranker.*`, `READ_LAYERS`.
+
+    Source: package/src/rwkv_emb/model.py in howard-hou/EmbeddingRWKV 13613c0.
     """
-    config = config or {}
+    if not any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
+        return read_rwkv7(config, tensors, where)
+    heads = {name: stored for name, stored in tensors.items() if name.startswith(("head.", "reranker.", READ_LAYERS))}
+    if not (tensors.keys() - heads.keys()):
+        raise CheckpointError(
+            f"{where} holds a reranker (reranker.*) without the embedder whose states it reads; put both .pth files and the "
+            "tokenizer into one folder, and load the folder"
+        )
+    if (layers := heads.get(READ_LAYERS)) is not None:  # whole numbers, where all other tensors are weights
+        heads[READ_LAYERS] = replace(layers, read=lambda: layers.read().float())
+    backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name not in heads}
+    return read_rwkv7({}, backbone, where)._replace(layout="EmbeddingRWKV", heads=heads)
+
+
+def read_rwkv7(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """Read a backbone. Without a config, as for official files, shapes decide; a leading `model.` makes no difference."""
     _refuse_options(config, where)
     stored = renamed(_unstacked(tensors), lambda name: name.removeprefix("model."), where, unused="")
     layouts = [layout for layout in (_OFFICIAL, _FLA) if any(name.startswith(f"{layout.blocks}.") for name in stored)]
@@ -93,32 +111,7 @@ def read_rwkv7(
             f"{where}: its tensors ({came}) do not belong to one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
         )
     named = _module_names(stored, layouts[0])
-    return layouts[0].name, _config(config, named, where), named
-
-
-def read_embedding_rwkv(
-    tensors: Mapping[str, Stored], where: str
-) -> tuple[str, Rwkv7Config, dict[str, Stored], dict[str, Stored]]:
-    """Read EmbeddingRWKV: `rwkv.*` (official names) as `read_rwkv7`, and its heads `head.*`, `reranker.*` and `READ_LAYERS`.
-
-    Source: package/src/rwkv_emb/model.py in howard-hou/EmbeddingRWKV 13613c0.
-    """
-    backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name.startswith("rwkv.")}
-    heads = {name: stored for name, stored in tensors.items() if not name.startswith("rwkv.")}
-    if not backbone:
-        raise CheckpointError(
-            f"{where} holds a reranker (reranker.*) without the embedder whose states it reads; put both .pth files and the "
-            "tokenizer into one folder, and load the folder"
-        )
-    layers = heads.pop(READ_LAYERS, None)
-    if extra := sorted(name for name in heads if not name.startswith(("head.", "reranker."))):
-        raise CheckpointError(
-            f"{where}: unexpected {list_tensors(extra)}; an EmbeddingRWKV model for text has rwkv.*, head.* and reranker.*"
-        )
-    if layers is not None:  # whole numbers, where all other tensors are weights
-        heads[READ_LAYERS] = replace(layers, read=lambda: layers.read().float())
-    _, config, named = read_rwkv7(None, backbone, where)
-    return "EmbeddingRWKV", config, named, heads
+    return Recognized(Rwkv7.architecture, layouts[0].name, _config(config, named, where), named, {})
 
 
 # ---- the config ------------------------------------------------------------------------------------------------------
@@ -128,24 +121,17 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
     """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except heads and ranks."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     heads, head_size = shape_of(tensors, "layers.0.att.r_k", 2, where)
-    if heads * head_size != hidden:
-        raise CheckpointError(
-            f"{where}: mis-shaped first layer: {heads} heads of {head_size} channels, expected {hidden} channels in all, "
-            "as many as the embedding has"
-        )
-    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": count_layers(tensors), "head_dim": head_size}
-    for key, found in sizes.items():
-        if config.get(key) is not None and (declared := whole(config, key, where)) != found:
-            raise CheckpointError(
-                f"{where}: config.json says {key} is {declared}, in the weights it is {found}; they do not belong together"
-            )
+    expect_fit(heads * head_size == hidden, f"first layer: {heads} heads of {head_size} of {hidden} channels", where)
+    layers = count_layers(tensors)
+    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "head_dim": head_size}
+    expect_agreement(config, sizes, where)
     ranks = {"decay_rank": "layers.0.att.w_down", "a_rank": "layers.0.att.a_down", "gate_rank": "layers.0.att.g_down"}
-    if sizes["num_hidden_layers"] > 1:
+    if layers > 1:
         ranks["v_rank"] = "layers.1.att.v_down"
     return Rwkv7Config(
         vocab_size=vocab,
         hidden_size=hidden,
-        num_layers=sizes["num_hidden_layers"],
+        num_layers=layers,
         head_size=head_size,
         ffn_size=shape_of(tensors, "layers.0.ffn.key.weight", 2, where)[0],
         norm_eps=number(config.get("norm_eps", 1e-5), "norm_eps", where),
@@ -159,20 +145,10 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
     `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided by sqrt(|.|^2 + 1e-6) in
     place of |.|; official models, which these are converted from, are not.)
     """
-    if config.get("attn"):
-        raise CheckpointError(f"{where} is a hybrid (its config has attn: {config['attn']}): it {ATTENTION}")
-    published = {"hidden_act": "sqrelu", "norm_first": True, "norm_bias": True}
-    for key, expected in published.items():
-        if config.get(key, expected) != expected:
-            raise CheckpointError(
-                f"{where}: {key} is {config[key]!r} in its config; every published model has {expected!r}, and so does runnel"
-            )
-    widths = config.get("value_dim")
-    if others := [x for x in (widths if isinstance(widths, list) else [widths]) if x not in (None, config.get("hidden_size"))]:
-        raise CheckpointError(
-            f"{where}: value_dim is {others[0]!r} in its config; every published model has its hidden_size there, "
-            f"{config.get('hidden_size')!r}, and so does runnel"
-        )
+    expect_options(config, {"attn": OFF, "hidden_act": ("sqrelu",), "norm_first": (True,), "norm_bias": (True,)}, where)
+    widths = config.get("value_dim")  # of all layers, or a list
+    for width in widths if isinstance(widths, list) else [widths]:
+        expect_options({"value_dim": width}, {"value_dim": (config.get("hidden_size"), None)}, where)
 
 
 # ---- tensor names ----------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
 from runnel.backbones.layers import apply_linear, run_layer, scan_dtype
 from runnel.backbones.state import State
-from runnel.errors import InputError
 from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import CHUNK
 
@@ -59,8 +58,7 @@ class Rwkv7Config(BackboneConfig):
         if not self.ffn_size:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
         super().__post_init__()
-        if self.hidden_size % self.head_size:
-            raise InputError(f"hidden_size {self.hidden_size} must be a multiple of head_size {self.head_size}")
+        self.expect(self.hidden_size % self.head_size == 0, "hidden_size", "head_size", rule="a multiple of the latter")
 
     @property
     def num_heads(self) -> int:

@@ -2,113 +2,63 @@
 
     D  hidden size      H  heads      F  width of the feed-forward layers
 
-Both have the same names inside of blocks. Widths come from the tensors and are checked against the config's rule. Options that
-change what is computed are refused; those that choose kernels, or that no implementation reads, are not looked at.
+Both have the same names inside of blocks. Sizes come from the tensors, and the config must agree. Options that change what is
+computed are refused; those that choose kernels, or that no implementation reads, are not looked at.
 Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig of NX-AI/xlstm 032a6fb.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, count_layers, renamed, shape_of
-from runnel.backbones.checkpoint.values import number, whole
-from runnel.backbones.xlstm.model import XlstmConfig
-from runnel.errors import CheckpointError
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of
+from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 _NAMES = (("embedding.", "embeddings."), ("out_norm.", "norm_f."), ("blocks.", "layers."))  # beginnings: file -> module
 _KERNELS = ("chunkwise_kernel", "sequence_kernel", "step_kernel")
 
 
-def read_xlstm(
-    config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
-) -> tuple[str, XlstmConfig, dict[str, Stored]]:
-    """Return the layout in words, the config, and tensors by the module's names; without a config, shapes decide."""
-    config = config or {}
-    _refuse_variants(config, where)
+def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """See `Recognized`."""
+    return any("mlstm_layer." in name for name in names)
+
+
+def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
+    """See `Recognized`."""
     named = _split_fused(renamed(tensors, _module_name, where), where)
-    if not config:
-        return "bare tensors", _from_shapes(named, where), named
-    layout = "transformers" if "model_type" in config else "official"
-    # transformers ignores add_out_norm: there the norm is always on
-    if layout == "official" and config.get("add_out_norm", True) is not True:
-        raise CheckpointError(
-            f"{where}: add_out_norm is {config['add_out_norm']!r}; published models have a norm at the end, and so does runnel"
-        )
-    return layout, _from_config(config, named, where), named
+    layout = "bare tensors" if not config else "transformers" if "model_type" in config else "official"
+    published = {"use_bias": OFF, "add_qk_norm": OFF, "weight_mode": ("single", "fused")}
+    # With "siging" the input gate is a sigmoid. transformers ignores add_out_norm: there the norm is always on.
+    published |= {key: (None,) for key in _KERNELS if "siging" in str(config.get(key))}
+    published |= {"add_out_norm": (True,)} if layout == "official" else {}
+    expect_options(config, published, where)
+    return Recognized(Xlstm.architecture, layout, _config(config, named, where), named, {})
 
 
-# ---- config ------------------------------------------------------------------------------------------------------------
+def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> XlstmConfig:
+    def rows(name: str) -> int:
+        return shape_of(tensors, f"layers.0.{name}.weight", 2, where)[0]
 
-
-def _refuse_variants(config: Mapping[str, Any], where: str) -> None:
-    for key in _KERNELS:
-        if "siging" in str(config.get(key, "")):
-            raise CheckpointError(
-                f"{where}: {key} is {config[key]!r}: its input gate is a sigmoid, which is another model; "
-                "runnel reads xLSTM with exponential input gates, as in xLSTM-7B"
-            )
-    for key in ("use_bias", "add_qk_norm"):
-        if config.get(key):
-            raise CheckpointError(f"{where}: {key} is {config[key]!r}; published models have False, and so does runnel")
-    if config.get("weight_mode", "single") not in ("single", "fused"):
-        raise CheckpointError(f"{where}: weight_mode is {config['weight_mode']!r}; expected 'single' or 'fused'")
-
-
-def _from_config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> XlstmConfig:
-    hidden = _either(config, "embedding_dim", "hidden_size", where)
-    widths = _widths(tensors, where)
-    for key, width, default in (("qk_dim_factor", "qk_size", 0.5), ("v_dim_factor", "v_size", 1.0)):
-        _expect(widths[width], int(hidden * number(config.get(key, default), key, where)), key, where)
-    multiple = whole(config, "ffn_round_up_to_multiple_of", where, 64)
-    factor = config.get("ffn_proj_factor", 2.667 if "model_type" in config else 2.6667)
-    exact = hidden * number(factor, "ffn_proj_factor", where)
-    _expect(widths["ffn_size"], int((exact + multiple - 1) // multiple * multiple), "ffn_proj_factor", where)  # on floats
+    vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
+    layers, heads = count_layers(tensors), rows("mlstm_layer.igate_preact")
+    sizes = {"vocab_size": vocab, "embedding_dim": hidden, "hidden_size": hidden}
+    expect_agreement(config, sizes | {"num_blocks": layers, "num_hidden_layers": layers, "num_heads": heads}, where)
     return XlstmConfig(
-        vocab_size=whole(config, "vocab_size", where),
+        vocab_size=vocab,
         hidden_size=hidden,
-        num_layers=_either(config, "num_blocks", "num_hidden_layers", where),
-        num_heads=whole(config, "num_heads", where),
-        **widths,
+        num_layers=layers,
+        num_heads=heads,
+        qk_size=rows("mlstm_layer.q"),
+        v_size=rows("mlstm_layer.v"),
+        ffn_size=rows("ffn.proj_up"),
         gate_cap=number(config.get("gate_soft_cap", 15.0), "gate_soft_cap", where),
         norm_eps=number(config.get("norm_eps", 1e-6), "norm_eps", where),
         cell_eps=number(config.get("eps", 1e-6), "eps", where),
     )
-
-
-def _from_shapes(tensors: Mapping[str, Stored], where: str) -> XlstmConfig:
-    vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
-    heads = shape_of(tensors, "layers.0.mlstm_layer.igate_preact.weight", 2, where)[0]
-    return XlstmConfig(vocab, hidden, count_layers(tensors), heads, **_widths(tensors, where))
-
-
-def _widths(tensors: Mapping[str, Stored], where: str) -> dict[str, int]:
-    return {
-        "qk_size": shape_of(tensors, "layers.0.mlstm_layer.q.weight", 2, where)[0],
-        "v_size": shape_of(tensors, "layers.0.mlstm_layer.v.weight", 2, where)[0],
-        "ffn_size": shape_of(tensors, "layers.0.ffn.proj_up.weight", 2, where)[0],
-    }
-
-
-def _either(config: Mapping[str, Any], official: str, transformers: str, where: str) -> int:
-    """Return a number that a config may give under either of two names, or both."""
-    values = {whole(config, key, where) for key in (official, transformers) if config.get(key) is not None}
-    if len(values) == 2:
-        raise CheckpointError(
-            f"{where}: {official} is {config[official]} but {transformers} is {config[transformers]}; they must be the same"
-        )
-    return values.pop() if values else whole(config, official, where)
-
-
-def _expect(found: int, declared: int, key: str, where: str) -> None:
-    if found != declared:
-        raise CheckpointError(
-            f"{where}: {key} of its config makes a width of {declared}, but the tensors have {found}; "
-            "config and weights do not belong together"
-        )
 
 
 # ---- tensors -----------------------------------------------------------------------------------------------------------
@@ -148,8 +98,8 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
 
 
 def _even_parts(stored: Stored, parts: int, name: str, where: str) -> list[Stored]:
-    if not stored.shape or stored.shape[0] % parts:
-        raise CheckpointError(f"{where}: mis-shaped tensor {name!r} is {stored.shape}, its rows must divide into {parts} parts")
+    fits = len(stored.shape) > 0 and stored.shape[0] % parts == 0
+    expect_fit(fits, f"tensor {name!r} is {stored.shape}, its rows must divide into {parts} parts", where)
     size = stored.shape[0] // parts
     return [_rows(stored, part * size, (part + 1) * size) for part in range(parts)]
 

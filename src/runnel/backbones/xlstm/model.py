@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from runnel.backbones.base import BackboneConfig, Markers, PlainForm
 from runnel.backbones.blocks import BlockBackbone
 from runnel.backbones.layers import RMSNorm, apply_linear
-from runnel.errors import InputError
 from runnel.ops import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 
@@ -58,8 +57,7 @@ class XlstmConfig(BackboneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("qk_size", "v_size"):
-            if getattr(self, name) % self.num_heads:
-                raise InputError(f"{name} {getattr(self, name)} must be a multiple of num_heads {self.num_heads}")
+            self.expect(getattr(self, name) % self.num_heads == 0, name, "num_heads", rule="a multiple of the latter")
 
     @property
     def key_size(self) -> int:

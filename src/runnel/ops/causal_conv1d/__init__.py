@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from runnel.errors import InputError
 from runnel.ops.backend import implementation
-from runnel.ops.packed import boundaries, expect
-
-_NAME = "causal_conv1d"
+from runnel.ops.packed import boundaries
 
 
 def causal_conv1d(
@@ -32,27 +29,11 @@ def causal_conv1d(
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, C, w-1) the last w-1 inputs (before the activation) of each sequence, newest last; None: zeros.
         activation: None or "silu".
-        backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
+        backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
         y (T, C) in x's dtype and the new state (S, C, w-1) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
-
-    Raises:
-        InputError: shapes do not fit, or an unknown activation or backend.
-        BackendUnavailable: the backend cannot run here.
     """
-    if x.ndim != 2 or weight.ndim != 2 or weight.shape[1] < 1:
-        raise InputError(
-            f"{_NAME}: x must be (T, C) and weight (C, w) with w >= 1, got {tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    tokens, channels = x.shape
-    expect(_NAME, (channels, weight.shape[1]), weight=weight)
-    expect(_NAME, (channels,), bias=bias)
-    if activation not in (None, "silu"):
-        raise InputError(f"{_NAME}: activation must be None or 'silu', got {activation!r}")
-    cu = boundaries(_NAME, tokens, cu_seqlens, state, (channels, weight.shape[1] - 1))
-    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, weight, bias, cu, state, activation == "silu")
+    cu = boundaries(len(x), cu_seqlens, state, weight.shape[0], weight.shape[1] - 1)
+    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(x, weight, bias, cu, state, activation == "silu")
     return out
-
-
-__all__ = ["causal_conv1d"]

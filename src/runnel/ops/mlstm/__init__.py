@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from runnel.errors import InputError
 from runnel.ops.backend import implementation
-from runnel.ops.packed import boundaries, expect
-
-_NAME = "mlstm"
+from runnel.ops.packed import boundaries
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -39,33 +36,14 @@ def mlstm(
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (C (S, H, K, V), n (S, H, K), m (S, H)), finite; None: all zeros, m too.
         eps: added to the denominator.
-        backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
+        backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
         h (T, H, V) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are left unchanged. All outputs are
         differentiable, including with respect to m.
 
-    Raises:
-        InputError: shapes do not fit, or q, k and v differ in dtype.
-        BackendUnavailable: the backend cannot run here.
-
     Source: Beck et al. 2024 (arXiv 2405.04517), section 2.3; chunkwise form: Beck et al. 2025 (arXiv 2503.14376), section 2.
     """
-    if q.ndim != 3 or v.ndim != 3:
-        raise InputError(f"{_NAME}: q must be (T, H, K) and v (T, H, V), got {tuple(q.shape)} and {tuple(v.shape)}")
-    (tokens, heads, width), size = q.shape, v.shape[2]
-    expect(_NAME, (tokens, heads, width), k=k)
-    expect(_NAME, (tokens, heads, size), v=v)
-    expect(_NAME, (tokens, heads), i=i, f=f)
-    if not q.dtype == k.dtype == v.dtype:
-        found = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
-        raise InputError(f"{_NAME}: q, k and v must have one dtype, got {found[0]}, {found[1]} and {found[2]}")
-    cu = boundaries(_NAME, tokens, cu_seqlens, None if state is None else state[0], (heads, width, size))
-    if state is not None:
-        expect(_NAME, (cu.numel() - 1, heads, width), state_n=state[1])
-        expect(_NAME, (cu.numel() - 1, heads), state_m=state[2])
-    out: tuple[Tensor, State] = implementation(_NAME, backend, v)(q, k, v, i, f, cu, state, eps)
+    cu = boundaries(len(q), cu_seqlens, state and state[0], *q.shape[1:], v.shape[2])
+    out: tuple[Tensor, State] = implementation("mlstm", backend, v)(q, k, v, i, f, cu, state, eps)
     return out
-
-
-__all__ = ["mlstm"]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from runnel.errors import InputError
 from runnel.ops.backend import implementation
-from runnel.ops.packed import boundaries, expect
-
-_NAME = "wkv7"
+from runnel.ops.packed import boundaries
 
 
 def wkv7(
@@ -34,27 +31,15 @@ def wkv7(
         b: (T, H, K), the removal key times its gate in RWKV-7.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, H, K, V), keys first; None: zeros.
-        backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
+        backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
         o (T, H, V) in v's dtype and the new state (S, H, K, V) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
-
-    Raises:
-        InputError: shapes do not fit.
-        BackendUnavailable: the backend cannot run here.
 
     Source: Peng et al. 2025 (arXiv 2503.14456), the weighted key value state and its update.
     Differs: the state of the paper and of the RWKV-LM code is the transpose, (V, K); w is the logarithm of the decay
     itself, neither the argument of the decay's sigmoid nor log(-w).
     """
-    if k.ndim != 3 or v.ndim != 3:
-        raise InputError(f"{_NAME}: k must be (T, H, K) and v (T, H, V), got {tuple(k.shape)} and {tuple(v.shape)}")
-    tokens, heads, key_size = k.shape
-    expect(_NAME, (tokens, heads, key_size), r=r, w=w, a=a, b=b)
-    expect(_NAME, (tokens, heads, v.shape[2]), v=v)
-    cu = boundaries(_NAME, tokens, cu_seqlens, state, (heads, key_size, v.shape[2]))
-    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, v)(r, w, k, v, a, b, cu, state)
+    cu = boundaries(len(k), cu_seqlens, state, *k.shape[1:], v.shape[2])
+    out: tuple[Tensor, Tensor] = implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)
     return out
-
-
-__all__ = ["wkv7"]
