@@ -284,10 +284,16 @@ def expect_loaded(model: object, job: str) -> None:
         raise InputError(f"{job}({os.fspath(model)!r}): expected a loaded model; use {job}.load({os.fspath(model)!r})")
 
 
-def expect_count(value: object, what: str) -> None:
-    """Raise InputError unless `value` is an integer from 1 (Python or NumPy); `what` names it."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
-        raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from 1")
+def expect_count(value: object, what: str, least: int = 1) -> None:
+    """Raise InputError unless `value` is an integer (Python or NumPy) of at least `least`; `what` names it."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < least:
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from {least}")
+
+
+def expect_choice(value: object, choices: Iterable[str], what: str) -> None:
+    """Raise InputError unless `value` is one of the choices; `what` names it."""
+    if value not in (known := list(choices)):
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected one of {', '.join(known) or 'none'}")
 
 
 # ---- JSON objects, read strictly ---------------------------------------------------------------------------------------

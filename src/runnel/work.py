@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -22,16 +23,16 @@ def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
     return places[np.argsort(below[places], kind="stable")][:count]
 
 
-def grouped(items: Iterable[T], size: Callable[[T], int], most_size: int, most: int) -> Iterator[list[T]]:
+def grouped(items: Iterable[T], size: Callable[[T], float], most_size: float, most: float = math.inf) -> Iterator[list[T]]:
     """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to `most_size`."""
     group: list[T] = []
-    total = 0
+    total = 0.0
     for item in items:
         group.append(item)
         total += size(item)
         if total >= most_size or len(group) >= most:
             yield group
-            group, total = [], 0
+            group, total = [], 0.0
     if group:
         yield group
 

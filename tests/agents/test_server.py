@@ -71,8 +71,8 @@ async def check_client(client):
     assert verified.structured_content["match"] == "normalized"
     assert (await client.call_tool("status", {})).structured_content["index"] is None
     for arguments, message in {
-        ("../x",): "../x is outside of the allowed folders",
-        ("missing.txt",): "missing.txt: no such file below",
+        ("../x",): "'../x' cannot be opened: it is outside of the allowed folders",
+        ("missing.txt",): "'missing.txt' cannot be opened",
         ("image.txt",): "is an image; read its text by OCR first",
     }.items():
         refused = await client.call_tool("read", {"file": arguments[0]})
@@ -195,4 +195,4 @@ async def test_streamable_http(http):
     command = [sys.executable, "-m", "runnel", "mcp", "--http", "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"runnel: error: cannot listen on port {port}: Address already in use; choose another --port\n"
+    assert "Address already in use" in done.stderr and port in done.stderr

@@ -111,7 +111,7 @@ def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
         cursor = found.next_cursor
     assert len(parts) == len({one.start for one in parts}) == 70
     first = find(tools, "dog barked", "many.txt", 70, 0)
-    with pytest.raises(InputError, match="does not continue these results; call again without a cursor"):
+    with pytest.raises(InputError, match="does not continue"):
         find(tools, "another question", "many.txt", 60, 0, first.next_cursor)
 
 
@@ -119,7 +119,7 @@ def test_a_cursor_of_a_changed_document_is_refused(tools, tmp_path):
     (tmp_path / "long.txt").write_text("x" * 2500)
     cursor = read(tools, "long.txt").next_cursor
     (tmp_path / "long.txt").write_text("y" * 2501)
-    with pytest.raises(InputError, match=r"does not continue long.txt, which may have changed; read it without a cursor"):
+    with pytest.raises(InputError, match="does not continue"):
         read(tools, "long.txt", cursor=cursor)
     with pytest.raises(InputError, match=r"a.md has changed: its text has the SHA-256 [0-9a-f]{64}; expected 0{64}"):
         read(tools, "a.md", sha="0" * 64)

@@ -201,7 +201,7 @@ def test_a_collection_of_another_program_is_left_alone(place):
     other = place.uri.replace("/index", "/other")
     store._client.create_collection("other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT))
     store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
-    with pytest.raises(StoreError, match="holds a collection that runnel did not write; choose another name"):
+    with pytest.raises(StoreError, match="already holds an index, or a collection of another program"):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
+from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import CheckpointError, InputError
 
 TEXT = "The cat sat on the mat."
@@ -106,7 +106,6 @@ def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:
 @pytest.mark.parametrize("job", [Embedder, Reranker, SentenceRetriever])
 def test_names_of_models(job: Any, embedder: Embedder) -> None:
     refused(f"use {job.__name__}.load('pocket')", lambda: job("pocket"))
-    refused("Index('library'): expected an opened store", lambda: Index("library", embedder))  # type: ignore[arg-type]
     for name in (None, 3, ""):
         with pytest.raises(CheckpointError, match=f"the model is {name!r}; expected"):
             job.load(name)

@@ -77,7 +77,7 @@ def test_any_file_that_is_lost_or_cut_is_told(tmp_path):
 def test_a_database_of_another_program_is_told(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     lancedb.connect(str(tmp_path / "index")).create_table("commits", [{"a": 1}])
-    with pytest.raises(StoreError, match="holds a LanceDB database that runnel did not write; choose another place"):
+    with pytest.raises(StoreError, match="there is no index at"):
         LanceStore.open(str(tmp_path / "index"))
 
 
@@ -88,10 +88,12 @@ def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(tmp_path, na
     store.commit([CAT[0]], CAT[1], [])
     store.close()
     shutil.rmtree(folder / f"{name}.lance")
-    with pytest.raises(StoreError, match="holds no index" if name == "commits" else f"has lost its {name}; restore it from"):
+    with pytest.raises(
+        StoreError, match="there is no index at" if name == "commits" else f"has lost its {name}; restore it from"
+    ):
         LanceStore.open(str(folder))
     with pytest.raises(
-        StoreError, match="list of commits is lost; restore it" if name == "commits" else "already holds an index"
+        StoreError, match="has lost its list of commits; restore it" if name == "commits" else "already holds an index"
     ):
         LanceStore.create(str(folder), SETTINGS)
 
@@ -101,7 +103,7 @@ def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
     LanceStore.create(str(folder), SETTINGS).close()
     for name in ("commits", "passages", "documents"):
         shutil.rmtree(folder / f"{name}.lance" / "_versions")
-        with pytest.raises(StoreError, match="holds no index; make one with"):
+        with pytest.raises(StoreError, match="there is no index at"):
             LanceStore.open(str(folder))
         LanceStore.create(str(folder), SETTINGS).close()
         assert LanceStore.open(str(folder)).last_commit().number == 0

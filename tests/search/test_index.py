@@ -168,7 +168,6 @@ def test_an_index_knows_the_name_of_its_model(tmp_path):
         (lambda index: index.add(None), "None"),
         (lambda index: index.add(documents()[0]), "a list"),
         (lambda index: index.add_files("notes"), "'notes'"),
-        (lambda index: index.delete("cat"), "['cat']"),
         (lambda index: index.search(" "), "empty"),
         (lambda index: index.search("\x00\u202e"), "no tokens"),
         (lambda index: index.search("cat", top_k=0), "top_k is 0"),

@@ -82,4 +82,4 @@ def test_the_command_line_takes_a_uri(run, place_of, tmp_path):
     ended = run("search", "where was the treaty signed?", "--in", place, "--json")
     assert ended.code == 0 and "Vienna" in ended.out
     ended = run("search", "treaty", "--in", place + "-missing")
-    assert ended.code == 2 and "holds no index; make one with" in ended.err
+    assert ended.code == 2 and "there is no index at" in ended.err

@@ -111,7 +111,7 @@ def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monke
 @pytest.mark.parametrize("path", ["/etc", "..", "notes/../../x", "../*.txt"])
 def test_stored_paths_outside_of_the_project_are_refused(folder, path):
     Project(folder, (".", path)).save()
-    with pytest.raises(StoreError, match=rf"project.json is .*the path {re.escape(path)} is outside of the project"):
+    with pytest.raises(StoreError, match=rf"project.json .*outside of the project: {re.escape(path)}\)"):
         Project.find(folder)
 
 
@@ -282,22 +282,20 @@ def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
     (tmp_path / ".runnel").mkdir()
     if content is not None:
         (tmp_path / ".runnel" / "project.json").write_text(content)
-    with pytest.raises(
-        StoreError, match=r"project.json is missing or damaged \(.*; remove .*runnel and run `runnel index`"
-    ) as error:
+    with pytest.raises(StoreError, match=r"project.json cannot be used") as error:
         Project.find(tmp_path)
     assert reason in str(error.value)
 
 
 def test_a_file_of_that_name_and_another_format_are_refused(tmp_path):
     (tmp_path / ".runnel").write_text("")
-    with pytest.raises(StoreError, match="is not a folder; expected the index of a project"):
+    with pytest.raises(StoreError, match=r"project.json cannot be used .*Not a directory"):
         Project.find(tmp_path)
     (tmp_path / ".runnel").unlink()
     Project(tmp_path).save()
     place = tmp_path / ".runnel" / "project.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 2}))
-    with pytest.raises(StoreError, match="has format 2, this version of runnel reads 1; upgrade runnel"):
+    with pytest.raises(StoreError, match=r"project.json cannot be used .*format 2"):
         Project.find(tmp_path)
 
 

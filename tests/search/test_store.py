@@ -17,7 +17,6 @@ from runnel.search.connection import plain_errors
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
-from runnel.search.stores import create_store, holds_index, open_store
 
 
 @pytest.fixture(params=["lance", "s3", "qdrant"])
@@ -153,7 +152,7 @@ def test_optimize_changes_nothing_that_can_be_seen(store):
 
 
 def test_opening_says_what_is_wrong(place):
-    with pytest.raises(StoreError, match=r"there is no index at|holds no index"):
+    with pytest.raises(StoreError, match="there is no index at"):
         replace(place, uri=place.uri + "-missing").open()
     place.create()
     with pytest.raises(StoreError, match="already holds an index"):
@@ -166,27 +165,19 @@ def test_an_index_of_another_format_is_to_be_made_again(place):
         place.open()
 
 
-@pytest.mark.parametrize("use", [open_store, holds_index, lambda place: create_store(place, SETTINGS)])
-def test_an_index_of_plain_files_is_to_be_made_again(tmp_path, use):
-    for name in ("HEAD", "index.json"):
-        (tmp_path / name).write_text("1")
-    with pytest.raises(StoreError, match=f"{tmp_path} is an index of plain files.*; index the documents again"):
-        use(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"color": 3}, "'color'; its fields are: draft, language, size, year"),
+        ({"color": 3}, "'color'"),
         ({"year": {"~": 3}}, "'~'"),
-        ({"year": "2020"}, "'2020' of type str"),
-        ({"year": True}, "True of type bool"),
-        ({"year": {"<": float("inf")}}, "inf of type float"),
+        ({"year": "2020"}, "'2020'"),
+        ({"year": True}, "True"),
+        ({"year": {"<": float("inf")}}, "inf"),
         ({"year": [2020, 2**63]}, "9223372036854775808"),
         ({"year": -(2**63) - 1}, "-9223372036854775809"),
         ({"year": 10**5000}, "16,610 bits"),
         ({"size": float("nan")}, "nan"),
-        ({"size": 10**400}, "inf"),
+        ({"size": 10**400}, "1,329 bits"),
         ({"language": ["a", "\ud800"]}, "half of a surrogate pair"),
     ],
 )

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runnel.errors import InputError
+from runnel.errors import InputError, describe
 from runnel.files import signature
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.search.finding import FileDocument
@@ -22,7 +22,6 @@ from runnel.work import Recent
 
 INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
 _KEPT_BYTES = 128 << 20  # of documents that are kept for later calls
-_LEAST_CHARACTERS = 1000
 
 Remember = Callable[[DocumentText], SentenceVectors | None]
 
@@ -36,13 +35,6 @@ class AgentSettings:
     model: str = "pocket"  # that finds sentences in files
     max_characters: int = 20_000  # of documents in one answer
     project: Project | None = None  # whose index it is, brought up to date before each search; None: it is never updated
-
-    def __post_init__(self) -> None:
-        if self.max_characters < _LEAST_CHARACTERS:
-            raise InputError(f"max_characters is {self.max_characters}; expected at least {_LEAST_CHARACTERS:,}")
-        for root in self.roots:
-            if not root.is_dir():
-                raise InputError(f"{root} is not a folder; name an existing folder as root")
 
 
 class AgentDocuments:
@@ -88,24 +80,18 @@ class AgentDocuments:
 
     def _open(self, name: str) -> tuple[Path, int]:
         """Open the file of a name; return its path and its descriptor."""
+        why = "it is outside of the allowed folders"
         try:
             path = (self._roots[0] / name).resolve()  # follows links, so a link cannot lead out of the folders
-            root = self._root_of(path)
-            file = None if root is None else _open_below(root, path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputError(f"{name}: no such file below {self._roots[0]}; check the path") from error
-        except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a null character
-            raise InputError(f"{name!r} cannot be opened ({error}); check the path and its permissions") from error
-        if file is None:
-            allowed = ", ".join(map(str, self._roots))
-            raise InputError(f"{name} is outside of the allowed folders ({allowed}); use a file below them")
-        kind = os.fstat(file).st_mode
-        if stat.S_ISREG(kind):
-            return path, file
-        os.close(file)
-        if stat.S_ISDIR(kind):
-            raise InputError(f"{name} is a folder; name a file in it")
-        raise InputError(f"{name} is not a regular file; save its content to a file first")
+            if (root := self._root_of(path)) is not None:
+                file = _open_below(root, path)
+                if stat.S_ISREG(os.fstat(file).st_mode):
+                    return path, file
+                os.close(file)
+                why = "it is not a regular file"
+        except (OSError, RuntimeError, ValueError) as error:  # missing, too long, a circle of links, a null character
+            why = describe(error)
+        raise InputError(f"{name!r} cannot be opened: {why}; name a file below {', '.join(map(str, self._roots))}")
 
     def name(self, path: Path) -> str:
         """Return the name of a file: relative to the first folder if it is below it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from runnel import __version__
 from runnel.agents import results
 from runnel.agents.shown import shown
 from runnel.agents.tools import Progress, Tools
-from runnel.errors import Cancelled, InputError, RunnelError, describe
+from runnel.errors import Cancelled, RunnelError, describe
 from runnel.text.documents.ranges import By
 
 T = TypeVar("T", bound=results.ToolResult | results.ServerStatus)
@@ -186,11 +185,7 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     Requests are answered without sessions. Requests with the Host or Origin of another machine are refused, so that no web page
     can reach the server by rebinding its name. `on_ready` receives the address once the port is bound.
     """
-    try:
-        bound = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise InputError(f"cannot listen on port {port}: {os.strerror(error.errno or 0)}; choose another --port") from error
-    with bound:
+    with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(stateless_http=True)
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
         uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False)).run([bound])

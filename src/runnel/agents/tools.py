@@ -27,8 +27,7 @@ P = TypeVar("P", bound=Place)
 
 _HEADING_CHARS, _HEADINGS, _ALSO = 200, 8, 3  # the most of each title, titles and other places
 _DIGITS = 12  # the least of a SHA-256 that identify a document
-_LIST_CURSOR = re.compile(r"(\d{1,12})-([0-9a-f]{12})", re.ASCII)
-_READ_CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
+_CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 
 
 class Tools:
@@ -95,7 +94,7 @@ class Tools:
             raise InputError(f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}")
         first, stop = span_of(document, file, by, start, end)
         if cursor is not None:
-            first, stop = _continued(cursor, document, file)
+            first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
         cut = _cut(document.text, first, stop, self.settings.max_characters)
         (place,) = locate(documents[0].file, document, [(first, cut)])
         return results.Read(
@@ -144,17 +143,12 @@ class Tools:
     def _page(self, items: Sequence[T], cursor: str | None) -> tuple[list[T], dict[str, Any]]:
         """Return the items from the cursor on that fit into one answer, at least one, and the fields of a `ToolList`."""
         fingerprint = hashlib.sha256("\n".join(map(_identity, items)).encode()).hexdigest()[:12]
-        first = 0
-        if cursor is not None:
-            match = _LIST_CURSOR.fullmatch(cursor)
-            if match is None or match[2] != fingerprint or int(match[1]) >= len(items):
-                raise InputError(f"the cursor {cursor!r} does not continue these results; call again without a cursor")
-            first = int(match[1])
+        first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
         left, stop = self.settings.max_characters, first
         while stop < len(items) and (stop == first or left >= _size(items[stop])):
             left -= _size(items[stop])
             stop += 1
-        more = f"{stop}-{fingerprint}" if stop < len(items) else None
+        more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
         return list(items[first:stop]), {"total": len(items), "first": first + 1, "next_cursor": more}
 
 
@@ -206,10 +200,11 @@ def _short(title: str) -> str:
 # ---- reading by range ------------------------------------------------------------------------------------------------
 
 
-def _continued(cursor: str, document: DocumentText, file: str) -> tuple[int, int]:
-    match = _READ_CURSOR.fullmatch(cursor)
-    if match is None or match[3] != document.sha256[:_DIGITS] or not int(match[1]) <= int(match[2]) <= len(document.text):
-        raise InputError(f"the cursor {cursor!r} does not continue {file}, which may have changed; read it without a cursor")
+def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
+    """Return from where to where an answer of so many items or characters continues."""
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or match[3] != fingerprint or not int(match[1]) <= int(match[2]) <= size:
+        raise InputError(f"the cursor {cursor!r} does not continue this answer, or its file has changed; call again without it")
     return int(match[1]), int(match[2])
 
 

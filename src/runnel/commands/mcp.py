@@ -17,7 +17,8 @@ from runnel.errors import InputError, needing
 
 def mcp(
     roots: Annotated[
-        list[Path] | None, typer.Option("--root", metavar="DIR", help="Folder whose files may be read (default: here).")
+        list[Path] | None,
+        typer.Option("--root", exists=True, file_okay=False, metavar="DIR", help="Folder to read files of (default: here)."),
     ] = None,
     index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
     no_update: NoUpdate = False,

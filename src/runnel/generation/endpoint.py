@@ -148,9 +148,7 @@ class Endpoint:
         try:
             if on_text is None:
                 with self._errors("did not answer"):
-                    reply = _reply_of(self.client.chat.completions.create(**options))
-                    _expect_length(len(reply.raw), max_tokens)
-                    return reply
+                    return _reply_of(self.client.chat.completions.create(**options), max_tokens)
             stream = self._stream(options, max_tokens)
             while True:
                 try:
@@ -171,8 +169,7 @@ class Endpoint:
         with self._errors("did not answer"), self.client.chat.completions.create(**options) as stream:
             kind = stream.response.headers.get("content-type", "")
             if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
-                reply = _reply_of(ChatCompletion.construct(**stream.response.json()))
-                _expect_length(len(reply.raw), max_tokens)
+                reply = _reply_of(ChatCompletion.construct(**stream.response.json()), max_tokens)
                 yield reply.raw
                 return reply
             for chunk in stream:
@@ -195,17 +192,19 @@ class Endpoint:
 
         try:
             yield
-        except openai.APIStatusError as error:
-            raise EndpointError(f"{self.url} {what}: {error.status_code}: {_short(error.message)}{hint}") from error
-        except openai.APITimeoutError as error:
-            raise EndpointError(f"{self.url} {what} in time; is it busy, or its model being loaded?") from error
-        except openai.APIConnectionError as error:
-            why = error.__cause__ or error
-            if type(why).__name__ == "ConnectError":  # of httpx or httpx2, as the version of openai has it
-                raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
-            raise EndpointError(f"{self.url} broke the connection ({_short(str(why))}); try again") from error
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
-            raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}{hint}") from error
+            cause = error.__cause__ or error
+            if isinstance(error, openai.APIStatusError):
+                happened = f"{what}: {error.status_code}: {_short(error.message)}{hint}"
+            elif isinstance(error, openai.APITimeoutError):
+                happened = f"{what} in time; is it busy, or its model being loaded?"
+            elif isinstance(error, openai.APIConnectionError):
+                unreached = type(cause).__name__ == "ConnectError"  # of httpx or httpx2, as the version of openai has it
+                failed = "cannot be reached" if unreached else "broke the connection"
+                happened = f"{failed} ({_short(str(cause))}); is the endpoint running?"
+            else:
+                happened = f"{what} as expected of a chat endpoint: {_short(str(error))}{hint}"
+            raise EndpointError(f"{self.url} {happened}") from error
 
 
 def _guard(response: Any) -> None:
@@ -220,10 +219,8 @@ def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: _Limits, chu
     end, size = time.monotonic() + limits.seconds, 0
     for part in read(chunk_size):
         size += len(part)
-        if size > limits.size:
-            raise ValueError(f"its answer has more than {limits.size:,} bytes")
-        if time.monotonic() > end:
-            raise ValueError(f"its answer had not ended after {limits.seconds:,.0f} s")
+        if size > limits.size or time.monotonic() > end:
+            raise ValueError(f"its answer has more than {limits.size:,} bytes, or had not ended after {limits.seconds:,.0f} s")
         yield part
 
 
@@ -233,11 +230,12 @@ def _expect_length(length: int, max_tokens: int) -> None:
         raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
 
 
-def _reply_of(completion: Any) -> Reply:
+def _reply_of(completion: Any, max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
     choice = next(iter(completion.choices or ()), None)
     if choice is None or not isinstance(choice.message.content, str):
         raise TypeError("the reply has no text")
+    _expect_length(len(choice.message.content), max_tokens)
     return _reply(choice.message.content, choice.finish_reason, completion.usage)
 
 

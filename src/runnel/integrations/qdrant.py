@@ -7,20 +7,19 @@ changed, and the next `add` writes it again.
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from runnel.errors import InputError, RunnelError, StoreError, needing
+from runnel.errors import InputError, StoreError, needing
 from runnel.integrations.qdrant_points import (
     BLOBS,
     HASHES,
@@ -33,6 +32,7 @@ from runnel.integrations.qdrant_points import (
     to_qdrant,
     word_id,
 )
+from runnel.search.connection import no_index_error, plain_errors, plainly
 from runnel.search.filters import Condition
 from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import words_of
@@ -44,28 +44,26 @@ with needing("this index needs qdrant-client", "qdrant"):
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folder has one client in a process
 
 
-def _plainly(method: Callable[Concatenate[QdrantStore, _P], _T]) -> Callable[Concatenate[QdrantStore, _P], _T]:
-    """Make a method turn errors of the server into a StoreError that says what to do."""
-
-    @functools.wraps(method)
-    def call(self: QdrantStore, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        try:
-            return method(self, *arguments, **options)
-        except RunnelError:
-            raise
-        except Exception as error:  # the client lets those of httpx, grpc and pydantic through
-            raise _explained(self.uri, error) from error
-
-    return call
+def _explained(uri: str, error: Exception) -> str:
+    """Return what went wrong at the server, and what to do: the client lets errors of httpx, grpc and pydantic through."""
+    text = " ".join(str(error).split())[:300]
+    if "already accessed" in text:
+        return f"{uri} is open in another process; wait until it is done, or run a Qdrant server [{text}]"
+    if type(error).__name__ == "ResponseHandlingException":
+        return f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]"
+    if getattr(error, "status_code", None) in (401, 403):
+        return f"no access to {uri}; set QDRANT_API_KEY [{text}]"
+    return f"{uri} refused the request: {text}; the next add() writes incomplete documents again"
 
 
 class QdrantStore:
     """An index in a Qdrant collection (see `Store`); use `create` or `open`."""
+
+    explained = staticmethod(_explained)
 
     def __init__(self, uri: str, client: Any, name: str, settings: IndexSettings) -> None:
         self.uri = uri
@@ -85,20 +83,18 @@ class QdrantStore:
         client, name = _connect(uri)
         state = cls(uri, client, name, IndexSettings("", [], 0)).state()
         if state is None:
-            raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
+            raise no_index_error(uri)
         return cls(uri, client, name, IndexSettings.stored(json.loads(state["settings"]), uri))
 
     @classmethod
     def holds_index(cls, uri: str) -> bool:
         return cls(uri, *_connect(uri), IndexSettings("", [], 0)).state() is not None
 
-    @_plainly
+    @plainly
     def _create(self) -> None:
-        if self.state() is not None:
-            raise StoreError(f"{self.uri} already holds an index; open it, or choose another place")
         if self._client.collection_exists(self._name):
             if self._client.count(self._name).count:
-                raise StoreError(f"{self.uri} holds a collection that runnel did not write; choose another name")
+                raise StoreError(f"{self.uri} already holds an index, or a collection of another program; choose another name")
             self._client.delete_collection(self._name)  # of a creation that did not get as far as its settings
         self._client.create_collection(
             self._name,
@@ -121,7 +117,7 @@ class QdrantStore:
         """Do nothing: every search sees the present state of the server."""
         return False
 
-    @_plainly
+    @plainly
     def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
@@ -130,14 +126,14 @@ class QdrantStore:
         )
         return Commit(state["number"], documents, passages, state["time"])
 
-    @_plainly
+    @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
         names = ContentHashes._fields
         pages = self._pages(points_like("document"), ["document", *names], vectors=False)
         rows = (point.payload for points in pages for point in points)
         return {row["document"]: ContentHashes(*(row[name] for name in names)) for row in rows}
 
-    @_plainly
+    @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
         columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + ["saved"] * saved
         found = {}
@@ -148,27 +144,24 @@ class QdrantStore:
             found[values.pop("document")] = values
         return {name: DocumentRow(id=name, **values) for name, values in found.items()}
 
-    @_plainly
+    @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
         if not self.settings.remember:
             return {}
         rows = self._retrieve([point_id("document", name) for name in ids], ["document", "memory"])
         return {row.payload["document"]: base64.b64decode(row.payload["memory"]) for row in rows if row.payload.get("memory")}
 
-    @_plainly
+    @plainly
     def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
-        found = {}
-        for row in self._retrieve([point_id("passage", *key) for key in keys], columns, vectors=True):
-            vector = np.array(row.vector["meaning"], dtype=np.float32)
-            found[row.payload["document"], row.payload["number"]] = PassageRow(**row.payload, vector=vector)
-        return found
+        rows = map(_passage, self._retrieve([point_id("passage", *key) for key in keys], columns, vectors=True))
+        return {(row.document, row.number): row for row in rows}
 
     def scan(self) -> Iterator[list[PassageRow]]:
         wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
         for points in self._pages(wanted, columns, vectors=["meaning"]):
-            yield [PassageRow(**one.payload, vector=np.array(one.vector["meaning"], dtype=np.float32)) for one in points]
+            yield list(map(_passage, points))
 
     def _pages(self, wanted: Any, columns: list[str], vectors: list[str] | bool) -> Iterator[list[Any]]:
         """Yield the points that a filter describes, page by page."""
@@ -179,18 +172,18 @@ class QdrantStore:
             if offset is None:
                 return
 
-    @_plainly
+    @plainly
     def _page(self, wanted: Any, columns: list[str], vectors: list[str] | bool, offset: Any) -> tuple[list[Any], Any]:
         page: tuple[list[Any], Any] = self._client.scroll(
             self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=vectors
         )
         return page
 
-    @_plainly
+    @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         return self._query([float(x) for x in vector], "meaning", count, where)
 
-    @_plainly
+    @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         counts = Counter(map(word_id, words_of([query])[0]))
         if not counts:
@@ -210,7 +203,7 @@ class QdrantStore:
         found = [ScoredPassage(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
-    @_plainly
+    @plainly
     def state(self) -> dict[str, Any] | None:
         """Return the settings, and number and time of the last commit; None if there is no index."""
         if not self._client.collection_exists(self._name):
@@ -221,12 +214,12 @@ class QdrantStore:
     def _retrieve(self, ids: Sequence[str], columns: list[str], *, vectors: bool = False) -> list[Any]:
         found, chosen = [], ["meaning"] if vectors else False
         for some in _groups(ids):
-            found += self._client.retrieve(self._name, list(some), with_payload=columns, with_vectors=chosen)
+            found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
         return found
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    @_plainly
+    @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         """See `Store`. Writes are ordered: a document with hashes is complete, and every passage has its document."""
         state = self.state()
@@ -271,8 +264,12 @@ class QdrantStore:
 # ---- connection ------------------------------------------------------------------------------------------------------
 
 
-def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    return (rows[start : start + _BATCH_POINTS] for start in range(0, len(rows), _BATCH_POINTS))
+def _groups(rows: Iterable[_T]) -> Iterator[list[_T]]:
+    return grouped(rows, lambda row: 1, _BATCH_POINTS)
+
+
+def _passage(point: Any) -> PassageRow:
+    return PassageRow(**point.payload, vector=np.array(point.vector["meaning"], dtype=np.float32))
 
 
 def _connect(uri: str) -> tuple[Any, str]:
@@ -285,10 +282,8 @@ def _connect(uri: str) -> tuple[Any, str]:
     if parts.scheme == "file":
         client = _local_clients.get(place)
         if client is None:
-            try:
+            with plain_errors(uri, _explained):
                 client = _local_clients[place] = QdrantClient(path=place, force_disable_check_same_thread=True)
-            except RuntimeError as error:
-                raise _explained(uri, error) from error
         return client, name
     client = QdrantClient(
         f"{parts.scheme}://{parts.hostname}",
@@ -299,15 +294,3 @@ def _connect(uri: str) -> tuple[Any, str]:
         check_compatibility=False,  # it only warns if the server cannot be reached; the first request raises
     )
     return client, name
-
-
-def _explained(uri: str, error: Exception) -> StoreError:
-    """Return an error that says what went wrong at the server, and what to do."""
-    text = " ".join(str(error).split())[:300]
-    if "already accessed" in text:
-        return StoreError(f"{uri} is open in another process; wait until it is done, or run a Qdrant server [{text}]")
-    if type(error).__name__ == "ResponseHandlingException":
-        return StoreError(f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]")
-    if getattr(error, "status_code", None) in (401, 403):
-        return StoreError(f"no access to {uri}; set QDRANT_API_KEY [{text}]")
-    return StoreError(f"{uri} refused the request: {text}; the next add() writes incomplete documents again")

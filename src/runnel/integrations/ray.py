@@ -25,6 +25,7 @@ from runnel import __version__
 from runnel.errors import BackendUnavailable, InputError, StoreError, needing
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
+from runnel.records import expect_count
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
 from runnel.search.index import Changes, Index
@@ -37,7 +38,7 @@ from runnel.work import grouped
 log = logging.getLogger("runnel")
 _GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger
 _GROUP_FILES = 2000
-_COMMIT_BYTES = 1 << 28  # each commit compares with all ids of the index, so commits should be few
+_COMMIT_BYTES = 1 << 28  # together with the share of the documents; each commit compares with all ids, so they should be few
 _COMMIT_DOCUMENTS = 10_000
 
 
@@ -70,6 +71,7 @@ class _Batch:
     known: dict[str, ContentHashes] = field(default_factory=dict)
     scan: Scan = field(default_factory=Scan)
     new: EncodedDocuments = field(default_factory=EncodedDocuments)
+    share: float = 0.0  # of what is committed together
 
     def pickled(self) -> bytes:
         return pickle.dumps(self)
@@ -111,8 +113,8 @@ def index_files(
         BackendUnavailable: workers cannot load the model, or have another version of runnel or of the model.
     """
     roots = [root.resolve() for root in check_paths(paths)]
-    if cpus < 1 or gpus < 0 or (workers is not None and workers < 1):
-        raise InputError(f"workers and cpus must be at least 1 and gpus at least 0, got {workers}, {cpus} and {gpus}")
+    expect_count(cpus, "cpus")
+    expect_count(1 if workers is None else workers, "workers")
     store, scan, changes = index.store, Scan(), Changes()
     known = store.content_hashes()
     stored = by_file(known)
@@ -123,18 +125,19 @@ def index_files(
     reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
         pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
-        for batches_made in _together(_encoded(ray, groups, reading, pool), progress):
-            documents = [row for made in batches_made for row in made.new.documents]
+        encoded = _encoded(ray, groups, reading, pool, progress)
+        for ready in grouped(encoded, lambda batch: batch.share, 1.0):
+            documents = [row for batch in ready for row in batch.new.documents]
             for row in documents:
                 (changes.updated if row.id in known else changes.added).append(row.id)
-            for made in batches_made:
-                changes.tokens += made.new.tokens
-                changes.tokens_read += made.new.tokens_read
-                changes.failed |= made.scan.failed | made.new.failed
+            for batch in ready:
+                changes.tokens += batch.new.tokens
+                changes.tokens_read += batch.new.tokens_read
+                changes.failed |= batch.scan.failed | batch.new.failed
                 for kind in ("unchanged", "gone", "other_kinds"):
-                    getattr(scan, kind).extend(getattr(made.scan, kind))
+                    getattr(scan, kind).extend(getattr(batch.scan, kind))
             if documents:
-                commit = store.commit(documents, [row for made in batches_made for row in made.new.passages], [])
+                commit = store.commit(documents, [row for batch in ready for row in batch.new.passages], [])
                 if on_commit is not None:
                     on_commit(commit)
     for name, reason in changes.failed.items():
@@ -147,25 +150,14 @@ def index_files(
     return changes
 
 
-def _together(batches: Iterable[tuple[_Batch, int]], progress: Callable[[int], None] | None) -> Iterator[list[_Batch]]:
-    """Yield encoded batches in the groups that are committed together."""
-    group: list[_Batch] = []
-    size = documents = 0
-    for batch, there in batches:
-        group.append(batch)
-        size, documents = size + there, documents + len(batch.new.documents)
-        if progress is not None:
-            progress(batch.new.tokens_read)
-        if size >= _COMMIT_BYTES or documents >= _COMMIT_DOCUMENTS:
-            yield group
-            group, size, documents = [], 0, 0
-    yield group
-
-
 def _encoded(
-    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool
-) -> Iterator[tuple[_Batch, int]]:
-    """Yield the encoded batches, in the order of the files, with their bytes."""
+    ray: Any,
+    groups: Sequence[tuple[list[Path], Stored]],
+    reading: _Reading,
+    pool: _Pool,
+    progress: Callable[[int], None] | None,
+) -> Iterator[_Batch]:
+    """Yield the encoded batches, in the order of the files."""
     if not groups:
         return
     context = ray.data.DataContext.get_current().copy()
@@ -190,7 +182,11 @@ def _encoded(
         )
         try:
             for row in encoded.iter_rows():
-                yield pickle.loads(row["batch"]), len(row["batch"])
+                batch: _Batch = pickle.loads(row["batch"])
+                batch.share = len(row["batch"]) / _COMMIT_BYTES + len(batch.new.documents) / _COMMIT_DOCUMENTS
+                if progress is not None:
+                    progress(batch.new.tokens_read)
+                yield batch
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise BackendUnavailable(

@@ -32,21 +32,38 @@ def connect(uri: str, *, create: bool) -> Any:
     if create:
         Path(uri).mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold texts
     elif not Path(uri).is_dir():
-        raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
+        raise no_index_error(uri)
     return lancedb.connect(uri)
 
 
+def no_index_error(uri: str) -> StoreError:
+    """Return the error for a place that has no index to open."""
+    return StoreError(f"there is no index at {uri}; make one, in a place of its own, with `runnel index` or Index.create")
+
+
+def explained(uri: str, error: Exception) -> str:
+    """Return what an error of LanceDB means, and what to do; "" for an error of another kind."""
+    if not isinstance(error, OSError | RuntimeError | ValueError) and type(error).__name__ != "RustPanic":
+        return ""
+    text = _SOURCES.sub("", " ".join(str(error).split()))
+    for pattern, message in _CAUSES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return message.format(uri=uri) + f" [{text[:300]}]"
+    return (
+        f"cannot read or write the index at {uri}: {text[:600]}; committed documents are safe. "
+        "Remove the cause (is the disk full?) and repeat the call"
+    )
+
+
 @contextmanager
-def plain_errors(uri: str) -> Iterator[None]:
-    """Convert errors of the storage to a StoreError that says what to do."""
+def plain_errors(uri: str, explain: Callable[[str, Exception], str] = explained) -> Iterator[None]:
+    """Convert errors of the storage to a StoreError that says what to do, as `explain` does."""
     try:
         yield
-    except RunnelError:
-        raise
     except Exception as error:
-        if isinstance(error, OSError | RuntimeError | ValueError) or type(error).__name__ == "RustPanic":  # LanceDB's errors
-            raise _explained(uri, error) from error
-        raise
+        if isinstance(error, RunnelError) or not (message := explain(uri, error)):
+            raise
+        raise StoreError(message) from error
 
 
 def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
@@ -54,21 +71,10 @@ def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
 
     @functools.wraps(method)
     def call(self: Any, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        with plain_errors(self.uri):
+        with plain_errors(self.uri, self.explained):
             return method(self, *arguments, **options)
 
     return call
-
-
-def _explained(uri: str, error: Exception) -> StoreError:
-    text = _SOURCES.sub("", " ".join(str(error).split()))
-    for pattern, message in _CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return StoreError(message.format(uri=uri) + f" [{text[:300]}]")
-    return StoreError(
-        f"cannot read or write the index at {uri}: {text[:600]}; committed documents are safe. "
-        "Remove the cause (is the disk full?) and repeat the call"
-    )
 
 
 _CAUSES = (

@@ -168,11 +168,10 @@ def new_settings(
     remember: bool = False,
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
-    if not isinstance(fields, Mapping | None):
-        raise InputError(f'fields are {fields!r}; expected a mapping such as {{"year": "int"}}')
-    for name, kind in (fields or {}).items():
-        if kind not in FIELD_TYPES or not name.isidentifier():
-            raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
+    known = isinstance(fields, Mapping) and all(str(name).isidentifier() and kind in FIELD_TYPES for name, kind in fields.items())
+    if fields is not None and not known:
+        types = ", ".join(FIELD_TYPES)
+        raise InputError(f'fields are {fields!r}; expected identifiers with one of the types {types}, such as {{"year": "int"}}')
     sentences = remembers_sentences(embedder)
     backbone = (_for_sentences(embedder) if sentences else embedder).model.backbone
     if passage_tokens is not None:
@@ -227,14 +226,9 @@ def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> Non
     same = probe.shape == stored.shape and bool((probe * stored).sum(1).min() >= _SAME_MODEL)
     if same and embedder.dimension == settings.dimension:
         return
-    if embedder.model.source == settings.model:
-        raise StoreError(
-            f"{place} was made with a former {settings.model!r} or with other options (pooling, truncate_dim), which gave other "
-            "vectors; use those, or delete it and index its documents again"
-        )
     raise StoreError(
-        f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
-        "Use that model, or choose another place"
+        f"{place} was made with the model {settings.model!r}; {embedder.model.source!r}, as it is now, gives other vectors. "
+        "Use that model with the same options (pooling, truncate_dim), or index the documents again in another place"
     )
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from runnel.errors import InputError
+from runnel.records import expect_choice
 from runnel.search.records import FIELD_TYPES, FieldType, check_storable
 
 Filter = Mapping[str, Any]
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+_EXPECTED = {"str": "text", "int": "a whole number of 64 bits", "float": "a finite number", "bool": "True or False"}
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
 
 
@@ -23,15 +26,10 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
         raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
     found: list[Condition] = []
     for name, value in given.items():
-        if name not in fields:
-            known = ", ".join(sorted(fields)) or "none; give fields= when the index is created"
-            raise InputError(f"this index cannot filter by {name!r}; its fields are: {known}")
+        expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
         if isinstance(value, Mapping):
-            if not value:
-                raise InputError(f'the condition on {name!r} is empty; expected a comparison such as {{">=": 2020}}, or a value')
-            for sign, bound in value.items():
-                if sign not in _COMPARISONS:
-                    raise InputError(f"unknown comparison {sign!r} for {name!r}; known are {', '.join(_COMPARISONS)}")
+            for sign, bound in (value or {"": None}).items():
+                expect_choice(sign, _COMPARISONS, f"the comparison of {name!r}")
                 found.append((name, sign, typed(name, bound, fields[name])))
         elif isinstance(value, list | tuple | set | frozenset):
             found.append((name, "in", [typed(name, item, fields[name]) for item in value]))
@@ -43,20 +41,19 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
 def typed(name: str, value: Any, kind: FieldType) -> Any:
     """Check the value of a document's or a filter's field. An int is converted for a float; a bool is not a number."""
     wanted: Any = (int, float) if kind == "float" else FIELD_TYPES[kind]
-    if isinstance(value, bool) != (kind == "bool") or not isinstance(value, wanted):
-        raise InputError(f"field {name!r} is of type {kind}, got {value!r} of type {type(value).__name__}")
+    fits = isinstance(value, bool) == (kind == "bool") and isinstance(value, wanted)
+    if fits and kind == "int":
+        fits = -(2**63) <= value < 2**63
+    if fits and kind == "float":
+        with suppress(OverflowError):
+            value = float(value)
+        fits = isinstance(value, float) and math.isfinite(value)
+    if not fits:
+        big = isinstance(value, int) and value.bit_length() > 256
+        shown = f"a number of {value.bit_length():,} bits" if big else repr(value)
+        raise InputError(f"field {name!r} is {shown}; expected {_EXPECTED[kind]}")
     if isinstance(value, str):
         check_storable(value, f"the value {value!r} of field {name!r}")
-    elif kind == "int" and not -(2**63) <= value < 2**63:
-        shown = value if value.bit_length() < 256 else f"a number of {value.bit_length():,} bits"
-        raise InputError(f"field {name!r} is of type int, which has 64 bits, got {shown}; expected -2**63 to 2**63 - 1")
-    elif kind == "float":
-        try:
-            value = float(value)
-        except OverflowError:
-            value = math.inf
-        if not math.isfinite(value):
-            raise InputError(f"field {name!r} is of type float, got {value!r}; expected a finite number")
     return value
 
 

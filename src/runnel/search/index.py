@@ -55,8 +55,6 @@ class Index:
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
-        if isinstance(store, str | Path):
-            raise InputError(f"Index({str(store)!r}): expected an opened store; use Index.open or Index.create")
         self.store = store
         if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
             embedder = Embedder(embedder.model, truncate_dim=width)
@@ -214,11 +212,9 @@ class Index:
         return changes
 
     def delete(self, ids: Iterable[str]) -> Changes:
-        """Delete documents; unknown ids are in `failed`."""
-        if isinstance(ids, str):
-            raise InputError(f"expected several ids, got the text {ids!r}; give [{ids!r}]")
+        """Delete documents; unknown ids are in `failed`. A text is one id."""
         known = self.store.content_hashes()
-        wanted = list(dict.fromkeys(ids))
+        wanted = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         changes = Changes(deleted=[name for name in wanted if name in known])
         changes.failed = {name: "there is no such document" for name in wanted if name not in known}
         if changes.deleted:

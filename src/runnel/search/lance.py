@@ -22,7 +22,7 @@ import numpy as np
 
 from runnel.errors import StoreError
 from runnel.lock import WriterLock
-from runnel.search.connection import connect, plain_errors, plainly
+from runnel.search.connection import connect, explained, no_index_error, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.matrix import PassageMatrix
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
@@ -49,6 +49,8 @@ _NOT_WHOLE = f"number != {WHOLE}"
 class LanceStore:
     """A `Store` in LanceDB. Use `create` or `open`."""
 
+    explained = staticmethod(explained)
+
     def __init__(self, uri: str, database: Any, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = uri
@@ -66,22 +68,17 @@ class LanceStore:
         with plain_errors(uri):
             database = connect(uri, create=True)
             there = _whole_tables(database)
-            if "commits" in there:
-                raise StoreError(f"{uri} already holds an index; open it, or choose another place")
             try:
-                for name, schema in schemas(settings).items():
+                for name, schema in schemas(settings).items() if "commits" not in there else ():
                     if name in there and there[name].count_rows():
-                        raise StoreError(
-                            f"{uri} has {name}, but its list of commits is lost; restore it from a copy, or remove {uri} and "
-                            "index the documents again"
-                        )
+                        raise _lost_error(uri, "list of commits")
                     # An existing table is from an interrupted or a running creation, which needs its versions.
                     database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
                 versions = {name: database.open_table(name).version for name in _CONTENT}
                 database.create_table("commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings))
             except Exception as error:
                 if "commits" in _whole_tables(database):
-                    raise StoreError(f"{uri} already holds an index, which another writer has just made; open it") from error
+                    raise StoreError(f"{uri} already holds an index; open it, or choose another place") from error
                 raise
             return cls(uri, database, settings)
 
@@ -90,19 +87,12 @@ class LanceStore:
         with plain_errors(uri):
             database = connect(uri, create=False)
             tables = _whole_tables(database)
-            commits = tables.get("commits")
-            if commits is None:
-                raise StoreError(f"{uri} holds no index; make one with `runnel index` or Index.create")
-            metadata = commits.schema.metadata or {}
+            metadata = (tables["commits"].schema.metadata if "commits" in tables else None) or {}
             if b"runnel" not in metadata:
-                raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
+                raise no_index_error(uri)
             settings = IndexSettings.stored(json.loads(metadata[b"runnel"]), uri)
-            lost = [name for name in _CONTENT if name not in tables]
-            if lost:
-                names = " and ".join(lost)
-                raise StoreError(
-                    f"{uri} has lost its {names}; restore it from a copy, or remove {uri} and index the documents again"
-                )
+            if lost := [name for name in _CONTENT if name not in tables]:
+                raise _lost_error(uri, " and ".join(lost))
             return cls(uri, database, settings)
 
     @staticmethod
@@ -324,6 +314,10 @@ class LanceStore:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _lost_error(uri: str, what: str) -> StoreError:
+    return StoreError(f"{uri} has lost its {what}; restore it from a copy, or remove {uri} and index the documents again")
 
 
 def _has_index(table: Any, column: str) -> bool:

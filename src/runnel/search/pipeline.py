@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from runnel.errors import InputError, StateError
@@ -54,9 +54,8 @@ class Stages:
         if not (weight is None or (isinstance(weight, Real) and float(weight) >= 0)):
             raise InputError(f"dense_weight must be a number of at least 0, got {weight!r}")
         for name in ("rerank", "read", "sentences"):
-            value = getattr(self, name)
-            if not (isinstance(value, Integral) and int(value) >= 0) and (name == "sentences" or value is not None):
-                raise InputError(f"{name} must be at least 0, and an int, got {value!r}")
+            if name == "sentences" or getattr(self, name) is not None:
+                expect_count(getattr(self, name), name, 0)
 
 
 class Pipeline:

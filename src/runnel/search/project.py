@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 
-from runnel.errors import InputError, StoreError, counted
+from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import write, write_json
 from runnel.lock import WriterLock
 from runnel.search.file_hashes import FileHashes
@@ -69,26 +69,20 @@ class Project:
     @classmethod
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
-        if not place.is_dir():
-            raise StoreError(
-                f"{place} is not a folder; expected the index of a project. Rename it, or give the place of an index"
-            )
         _expect_trusted(folder)
         inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
         if (link := next(filter(os.path.islink, chain([str(place)], inside)), None)) is not None:
             raise StoreError(f"{link} is a link, so that an update could change an index or a file elsewhere; remove it")
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
-            if stored["format"] != _FORMAT:
-                raise StoreError(f"{place} has format {stored['format']}, this version of runnel reads {_FORMAT}; upgrade runnel")
             chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
             selection = Selection(chosen["include"], chosen["exclude"], bool(stored["ignore_files"]))
-            if outside := [name for name in map(PurePath, chosen["paths"]) if name.anchor or ".." in name.parts]:
-                raise ValueError(f"the path {outside[0]} is outside of the project")
+            outside = [str(name) for name in map(PurePath, chosen["paths"]) if name.anchor or ".." in name.parts]
+            if stored["format"] != _FORMAT or outside:
+                raise ValueError(f"format {stored['format']}, paths outside of the project: {', '.join(outside) or 'none'}")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = " ".join(str(error).split())
             raise StoreError(
-                f"{place}/project.json is missing or damaged ({reason}); remove {place} and run `runnel index`"
+                f"{place}/project.json cannot be used ({describe(error)}); move {place} away and run `runnel index`"
             ) from error
         return cls(folder, chosen["paths"], selection)
 

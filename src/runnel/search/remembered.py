@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from runnel import __version__
-from runnel.errors import InputError, ReadError, StateError, describe
+from runnel.errors import InputError, ReadError, describe
 from runnel.files import digest, file_digest, write
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
 
@@ -140,7 +140,7 @@ class DocumentCache:
             return found
         except FileNotFoundError:
             return None
-        except (OSError, StateError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             self.report(f"note: {entry.name} is read again: {path} cannot be used ({describe(error)})")
             with suppress(OSError):
                 path.unlink()
@@ -225,13 +225,10 @@ def _pack(path: Path, document: DocumentText, vectors: SentenceVectors) -> bytes
 
 
 def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
-    """Read the result of `_pack`; raise StateError if it is damaged, or of another entry."""
+    """Read the result of `_pack`; raise ValueError, KeyError or TypeError if it is damaged, or of another entry."""
     from runnel.models.container import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
     parts = {name: value.numpy().tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
-    try:
-        document = DocumentText.from_wire(json.loads(parts["document"]))
-        return document, SentenceVectors.load(parts["sentences"], document.text, "it")
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(str(error)) from error
+    document = DocumentText.from_wire(json.loads(parts["document"]))
+    return document, SentenceVectors.load(parts["sentences"], document.text, "it")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from runnel.integrations.qdrant import QdrantStore
 
 _PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # files of an interrupted creation
-_PLAIN_FILES = ("HEAD", "index.json")  # of a store that was removed
 
 
 def create_store(place: str | Path, settings: IndexSettings) -> Store:
@@ -32,14 +31,11 @@ def holds_index(place: str | Path) -> bool:
     store, folder = _store_of(place), Path(place)
     if "://" in str(place):
         return store.holds_index(str(place))
-    if not folder.is_dir():
-        if folder.exists():
-            raise StoreError(f"{place} is a file; give a new or an empty folder")
-        return False
-    if store.holds_index(str(place)):
+    if folder.is_dir() and store.holds_index(str(place)):
         return True
-    if any(path.name not in _PARTIAL and not path.name.startswith(".") for path in folder.iterdir()):
-        raise StoreError(f"{place} is not empty and holds no index; give a new or an empty folder")
+    inside = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+    if any(path.name not in _PARTIAL and not path.name.startswith(".") for path in inside):
+        raise StoreError(f"{place} has other content than an index; give a new or an empty folder")
     return False
 
 
@@ -50,6 +46,4 @@ def _store_of(place: str | Path) -> type[LanceStore | QdrantStore]:
         from runnel.integrations.qdrant import QdrantStore
 
         return QdrantStore
-    if "://" not in str(place) and all((Path(place) / name).exists() for name in _PLAIN_FILES):
-        raise StoreError(f"{place} is an index of plain files, which runnel no longer reads; index the documents again elsewhere")
     return LanceStore

@@ -20,7 +20,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext
 from runnel.server.loading import Loaded
-from runnel.server.refusals import Refusal, error_responses
+from runnel.server.refusals import error_responses
 from runnel.server.work import Done
 
 router = APIRouter(tags=["embeddings"])
@@ -140,13 +140,8 @@ async def _embed(
     write: Callable[[Iterator[np.ndarray]], list[str]],
 ) -> Done[list[str]]:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
-    embedder = loaded.embedder
-    if embedder is None:
-        raise Refusal("invalid", f"{loaded.name} has no 'embed' head; it was not trained to embed")
-    try:
-        check_width(dimensions, embedder.dimension, "dimensions")
-    except InputError as error:
-        raise Refusal("invalid", str(error), param="dimensions") from error
+    embedder = loaded.expect(loaded.embedder, "embed")
+    check_width(dimensions, embedder.dimension, "dimensions")
     width = dimensions or embedder.dimension
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
     texts = [item for item in items if isinstance(item, str)]

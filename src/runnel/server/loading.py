@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from runnel.errors import CheckpointError
 from runnel.models.base import Model, load_model
@@ -16,6 +17,7 @@ from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 
+T = TypeVar("T")
 _BATCH = 32  # short texts counted in one call of the tokenizer
 _LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
 
@@ -68,11 +70,11 @@ class Loaded:
         opened = OpenIndex(index, embedder) if index and embedder else None
         return cls(name, model, embedder, reranker, retriever, model.fingerprint(), opened)
 
-    def expect_retriever(self, why: str = "it was not trained to find sentences") -> SentenceRetriever:
-        """Return the sentence retriever; raise a Refusal that says why if there is none."""
-        if self.retriever is None:
-            raise Refusal("invalid", f"{self.name} has no 'sentences' head; {why}")
-        return self.retriever
+    def expect(self, job: T | None, head: str) -> T:
+        """Return one of the model's jobs; raise a Refusal if it has no head for it."""
+        if job is None:
+            raise Refusal("invalid", f"{self.name} has no {head!r} head; it was not trained for this")
+        return job
 
     def expect_index(self) -> OpenIndex:
         """Return the index; raise a Refusal if there is none."""

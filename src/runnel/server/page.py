@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
@@ -77,7 +78,8 @@ async def about(context: InContext) -> dict[str, Any]:
 @router.post("/page/files")
 async def open_file(name: FileName, request: Request, context: InContext) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
-    retriever = context.loaded().expect_retriever()
+    loaded = context.loaded()
+    retriever = loaded.expect(loaded.retriever, "sentences")
     data = await request.body()
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
@@ -117,7 +119,8 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
 async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
-        one, retriever = _opened(context, id), context.loaded().expect_retriever()
+        one, loaded = _opened(context, id), context.loaded()
+        retriever = loaded.expect(loaded.retriever, "sentences")
         read, remembered = one.document, retriever.remembers
 
         def score(progress: Progress) -> Scored:
@@ -158,13 +161,11 @@ def _picture(reader: DocumentReader, text: str, places: Places, start: int, end:
 
 def _source_of(row: DocumentRow) -> bytes:
     """Return the file that a document was read from, if it has not changed since."""
-    try:
+    with suppress(OSError):
         data = Path(row.source).read_bytes()
-    except OSError as error:
-        raise Refusal("not_found", f"{row.source} cannot be read: {error.strerror}; the index has its text") from error
-    if hashlib.sha256(data).hexdigest() != row.source_hash:
-        raise Refusal("not_found", f"{row.source} has changed since it was indexed; run runnel index again")
-    return data
+        if hashlib.sha256(data).hexdigest() == row.source_hash:
+            return data
+    raise Refusal("not_found", f"{row.source} has changed since it was indexed, or is gone; run runnel index again")
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

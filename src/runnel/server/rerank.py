@@ -13,14 +13,12 @@ import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import probability, trimmed
 from runnel.request import total_progress
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
-from runnel.server.loading import Loaded
-from runnel.server.refusals import Refusal, error_responses
+from runnel.server.refusals import error_responses
 from runnel.server.work import Progress
 from runnel.work import top
 
@@ -115,10 +113,10 @@ EitherRequest = Annotated[
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded(body.model)
-    reranker = _reranker(loaded)
+    reranker = loaded.expect(loaded.reranker, "rerank")
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
     wanted = body.relevant_spans if body.relevant_spans is not None and body.relevant_spans.mode == "enabled" else None
-    retriever = None if wanted is None else loaded.expect_retriever("it finds no spans: do not enable relevant_spans")
+    retriever = None if wanted is None else loaded.expect(loaded.retriever, "sentences")
 
     def call(progress: Progress) -> list[RerankResult]:
         documents: Sequence[str | SentenceVectors] = texts
@@ -157,7 +155,8 @@ async def rerank_either(body: EitherRequest, request: Request, context: InContex
 
 
 async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> list[TeiRank]:
-    reranker = _reranker(context.loaded())
+    loaded = context.loaded()
+    reranker = loaded.expect(loaded.reranker, "rerank")
 
     def call(progress: Progress) -> list[TeiRank]:
         scores = reranker.score(body.query, body.texts, progress=progress)
@@ -171,12 +170,6 @@ async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> li
         ]
 
     return (await context.run(request, [body.query, *body.texts], call)).value
-
-
-def _reranker(loaded: Loaded) -> Reranker:
-    if loaded.reranker is None:
-        raise Refusal("invalid", f"{loaded.name} has no 'rerank' head; it was not trained to rank documents")
-    return loaded.reranker
 
 
 def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:

@@ -114,7 +114,7 @@ class VerifyResponse(BaseModel):
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
-    retriever = loaded.expect_retriever()
+    retriever = loaded.expect(loaded.retriever, "sentences")
     documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
     texts = [one.text for one in documents]
 

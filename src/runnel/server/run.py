@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -60,14 +59,9 @@ def bind(settings: ServerSettings) -> socket.socket:
         return socket.create_server(
             (settings.host, settings.port), family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET, backlog=512
         )
-    except (OSError, OverflowError) as error:
-        if isinstance(error, socket.gaierror):  # an unknown name; its errno is none of the system's
-            reason = error.strerror
-        else:
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise InputError(
-            f"cannot listen on {settings.host}, port {settings.port}: {reason}; choose another --host or --port"
-        ) from error
+    except OSError as error:
+        reason = f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}"
+        raise InputError(f"{reason}; choose another --host or --port") from error
 
 
 def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:

@@ -45,9 +45,13 @@ class Progress:
 
     def __call__(self, tokens: int) -> None:
         """Record the tokens of a step; raise Cancelled if the request has ended."""
+        self.expect_wanted()
+        self._work._record(self, tokens)
+
+    def expect_wanted(self) -> None:
+        """Raise Cancelled if the request has ended."""
         if self.refusal is not None:
             raise Cancelled(self.refusal.message)
-        self._work._record(self, tokens)
 
     def cancel(self, refusal: Refusal) -> None:
         """End the request: the client is answered now; a running call ends after its current step."""
@@ -146,8 +150,7 @@ class Work:
         def read() -> T:
             with DocumentReader() as reader:
                 job.stop = reader.stop
-                if job.refusal is not None:  # it has ended while it waited
-                    raise Cancelled(job.refusal.message)
+                job.expect_wanted()  # it may have ended while it waited
                 return call(reader)
 
         async def parse() -> T:
@@ -205,8 +208,7 @@ class Work:
 
     def _admit(self, job: Progress, tokens: int) -> None:
         most = self._settings.max_request_tokens
-        if job.refusal is not None:
-            raise Cancelled(job.refusal.message)
+        job.expect_wanted()
         if tokens > most:
             raise Refusal(
                 "too_long",
