@@ -57,6 +57,7 @@ def test_it_runs_as_a_user_without_rights_who_writes_in_the_volume_alone() -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
+@pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
     command, check = json.loads(arguments("ENTRYPOINT")[0]), json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
     assert (command[0], check[0]) == ("runnel", "python")

@@ -90,6 +90,7 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
+@pytest.mark.slow
 def test_base_dependencies_are_enough(tmp_path):
     """`make demo` and the README's first command install nothing else."""
     base = distributions_of(tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["dependencies"])

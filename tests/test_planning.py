@@ -155,6 +155,7 @@ print(json.dumps({"taken": peak_bytes("cpu") - before, "step": engine.step_token
     ("architecture", "dtype"),
     [(name, "bfloat16") for name in ("mamba2", "mamba3", "rwkv7", "xlstm")] + [("mamba2", "plain"), ("xlstm", "plain")],
 )
+@pytest.mark.slow
 def test_a_budget_is_not_exceeded(architecture, dtype):
     """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a step has more than that."""
     budget, plain = 80 << 20, dtype == "plain"

@@ -156,6 +156,7 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_stdio(root):
     """A real process with the real model."""
     command = StdioServerParameters(
@@ -183,6 +184,7 @@ def http(root):
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_streamable_http(http):
     await check_tools(http)
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -120,12 +120,6 @@ def test_folders_are_walked_as_git_walks_them(run, fake, notes):
     assert files(run("find", "dog", "notes/draft.txt", "--json")) == ["notes/draft.txt"]  # it is named
 
 
-def test_globs_are_expanded_where_the_shell_does_not(run, fake, notes):
-    assert files(run("find", "dog", "notes/**/*.txt", "--json")) == ["notes/a.txt", "notes/deep/c.txt"]
-    (notes / "x[1].txt").write_text("One dog.")  # a name of a file is not a glob
-    assert files(run("find", "dog", "notes/x[1].txt", "--json")) == ["notes/x[1].txt"]
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_in_a_folder_is_not_waited_for(run, fake, notes):
     os.mkfifo(notes / "z.txt")

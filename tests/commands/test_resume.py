@@ -158,6 +158,7 @@ def killed(place, call):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.slow
 def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, monkeypatch):
     log, add = files / "log", Journal.add
 

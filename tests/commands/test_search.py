@@ -123,9 +123,3 @@ def test_nothing_here_seems_to_answer(run, library, monkeypatch):
         assert done.code == 0 and done.out and (f"nothing here seems to answer this {said}" in done.err if said else not done.err)
         whole = json.loads(run("search", "blood", "--in", "library", "--json").out)
         assert (whole["answers"], [one["answers"] for one in whole["documents"]]) == (answers[1], list(answers))
-
-
-def test_a_heading_is_shown_with_the_text_below(run, library):
-    (hit,) = json.loads(run("search", "water", "--in", "library", "-k", 1, "--json").out)["documents"]
-    after = {one["text"].strip(): one["after"].strip() for one in hit["sentences"]}
-    assert after == {"# Water": "Rivers carry water to the sea.", "Rivers carry water to the sea.": ""}

@@ -57,8 +57,6 @@ def test_json(run, text, tmp_path):
 
 def test_the_quote_from_standard_input(run, text):
     assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
-    done = run("verify", "-", "-", stdin="x")
-    assert done.code == 2 and done.err == "runnel: error: standard input can be the quote or a file, not both\n"
     assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
 
 

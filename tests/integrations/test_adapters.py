@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import InputError
@@ -128,11 +128,6 @@ def haystack():
 def adapter(request):
     pytest.importorskip(request.param[1])
     return request.param[0]()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

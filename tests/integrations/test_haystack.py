@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError, StoreError
@@ -29,11 +29,6 @@ from runnel.integrations.haystack import (
 )
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

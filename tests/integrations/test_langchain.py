@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 
 import pytest
-from helpers.tiny import tiny_encoder
 
 from runnel import Document as Stored
 from runnel import Embedder, Index, Reranker, SentenceRetriever
@@ -23,11 +22,6 @@ from runnel.integrations.langchain import RunnelEmbeddings, RunnelReranker, Runn
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 DOCUMENTS = [Document(text, id=name, metadata={"page": 3}) for name, text in TEXTS.items()]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

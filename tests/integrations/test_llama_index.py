@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.tiny import tiny_encoder
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
@@ -22,11 +21,6 @@ from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, R
 
 TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The dog sat on the mat.\n"
 OTHER = "The dog sat. The mat is executed."
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

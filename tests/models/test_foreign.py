@@ -23,6 +23,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea and the dog is executed finally", "clause 12, river!"]
 # Where its classes have been: up to version 4, and from 5 on.
 OLD = {name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")}
+OLD_MODES = {"lasttoken": "pooling_mode_lasttoken", "cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 NEW = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
@@ -39,7 +40,8 @@ def write(folder: Path, architecture: str = "llama", *, types: dict[str, str] = 
     frame(folder)
     write_modules(folder, [types["Transformer"], types["Pooling"], types["Normalize"]])
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": mode}))
+    config = {OLD_MODES[mode]: True} if types is OLD else {"pooling_mode": mode}
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32} | config))
     return folder
 
 
@@ -122,8 +124,9 @@ def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytes
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
 
 
-def test_a_recurrent_model_of_theirs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = write(tmp_path / "a", "mamba2", types=NEW)
+@pytest.mark.parametrize("types", [OLD, NEW])
+def test_a_recurrent_model_of_theirs(tmp_path: Path, types: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path / "a", "mamba2", types=types)
     Embedder.load(folder, "float32", "cpu")
     assert [record.levelname for record in told(caplog)] == ["WARNING"]
     frame(folder, end=True)
@@ -154,26 +157,18 @@ def test_modernbert(tmp_path: Path, mode: str) -> None:
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
 
 
-@pytest.mark.parametrize("types", [OLD, NEW])
-def test_names_of_all_versions(tmp_path: Path, types: dict[str, str]) -> None:
-    folder = write(tmp_path / "a", "bert", types=types, mode="mean")
-    np.testing.assert_allclose(Embedder.load(folder, "float32", "cpu").encode(TEXTS), theirs(folder), atol=1e-5)
-
-
 @pytest.mark.parametrize(
-    ("types", "message"),
+    ("types", "mode", "message"),
     [
-        (
-            ["modeling.Reader", OLD["Pooling"]],
-            r"pools by 'lasttoken' and 'modeling\.Reader'; recurrent embedders must pool the last",
-        ),
-        ([*list(OLD.values())[:3], OLD["Dense"]], r"pools by 'lasttoken' and 'sentence_transformers\.models\.Dense'"),
-        ([OLD["Transformer"]], "pools by nothing"),
-        ([], r"modules\.json names no modules"),
+        (["modeling.Reader", OLD["Pooling"]], "lasttoken", r"'pooling_mode_lasttoken' and 'modeling\.Reader'"),
+        ([*list(OLD.values())[:3], OLD["Dense"]], "lasttoken", r"'sentence_transformers\.models\.Dense'"),
+        (list(OLD.values())[:3], "mean", "'pooling_mode_mean_tokens'"),
+        ([OLD["Transformer"]], "mean", "pools by nothing"),
+        ([], "mean", r"modules\.json names no modules"),
     ],
 )
-def test_other_modules_around_a_recurrent_model_are_refused(tmp_path: Path, types: list[str], message: str) -> None:
-    folder = write(tmp_path / "a", "mamba2")
+def test_other_modules_around_a_recurrent_model_are_refused(tmp_path: Path, types: list[str], mode: str, message: str) -> None:
+    folder = write(tmp_path / "a", "mamba2", mode=mode)
     write_modules(folder, types)
     with pytest.raises(CheckpointError, match=message):
         Embedder.load(folder)

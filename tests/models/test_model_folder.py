@@ -77,28 +77,6 @@ def test_int8_is_small_and_close(tmp_path: Path) -> None:
         model.save(tmp_path / "x", weights="int4")
 
 
-@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
-@pytest.mark.parametrize("weights", ["as_is", "int8"])
-def test_8_bit_layers_are_loaded_and_saved_as_they_are(tmp_path: Path, weights: str) -> None:
-    model = tiny_model(tmp_path / "tokenizer")
-    model.save(tmp_path / "small", weights="int8")
-    first = load_model(tmp_path / "small", dtype="int8", device="cpu")
-    first.save(tmp_path / "again", weights=weights)
-    second = load_model(tmp_path / "again", dtype="int8", device="cpu")
-    layers = [m.backbone.get_submodule("layers.0.mixer.out_proj") for m in (first, second)]
-    assert layers[0].weight.dtype == torch.int8
-    assert torch.equal(layers[0].weight, layers[1].weight)
-    assert torch.equal(layers[0].weight_scale, layers[1].weight_scale)
-    whole = load_model(tmp_path / "again", dtype="float32", device="cpu").backbone
-    expected = layers[0].weight.float() * layers[0].weight_scale[:, None]
-    assert torch.equal(whole.get_submodule("layers.0.mixer.out_proj").weight, expected)
-    if weights == "as_is":
-        assert second.backbone.fingerprint() == first.backbone.fingerprint()
-        assert np.array_equal(Embedder(first).encode("the cat sat"), Embedder(second).encode("the cat sat"))
-    vectors = [Embedder(m).encode("the cat sat") for m in (model, second)]
-    assert float(vectors[0] @ vectors[1]) > 0.999
-
-
 def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"unknown model '.*/nothing-here'"):
         Embedder.load(tmp_path / "nothing-here")

@@ -7,12 +7,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny import write_tokenizer
 from safetensors.torch import load_file, save_file
 
-from runnel import Embedder, Reranker
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
@@ -45,21 +47,6 @@ def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, 
     assert reranker.score("the river", ["a dog runs"])[0] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "m2_bert"}, "is a 'm2_bert' checkpoint, which runnel does not know"),
-        ({"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}}, "is a 'nvembed' checkpoint"),
-    ],
-)
-def test_architectures_that_are_not_read(tmp_path: Path, config: dict[str, object], message: str) -> None:
-    write_tokenizer(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file({"embeddings.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=message):
-        Embedder.load(tmp_path)
-
-
 @pytest.mark.parametrize("load", [Embedder.load, Reranker.load])
 def test_adapters_are_no_models(tmp_path: Path, load: object) -> None:
     """RankLlama and RepLlama are published as adapters."""
@@ -67,3 +54,20 @@ def test_adapters_are_no_models(tmp_path: Path, load: object) -> None:
     torch.save({"base_model.model.score.weight": torch.zeros(1, 4)}, tmp_path / "adapter_model.bin")
     with pytest.raises(CheckpointError, match=r"holds an adapter \(adapter_config\.json\), not a whole model; merge it"):
         load(tmp_path)  # type: ignore[operator]
+
+
+def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+    tensors = {f"backbone.{k}": v for k, v in backbone.state_dict().items()}
+    tensors |= {"binary_head.weight": torch.randn(1, 32), "binary_head.bias": torch.randn(1)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    write_tokenizer(tmp_path)
+    retriever = SentenceRetriever.load(tmp_path, dtype="float32")
+    document = "The cat sat on the mat. A river runs to the sea."
+    assert len(retriever.score("cat", document)) == 1, "the released weights score groups of clauses"
+    first, second = retriever.score("cat", document, unit="sentence")
+    ids = [*retriever.model.tokenizer.encode("cat").ids, *retriever.model.tokenizer.encode(document).ids]
+    hidden = backbone(torch.tensor(ids))[0][[-8, -1]]
+    expected = hidden @ tensors["binary_head.weight"][0] + tensors["binary_head.bias"]
+    np.testing.assert_allclose([first.score, second.score], expected.detach().numpy(), atol=1e-4)

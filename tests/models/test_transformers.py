@@ -272,7 +272,12 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path) -> None:
         ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
         ("opt", {"num_hidden_layers": 3}, r"missing tensors layers\.2|missing tensors decoder\.layers\.2"),
         ("llama", {"num_attention_heads": 5}, "sentence-transformers cannot load"),
-        ("llama", {"model_type": "nvembed"}, "is a 'nvembed' checkpoint"),
+        (
+            "llama",
+            {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}},
+            "is a 'nvembed' checkpoint",
+        ),
+        ("bert", {"model_type": "m2_bert"}, "is a 'm2_bert' checkpoint"),
     ],
 )
 def test_configs_that_would_be_read_otherwise(tmp_path: Path, architecture: str, changes: dict[str, Any], message: str) -> None:

@@ -63,27 +63,6 @@ def test_unstabilised_formula(backend: str) -> None:
     torch.testing.assert_close(end_m[0].double(), m[-1], **_tolerance(backend))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_transformers_step_by_step(backend: str) -> None:
-    """The recurrent step of the transformers library, the state of one call given to the next."""
-    step = pytest.importorskip(
-        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra lab"
-    ).mlstm_recurrent_step_native
-    q, k, v, i, f = inputs = _inputs(40, 3, 6, 8)
-    state = [torch.zeros(1, 3, *shape, dtype=torch.float64) for shape in ((6, 8), (6,), (1,))]
-    rows = []
-    for t in range(40):
-        h, state = step(
-            query=q[None, t], key=k[None, t], value=v[None, t], igate=i[None, t, :, None], fgate=f[None, t, :, None],
-            cstate=state[0], nstate=state[1], mstate=state[2], eps=1e-6, dtype_state=torch.float64,
-        )  # fmt: skip
-        rows.append(h[0])
-    h, (C, n, m) = _run(inputs, backend)
-    torch.testing.assert_close(h.double(), torch.stack(rows), **_tolerance(backend))
-    for ours, theirs in zip((C, n, m), (state[0], state[1], state[2][:, :, 0]), strict=True):
-        torch.testing.assert_close(ours.double(), theirs, **_tolerance(backend))
-
-
 @pytest.mark.parametrize("backend", ["torch", "cpu"])
 @pytest.mark.parametrize(("i", "f"), [(15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)])
 def test_gates_at_their_caps_for_thousands_of_tokens(i: float, f: float, backend: str) -> None:

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 from helpers.s3_server import S3Server
 from helpers.stored_documents import Place
+from helpers.tiny import tiny_model
+
+from runnel import Embedder
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="session")

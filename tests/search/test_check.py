@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.stored_documents import document, unit
-from helpers.tiny import tiny_model
 
-from runnel import Document, Embedder
+from runnel import Document
 from runnel.errors import StoreError
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
@@ -82,11 +81,6 @@ def test_lost_rows_are_found_by_the_counts_of_the_commit(store, monkeypatch):
     monkeypatch.setattr(store, "last_commit", lambda: last)
     [damage] = check(store)
     assert damage.document is None and all(part in damage.reason for part in ("1 documents and 3", "2 documents and 4"))
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 def test_bits_that_have_flipped_on_disk_are_found_by_checks_and_searches(embedder, tmp_path):

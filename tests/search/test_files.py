@@ -9,19 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.tiny import tiny_model
 
-from runnel import Embedder
 from runnel.errors import InputError
 from runnel.search import encoding
 from runnel.search.file_hashes import FileHashes
 from runnel.search.index import Index
 from runnel.text.folders import Selection
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import find_files
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("txt", "md", "html", "jsonl", "csv", "pdf", "docx", "epub")
 
 

@@ -20,11 +20,6 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
-
-
 @pytest.fixture
 def index(embedder, tmp_path):
     made = Index.create(tmp_path / "index", embedder, fields={"year": "int"}, passage_tokens=20)

@@ -6,9 +6,8 @@ import json
 import os
 
 import pytest
-from helpers.tiny import tiny_model
 
-from runnel import Document, Embedder
+from runnel import Document
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.stores import create_store, open_store
@@ -18,11 +17,6 @@ TEXTS = {
     "cat": "The cat sat on the mat. The dog sat on the cat. " * 12,
     "clause": "The finally clause is executed on the mat.",
 }
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 def documents(texts):
@@ -52,7 +46,7 @@ def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(embedder, tm
         assert (tmp_path / name).stat().st_mode & 0o777 == mode
 
 
-@pytest.mark.parametrize("kind", ["s3", "qdrant"])
+@pytest.mark.parametrize("kind", [pytest.param("s3", marks=pytest.mark.slow), "qdrant"])
 def test_an_index_elsewhere_answers_as_in_a_folder(kind, place_of, embedder, tmp_path):
     place = place_of(kind).uri
     with made(tmp_path / "folder", embedder) as here, made(place, embedder) as there:
@@ -71,6 +65,7 @@ def test_an_index_elsewhere_answers_as_in_a_folder(kind, place_of, embedder, tmp
         assert answers(again) == answers(here) and not again.add(documents(TEXTS)).added
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_uri(run, place_of, tmp_path):
     place = place_of("s3").uri
     (tmp_path / "notes").mkdir()

@@ -22,11 +22,6 @@ QUERY = "the river of the cat"
 
 
 @pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
-
-
-@pytest.fixture(scope="module")
 def index(embedder, tmp_path_factory):
     with Index.create(tmp_path_factory.mktemp("index"), embedder, remember=True) as made:
         made.add(Document(name, text) for name, text in TEXTS.items())

@@ -8,20 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from helpers.tiny import tiny_model
 
-from runnel import Embedder
 from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.lock import WriterLock
 from runnel.search import file_hashes
 from runnel.search.index import Index
 from runnel.search.project import Project, index_name
 from runnel.text.folders import Selection
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
 
 
-@pytest.fixture(params=["lance", "s3", "qdrant"])
+@pytest.fixture(params=["lance", pytest.param("s3", marks=pytest.mark.slow), "qdrant"])
 def place(request, place_of):
     return place_of(request.param)
 

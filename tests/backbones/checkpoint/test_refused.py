@@ -75,11 +75,6 @@ def test_folder_without_weights(tmp_path: Path) -> None:
     refused(tmp_path, "has no weights", "model.safetensors", "notes.txt")
 
 
-def test_adapter_alone(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    refused(tmp_path, "holds an adapter", "merge it into its base model")
-
-
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])
 def test_broken_config(tmp_path: Path, text: str) -> None:
     refused(write(tmp_path, tensors_of(), text), "config.json")

@@ -57,15 +57,6 @@ def test_attention(dtype: torch.dtype, heads: int, size: int) -> None:
     torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-def test_attention_depends_on_its_own_sequence_alone() -> None:
-    cu = cumulative(LENGTHS)
-    qkv, bias = numbers(sum(LENGTHS), 192), numbers(192, seed=1)
-    whole = run_attention(qkv, bias, cu, 2)
-    for start, end in pairwise(cu.tolist()):
-        alone = run_attention(qkv[start:end].contiguous(), bias, torch.tensor([0, end - start]), 2, workers=1)
-        assert torch.equal(alone, whole[start:end])
-
-
 @pytest.mark.parametrize("moved", [-3e4, 300.0, 3e4])
 def test_attention_with_large_scores(moved: float) -> None:
     """Those of all keys far from zero, on either side: the largest is taken off first."""

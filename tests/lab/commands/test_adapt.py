@@ -11,6 +11,8 @@ from helpers.tiny import tiny_encoder
 import runnel.lab.commands.adapt
 from runnel.models.base import BUILT_IN, load_model
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("mill", "river", "bakers", "wheel", "flour", "keeper", "winter", "stones", "market", "bridge")
 
 

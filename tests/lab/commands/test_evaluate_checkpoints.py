@@ -9,6 +9,8 @@ from helpers.tiny_examples import tiny_recipe
 
 from runnel.lab.commands import evaluate_retrieval
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("ir_measures")
 

@@ -17,6 +17,8 @@ from runnel.lab.synthesis.run import Settings, Synthesis
 from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.training.decontaminate import Decontaminator
 
+pytestmark = pytest.mark.slow
+
 BILLIONS = {"chunk": 0.79, "pair": 1.37, "link": 6.07}  # of tokens read for a million examples, in sentences
 DOCS = TESTS.parent / "docs"
 

@@ -30,6 +30,8 @@ from runnel.integrations.sentence_transformers import cross_encoder, sentence_tr
 from runnel.lab.training.adapters import add_lora, load_adapter, merge
 from runnel.models.base import Model, load_model
 
+pytestmark = pytest.mark.slow
+
 THINGS = ["cat", "dog", "mat", "river", "sea", "clause", "7", "42", "x", "queen", "of the", "zebra"]
 QUERIES = [f"where is {thing}" for thing in THINGS]
 DOCUMENTS = [f"the {thing} is on the mat" + " finally" * (i % 4) for i, thing in enumerate(THINGS)]

@@ -21,6 +21,7 @@ from runnel.lab.training.segments import Long
 from runnel.models.base import BUILT_IN, load_model
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("one_thread", "bare"),
     pytest.mark.filterwarnings("ignore:::transformers"),
     pytest.mark.filterwarnings("ignore:::sentence_transformers"),
