@@ -93,10 +93,7 @@ def test_imports_go_down():
 
 
 # Imports that may close a circle: `Tokenizer.load` returns classes that derive from its own, a stream names its owner's type.
-LATE = {
-    "runnel.text.tokenizer": {"runnel.text.library", "runnel.text.world"},
-    "runnel.models.stream": {"runnel.models.embedder"},
-}
+LATE = {"runnel.text.tokenizer": {"runnel.text.library", "runnel.text.world"}, "runnel.models.stream": {"runnel.models.embedder"}}
 
 
 @pytest.mark.parametrize("inside_functions", [False, True])

@@ -45,11 +45,7 @@ def test_the_mean_of_an_empty_range() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    length=st.integers(1, 60),
-    cuts=CUTS,
-    ends=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1),
-)
+@given(length=st.integers(1, 60), cuts=CUTS, ends=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1))
 def test_ranges_overlap_as_they_like(length: int, cuts: list[int], ends: list[tuple[int, int]]) -> None:
     ids, hidden, weight = data(length)
     spans = [(a % length, min(a % length + b, length)) for a, b in ends]

@@ -9,10 +9,7 @@ from runnel.errors import StateError
 
 def make_state(rows: int = 3, seed: int = 0) -> State:
     generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        "conv": torch.randn(rows, 2, 5, 3, generator=generator),
-        "ssm": torch.randn(rows, 2, 4, 2, 6, generator=generator),
-    }
+    tensors = {"conv": torch.randn(rows, 2, 5, 3, generator=generator), "ssm": torch.randn(rows, 2, 4, 2, 6, generator=generator)}
     return State(tensors, torch.arange(rows) + 10)
 
 

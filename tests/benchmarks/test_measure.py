@@ -18,13 +18,7 @@ def vectors(cosine):
 
 @pytest.mark.parametrize(
     ("dtype", "cosine", "passed"),
-    [
-        ("int8", 0.996, True),
-        ("int8", 0.994, False),
-        ("q8_0", 0.985, True),
-        ("q8_0", 0.97, False),
-        ("fp32", 0.9999, False),
-    ],
+    [("int8", 0.996, True), ("int8", 0.994, False), ("q8_0", 0.985, True), ("q8_0", 0.97, False), ("fp32", 0.9999, False)],
 )
 def test_how_close_is_the_same(dtype, cosine, passed):
     assert compare("runnel", "m", dtype, vectors(cosine), HIDDEN).passed is passed

@@ -153,12 +153,7 @@ def test_files_with_and_without_memory_are_searched_together(find, reading, tmp_
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:100],
-        lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
-    ],
-    ids=["cut", "flipped"],
+    "damage", [lambda data: data[:100], lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]], ids=["cut", "flipped"]
 )
 def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damage):
     right = find("a.md", "--remember").out

@@ -91,10 +91,7 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
     (tmp_path / "files" / f"{forged}.md").write_text("# Head\n\nOne dog.\n")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": forged, "text": "one dog"}) + "\n")
     run("index", "files", "rows.jsonl", "--to", "library")
-    for done in (
-        run("find", "one dog", f"files/{forged}.md", "rows.jsonl"),
-        run("search", "one dog", "--in", "library"),
-    ):
+    for done in (run("find", "one dog", f"files/{forged}.md", "rows.jsonl"), run("search", "one dog", "--in", "library")):
         assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
 
 
@@ -143,9 +140,7 @@ def test_what_can_be_printed(text, shown):
 
 # ---- nothing goes around display.py ----------------------------------------------------------------------------------
 
-ALLOWED = {
-    "commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"},
-}
+ALLOWED = {"commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"}}
 
 
 def _calls(path):

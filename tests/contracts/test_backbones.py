@@ -8,15 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers.tiny_backbones import (
-    VOCABULARY,
-    Architecture,
-    assert_close,
-    assert_states_close,
-    cumulative,
-    open_xlstm,
-    token_ids,
-)
+from helpers.tiny_backbones import VOCABULARY, Architecture, assert_close, assert_states_close, cumulative, open_xlstm, token_ids
 from helpers.toy import Toy, ToyConfig
 from torch import nn
 from torch.nn import functional as F

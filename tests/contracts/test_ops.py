@@ -211,8 +211,7 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "gated_rms_norm-groups")],
+    ("name", "dtype"), [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "gated_rms_norm-groups")]
 )
 def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
     operator = OPERATORS[name]

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.generation.asking import (
-    AnswerContext,
-    answer,
-    arrange,
-    choose,
-    excerpts_of_findings,
-    excerpts_of_hits,
-)
+from runnel.generation.asking import AnswerContext, answer, arrange, choose, excerpts_of_findings, excerpts_of_hits
 from runnel.generation.endpoint import Endpoint
 from runnel.records import AnsweringSentence, Hit
 from runnel.search.finding import Findings

@@ -183,13 +183,7 @@ class FakeReranker:
         return FakeMemory(documents)
 
     def rank(
-        self,
-        query: str,
-        documents: Any,
-        top_k: int | None = None,
-        *,
-        progress: Progress = None,
-        max_tokens: int | None = None,
+        self, query: str, documents: Any, top_k: int | None = None, *, progress: Progress = None, max_tokens: int | None = None
     ) -> list[Hit]:
         if len(self.ranked) == self.stop_after:
             raise KeyboardInterrupt

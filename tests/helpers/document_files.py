@@ -8,12 +8,7 @@ Piece = tuple[float | None, float, float, str]
 Line = str | Sequence[Piece] | None
 
 
-def pdf(
-    pages: Sequence[Sequence[Line] | None],
-    *,
-    outline: Sequence[tuple[str, int]] = (),
-    encrypted: bool = False,
-) -> bytes:
+def pdf(pages: Sequence[Sequence[Line] | None], *, outline: Sequence[tuple[str, int]] = (), encrypted: bool = False) -> bytes:
     """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line None is empty space.
 
     A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's start, None behind the last piece.

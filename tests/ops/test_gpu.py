@@ -357,13 +357,7 @@ def test_flash_linear_attention_in_the_interpreter():
 
 @needs("triton")
 def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
-    out = run_apart(
-        "-W",
-        "ignore",
-        str(PROGRAMS / "compiled_kernels.py"),
-        TRITON_INTERPRET="0",
-        TRITON_CACHE_DIR=str(tmp_path),
-    )
+    out = run_apart("-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     found = dict(line.split() for line in out.splitlines())
     assert {name.partition(".")[0] for name in found} == {"mlstm", "selective_scan"}
     assert len(found) == 6
@@ -373,11 +367,6 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
 @needs("triton", "fla")
 def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
     out = run_apart(
-        "-W",
-        "ignore",
-        str(PROGRAMS / "compiled_kernels.py"),
-        "fla",
-        TRITON_INTERPRET="0",
-        TRITON_CACHE_DIR=str(tmp_path),
+        "-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
     )
     assert "dplr.chunk_dplr_bwd_dgk_kernel" in out

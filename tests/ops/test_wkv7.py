@@ -52,10 +52,7 @@ def test_equals_products_of_transition_matrices(backend: str, tolerance: float) 
     assert _error(end, true_end) < tolerance
 
 
-@pytest.mark.parametrize(
-    ("backend", "dtype", "tolerance"),
-    [("torch", torch.float64, 1e-13), ("torch", torch.float32, 2e-6)],
-)
+@pytest.mark.parametrize(("backend", "dtype", "tolerance"), [("torch", torch.float64, 1e-13), ("torch", torch.float32, 2e-6)])
 def test_any_decay(backend: str, dtype: torch.dtype, tolerance: float) -> None:
     """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
     tokens = 70

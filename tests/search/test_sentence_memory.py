@@ -185,11 +185,7 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embe
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda own, other: own[:-5] + bytes([own[-5] ^ 16]) + own[-4:],
-        lambda own, other: own[:40],
-        lambda own, other: other,
-    ],
+    [lambda own, other: own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], lambda own, other: own[:40], lambda own, other: other],
     ids=["flipped", "cut", "of another text"],
 )
 def test_a_damaged_memory_is_damage_of_the_index(index, change):

@@ -200,13 +200,7 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "parts"),
-    [
-        ("*.md", ("", "*.md")),
-        ("/x?/y", ("/", "x?/y")),
-        ("a/b", ("a/b", "")),
-        ("/a/[b]/c", ("/a", "[b]/c")),
-    ],
+    ("path", "parts"), [("*.md", ("", "*.md")), ("/x?/y", ("/", "x?/y")), ("a/b", ("a/b", "")), ("/a/[b]/c", ("/a", "[b]/c"))]
 )
 def test_the_fixed_part_of_a_glob(path, parts):
     assert fixed_part(path) == parts

@@ -25,11 +25,7 @@ def write(path, *lines):
             {"_id": "8", "title": "", "text": "two"},
             {"_id": "9", "title": "U", "text": ""},
         ],
-        [
-            {"docid": 7, "title": "T", "document_text": "one"},
-            {"docid": 8, "document_text": "two"},
-            {"docid": 9, "contents": "U"},
-        ],
+        [{"docid": 7, "title": "T", "document_text": "one"}, {"docid": 8, "document_text": "two"}, {"docid": 9, "contents": "U"}],
         [{"id": "7", "contents": "T one"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U"}],
         ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
         ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],

@@ -14,15 +14,7 @@ from torch import Tensor, nn
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
-from runnel.lab.training.forward import (
-    make_item,
-    make_pair,
-    pair_scores,
-    render_document,
-    sentence_scores,
-    trainable,
-    vectors,
-)
+from runnel.lab.training.forward import make_item, make_pair, pair_scores, render_document, sentence_scores, trainable, vectors
 from runnel.lab.training.segments import Long
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, vector_head

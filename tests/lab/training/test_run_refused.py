@@ -47,10 +47,7 @@ def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
 
 @pytest.mark.parametrize(
     ("recipe", "message", "left_out"),
-    [
-        ("evidence", r"data\.jsonl", "1 document with sentences of a test set"),
-        ("pairs", r"data\.jsonl", "1 query in a test set"),
-    ],
+    [("evidence", r"data\.jsonl", "1 document with sentences of a test set"), ("pairs", r"data\.jsonl", "1 query in a test set")],
 )
 def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, left_out, tmp_path, caplog):
     evidence = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}

@@ -122,10 +122,7 @@ def test_reranker_losses_fall(tmp_path: Path, name: str) -> None:
     falls(trained)
 
 
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [("pocket", sentence_transformer), ("pocket-mamba2", cross_encoder)],
-)
+@pytest.mark.parametrize(("name", "make"), [("pocket", sentence_transformer), ("pocket-mamba2", cross_encoder)])
 def test_the_built_in_models_train(tmp_path: Path, name: str, make: Any) -> None:
     there = make(name)
     loss = losses.MultipleNegativesRankingLoss if make is sentence_transformer else pair_losses.MultipleNegativesRankingLoss

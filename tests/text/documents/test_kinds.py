@@ -33,12 +33,7 @@ def test_kinds(head, name, kind):
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"),
-        (b"{\\rtf1", "RTF"),
-        (b"\x89PNG", "image"),
-    ],
+    ("head", "message"), [(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")]
 )
 def test_what_cannot_be_read_is_named(head, message):
     with pytest.raises(ReadError, match=f"a.x is .*{message}"):

@@ -108,8 +108,7 @@ def test_no_shell_reads_the_command(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "named"),
-    [("", r"\{image\}"), ("echo '{image}", "parsed"), ("no-such-program {image}", "'no-such-program'")],
+    ("command", "named"), [("", r"\{image\}"), ("echo '{image}", "parsed"), ("no-such-program {image}", "'no-such-program'")]
 )
 def test_commands_that_cannot_be_used(command, named):
     with pytest.raises(InputError, match=named):

@@ -199,8 +199,7 @@ def book(pages=12, *, head="The Manual", foot="{number}"):
 
 
 @pytest.mark.parametrize(
-    ("head", "foot"),
-    [("The Manual", "{number}"), ("The Manual {number}", "draft"), ("Page {number} of 99", "- {number} -")],
+    ("head", "foot"), [("The Manual", "{number}"), ("The Manual {number}", "draft"), ("Page {number} of 99", "- {number} -")]
 )
 def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head, foot):
     body, pages = book(head=head, foot=foot)

@@ -76,10 +76,7 @@ def letters(text):
 
 @pytest.mark.parametrize(
     ("wanted", "page", "lines"),
-    [
-        ("Ships came at noon, and the long route ended there.", 1, 2),
-        ("Second page text is here.", 2, 1),
-    ],
+    [("Ships came at noon, and the long route ended there.", 1, 2), ("Second page text is here.", 2, 1)],
 )
 def test_the_boxes_hold_the_part(reader, book, wanted, page, lines):
     picture, found = ask(reader, book, wanted)

@@ -139,10 +139,7 @@ def test_own_free_answers(tmp_path):
     rows = [OWN, OWN | {"id": "who", "question": "Who found them?", "answers": ["Ada"], "answer_type": "paragraph"}]
     one = read_one(write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}]))
     assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == ("house", "", "", (), False)
-    assert shown(one) == [
-        ("1", ATTIC, "Where are the letters?", ("in the attic",)),
-        ("who", ATTIC, "Who found them?", ("Ada",)),
-    ]
+    assert shown(one) == [("1", ATTIC, "Where are the letters?", ("in the attic",)), ("who", ATTIC, "Who found them?", ("Ada",))]
     assert (one.questions[1].answer_type, one.questions[1].category) == ("paragraph", "creative")
 
 
