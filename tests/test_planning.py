@@ -1,4 +1,4 @@
-"""A segment for a memory budget, and that what is planned is not exceeded."""
+"""What the machine offers, a segment for a memory budget, and that what is planned is not exceeded."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import torch
 from helpers.toy import Toy
 
 from benchmarks.shapes import describe_subject, load_subject, random_backbone
+from runnel import hardware
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
@@ -164,3 +165,8 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
     assert found["step"] >= 128
     assert budget / 5 < found["taken"] < budget + (16 << 20), found
+
+
+def test_cores_and_memory_are_plausible() -> None:
+    assert 1 <= hardware.cores() <= (os.cpu_count() or 1)
+    assert 1 << 20 < hardware.available_memory() < 1 << 50

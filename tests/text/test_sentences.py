@@ -67,15 +67,7 @@ def test_a_sentence_alone_stays_one_sentence(text):
         ("यह एक है। वह दो है।", ["यह एक है। ", "वह दो है।"]),
         ("Wrapped lines do\nnot end a sentence. This\nis next.", ["Wrapped lines do\nnot end a sentence. ", "This\nis next."]),
         ("First.\r\n\r\nSecond line\r\ngoes on.", ["First.\r\n\r\n", "Second line\r\ngoes on."]),
-    ],
-)
-def test_hard_cases(text, expected):
-    assert parts(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+        # blocks
         ("Title\n=====\nBody text", ["Title\n=====\n", "Body text"]),
         ("Intro line\nThe try\n*******\n\nBody.", ["Intro line\n", "The try\n*******\n\n", "Body."]),
         ("=====\nTitle\n=====\n\nBody", ["=====\nTitle\n=====\n\n", "Body"]),
@@ -94,7 +86,7 @@ def test_hard_cases(text, expected):
         ("a | b\nc |d| e", ["a | b\nc |d| e"]),
     ],
 )
-def test_blocks(text, expected):
+def test_hard_cases_and_blocks(text, expected):
     assert parts(text) == expected
 
 
