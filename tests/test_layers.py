@@ -11,14 +11,15 @@ SOURCE = Path(__file__).parent.parent / "src" / "runnel"
 # What each part of the package may import beside itself. `runnel/__init__.py` names everything, lazily.
 ALLOWED = {
     "errors": set(),
-    "records": {"errors"},
+    "formats": set(),
+    "records": {"errors", "formats"},
     "hardware": {"errors"},
     "work": set(),
     "lock": {"errors", "files"},
     "files": {"errors"},
     "journal": {"errors", "files", "lock"},
     "ops": {"errors", "records", "hardware"},
-    "text": {"errors", "records", "files"},
+    "text": {"errors", "formats", "records", "files"},
     "backbones": {"errors", "records", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runnel.errors import CheckpointError, InputError, describe
+from runnel.formats import LINES
 
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 
@@ -149,9 +150,6 @@ class Places:
         rows, _ = self._rows_and_paths
         number = bisect_right(rows, offset, key=lambda row: row[0])
         return rows[number - 1] if number else None
-
-
-LINES = ("txt", "md", "code")  # kinds of documents whose places are lines: the text is that of the file
 
 
 @dataclass(frozen=True)

@@ -38,5 +38,5 @@ def behave(path: Any, limits: Any, encoding: Any) -> DocumentText:
     return canonical.finish("html")
 
 
-worker.PARSERS["html"] = behave
+worker._parse = behave
 worker.main()

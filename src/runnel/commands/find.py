@@ -49,7 +49,8 @@ from runnel.commands.options import (
 )
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
-from runnel.records import LINES, AnsweringSentence, Place, normalize, percent
+from runnel.formats import LINES
+from runnel.records import AnsweringSentence, Place, normalize, percent
 from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.search.remembered import DocumentCache, open_cache

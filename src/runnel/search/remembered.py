@@ -24,7 +24,8 @@ from weakref import WeakKeyDictionary
 from runnel import __version__
 from runnel.errors import InputError, ReadError, describe
 from runnel.files import digest, file_digest, write
-from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
+from runnel.formats import ROWS
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 
 if TYPE_CHECKING:
     from runnel.models.base import Model

@@ -78,7 +78,7 @@ def test_bombs_are_refused_by_what_they_declare(tmp_path):
     bomb = tmp_path / "bomb.epub"
     epub(bomb, ["<p>x</p>"], more={f"zeros{i}": bytes(1 << 20) for i in range(8)})
     assert bomb.stat().st_size < 20_000
-    with pytest.raises(ReadError, match="unpacked content is larger than 4,194,304 bytes"):
+    with pytest.raises(ReadError, match="unpacked content has more than 4,194,304 bytes"):
         Archive(bomb, Limits(unpacked_bytes=4 << 20))
 
 
@@ -101,7 +101,7 @@ def test_many_entries_encryption_and_rare_packing_are_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(20):
             archive.writestr(str(number), "")
-    with pytest.raises(ReadError, match="an archive of 20 files; expected at most 19"):
+    with pytest.raises(ReadError, match="the archive has more than 19 entries"):
         Archive(path, Limits(entries=19))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("x", "abc")

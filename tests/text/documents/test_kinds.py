@@ -1,9 +1,16 @@
 """Recognizing files by content before name."""
 
+import sys
+import zipfile
+from types import SimpleNamespace
+
 import pytest
 
 from runnel.errors import ReadError
-from runnel.text.documents.document import recognize
+from runnel.formats import FORMATS, Format
+from runnel.text.documents import worker
+from runnel.text.documents.document import Canonical, Limits, recognize
+from runnel.text.documents.reader import read_document
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,22 @@ def test_kinds(head, name, kind):
 def test_what_cannot_be_read_is_named(head, message):
     with pytest.raises(ReadError, match=f"a.x is .*{message}"):
         recognize(head, "a.x")
+
+
+def test_a_kind_is_a_reader_and_a_line_of_the_table(tmp_path, monkeypatch):
+    def read_log(decoded):
+        return Canonical().finish("log", text=decoded.text)
+
+    def read_box(archive, limits):
+        return Canonical().finish("box", text=archive.read("box.xml").decode())
+
+    monkeypatch.setitem(sys.modules, "runnel.text.documents.new", SimpleNamespace(read_log=read_log, read_box=read_box))
+    monkeypatch.setitem(FORMATS, "log", Format("new:read_log", "text", ".log"))
+    monkeypatch.setitem(FORMATS, "box", Format("new:read_box", "archive", ".box", parts=("box.xml",)))
+    (tmp_path / "a.log").write_text("words")
+    document = read_document(tmp_path / "a.log")
+    assert (document.kind, document.text) == ("log", "words")
+    with zipfile.ZipFile(tmp_path / "a.box", "w") as archive:
+        archive.writestr("box.xml", "more words")
+    read = worker._parse(str(tmp_path / "a.box"), Limits(), {"kind": "zip"})
+    assert (read.kind, read.text) == ("box", "more words")

@@ -97,7 +97,7 @@ def test_outline_entries_are_headings(read):
 def test_the_text_of_a_page_is_bounded(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf([["x" * 500]]))
-    with pytest.raises(ReadError, match="the text of the PDF is larger than 100 bytes"):
+    with pytest.raises(ReadError, match="the text of the PDF has more than 100 bytes"):
         read_pdf(path, Limits(unpacked_bytes=100))
 
 

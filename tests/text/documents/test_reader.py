@@ -94,7 +94,7 @@ def test_limits(folder, tmp_path):
     (tmp_path / "twice.gz").write_bytes(gzip.compress(gzip.compress(b"x")))
     small = Limits(unpacked_bytes=1000)
     for path, limits, reason in (
-        (tmp_path / "big.txt", Limits(file_bytes=1000), "1,001 bytes"),
+        (tmp_path / "big.txt", Limits(file_bytes=1000), "1,000 bytes"),
         (tmp_path / "big.txt", small, "1,000 bytes"),
         (tmp_path / "big.txt.gz", small, "1,000 bytes"),
         (tmp_path / "twice.gz", small, "twice"),

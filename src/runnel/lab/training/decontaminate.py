@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runnel.errors import InputError, counted
+from runnel.formats import ROWS
 from runnel.lab.training.data import Dropped, Evidence, Triple, read_triples
 from runnel.lab.training.formats import column_names, qrels_of, read_named
 from runnel.records import titled
-from runnel.text.documents.document import HEAD_BYTES, ROWS, recognize
+from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import Selection, find_files
 from runnel.text.lines import keys, read_head

@@ -26,9 +26,8 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
             raise ReadError(f"a damaged or truncated zip archive ({error}); download it again or repair it") from error
         entries = self._zip.infolist()
-        if len(entries) > limits.entries:
-            raise ReadError(f"an archive of {len(entries):,} files; expected at most {limits.entries:,} (Limits.entries)")
-        limits.check_unpacked(sum(entry.file_size for entry in entries), "the archive's unpacked content")
+        limits.check(len(entries), "entries", "the archive")
+        limits.check(sum(entry.file_size for entry in entries), "unpacked_bytes", "the archive's unpacked content")
         for entry in entries:
             if entry.flag_bits & _ENCRYPTED:
                 raise ReadError("an encrypted archive; decrypt it first")

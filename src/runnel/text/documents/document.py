@@ -19,25 +19,14 @@ from pathlib import PurePath
 from typing import Any
 
 from runnel.errors import ReadError, UnsupportedKind
+from runnel.formats import FORMATS
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
 from runnel.text.reading import Decoded
 
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
-ROWS = ("jsonl", "csv", "tsv")
 HEAD_BYTES = 4096
-
-_SUFFIXES = {
-    "md": ".md .markdown",
-    "html": ".html .htm .xhtml",
-    "jsonl": ".jsonl .ndjson",
-    "csv": ".csv",
-    "tsv": ".tsv",
-    "code": ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py "
-    ".pyi .pyx .rb .rs .scala .sh .swift .ts .tsx .zig",
-}
-_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # an empty archive
@@ -60,16 +49,13 @@ _REFUSED = (
     (b"%!PS", "a PostScript file", "make a PDF of it, for example with ps2pdf"),
     (b"AT&TFORM", "a DjVu file", "make a PDF of it, for example with ddjvu"),
 )
-_HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]", re.IGNORECASE | re.DOTALL)
 
 
 def recognize(head: bytes, name: str) -> str:
-    """Return the kind of a file from its first `HEAD_BYTES`.
+    """Return the kind of a file from its first `HEAD_BYTES`, and its name.
 
-    The kind is one of `DocumentText.kind`, "zip" (an Office file, epub or another) or "packed" (gzip, zstd).
+    The kind is one of `FORMATS`, "zip" (an Office file, epub or another) or "packed" (gzip, zstd).
     """
-    if head.lstrip(b"\0\t\n\r \xef\xbb\xbf").startswith(b"%PDF-"):
-        return "pdf"
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
@@ -77,9 +63,12 @@ def recognize(head: bytes, name: str) -> str:
         if head.startswith(magic):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
     suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    by_name = _BY_SUFFIX.get(suffix, "txt")
-    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name not in ("md", "code"):
-        return "html"
+    by_name = next((kind for kind, one in FORMATS.items() if one.takes != "archive" and suffix in one.suffixes.split()), "txt")
+    begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
+    for kind, one in FORMATS.items():
+        in_text = one.takes == "markup" and FORMATS[by_name].takes == "text" and by_name != "txt"  # such as HTML in Markdown
+        if one.begins is not None and re.match(one.begins, begin) and not in_text:
+            return kind
     return by_name
 
 
@@ -106,10 +95,10 @@ class Limits:
         """Return the longest time by the clock to parse: generous, for busy machines, where processor time is limited too."""
         return self.seconds * (10 if hasattr(signal, "SIGPROF") else 1)  # not on Windows
 
-    def check_unpacked(self, count: int, what: str) -> None:
-        """Raise ReadError for more than `unpacked_bytes`."""
-        if count > self.unpacked_bytes:
-            raise ReadError(f"{what} is larger than {self.unpacked_bytes:,} bytes; raise Limits.unpacked_bytes if you trust it")
+    def check(self, count: int, limit: str, what: str) -> None:
+        """Raise ReadError if `count` is beyond a limit."""
+        if count > (most := getattr(self, limit)):
+            raise ReadError(f"{what} has more than {most:,} {limit.rpartition('_')[2]}; raise Limits.{limit} if you trust it")
 
 
 # ---- the canonical text ----------------------------------------------------------------------------------------------
@@ -148,7 +137,7 @@ class DocumentText:
     Attributes:
         text: its line ends are newlines; all offsets in runnel are code points of this text.
         blocks: in order; they do not overlap and are separated only by whitespace.
-        kind: "txt", "md", "code", "html", "pdf", "docx", "pptx", "xlsx", "odt", "ods", "odp", "epub", "jsonl", "csv" or "tsv".
+        kind: one of `FORMATS`, "ods" or "odp".
         sha256: of the text in UTF-8, in hexadecimal digits.
         id: of a row of jsonl, csv or tsv; None for a whole file.
         line: where a row ends, from 1, in the part of the file that was read; None for a whole file.

@@ -37,7 +37,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     for kind, name in parts:
         if kind in _NOTES:
             _Body(canonical, {}, note=True).read(parse(archive, name))
-    limits.check_unpacked(canonical.length, "the text of the document")
+    limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish("docx", title=title_of(archive, package.get("core-properties", "")), pages=pages)
 
 

@@ -47,7 +47,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
             missing.append(repr(name))
             continue
         add_page(canonical, decode(archive.read(name), name, markup=True).text)
-        limits.check_unpacked(canonical.length, "the text of the book")
+        limits.check(canonical.length, "unpacked_bytes", "the text of the book")
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")

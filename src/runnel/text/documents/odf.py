@@ -101,7 +101,7 @@ class _Content:
             self._end_paragraph(element, name)
         elif name == "table-row":
             self.canonical.add(self.rows.close(empty=self.kind != "ods"), "row")
-            self.limits.check_unpacked(self.canonical.length, "the text of the document")
+            self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
         elif name == "list-item":
             self.lists -= 1
         elif name == "table-of-content":

@@ -59,7 +59,7 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
                 faults.append(number + 1)
             texts.append(text)
             length += len(text)
-            limits.check_unpacked(length, "the text of the PDF")
+            limits.check(length, "unpacked_bytes", "the text of the PDF")
         advice = {} if recognized is None else {"advice": "OCR found no text on them"}
         return _build(texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice)
 

@@ -37,7 +37,7 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
             elif kind == "notesSlide":
                 notes = parse(archive, other)
                 _read(canonical, notes, [one for one in notes.iter() if tag(one) == "sp" and _placeholder(one) != "body"], "note")
-        limits.check_unpacked(canonical.length, "the text of the slides")
+        limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 
 

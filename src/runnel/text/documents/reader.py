@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
 from runnel.files import signature
-from runnel.text.documents.code import read_code
-from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, Limits, read_plain, recognize
-from runnel.text.documents.markdown import read_markdown
+from runnel.formats import FORMATS, ROWS
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
-from runnel.text.documents.rows import read_rows
 from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
 _PIECE = 1 << 20
-_PLAIN = {"txt": read_plain, "md": read_markdown, "code": read_code}
 
 
 def read_document(path: str | Path, *, limits: Limits | None = None, encoding: str | None = None) -> DocumentText:
@@ -125,24 +122,22 @@ class DocumentReader:
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
         """Copy a stream first: a pipe can be read only once, and the second process needs a name that leads to the file."""
-        with _copied(stream, name, self.limits.file_bytes) as copy:
+        with _copied(stream, name, self.limits, "file_bytes") as copy:
             yield from self._read(copy, Path(copy.name), name)
 
     def _read(self, file: BinaryIO, path: Path | None, name: str) -> Iterator[DocumentText]:
         head = file.read(HEAD_BYTES)
         kind = recognize(head, name)
         file.seek(0)
-        if kind == "packed":
-            yield from self._read_packed(file, name)
-        elif kind in ROWS:
-            yield from read_rows(file, kind, name, self.limits, self.encoding)
-        elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
-            raise ReadError(f"{name} has {size:,} bytes; expected at most {self.limits.file_bytes:,} (Limits.file_bytes)")
-        elif kind in _PLAIN:
+        takes = FORMATS[kind].takes if kind in FORMATS else kind
+        if takes in ("packed", "rows"):
+            yield from self._read_packed(file, name) if kind == "packed" else self._read_rows(file, kind, name)
+            return
+        self.limits.check(os.fstat(file.fileno()).st_size, "file_bytes", name)
+        if takes == "text":
             data = file.read()
-            self.limits.check_unpacked(len(data), name)
-            decoded = decode(data, name, self.encoding)
-            yield _PLAIN[kind](decoded)
+            self.limits.check(len(data), "unpacked_bytes", name)
+            yield FORMATS[kind].load()(decode(data, name, self.encoding))
         elif path is None:
             yield from self._read_stream(file, name)
         elif kind == "pdf" and self.ocr is not None:
@@ -157,12 +152,15 @@ class DocumentReader:
             if kind == "packed":
                 raise ReadError(f"{name} is packed twice; unpack it first")
             if kind in ROWS:
-                yield from read_rows(file, kind, name, self.limits, self.encoding)
+                yield from self._read_rows(file, kind, name)
                 return
-            with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits.unpacked_bytes) as copy:
+            with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
                 yield from self._read(copy, Path(copy.name), name)
         except DAMAGED as error:
             raise ReadError(damaged(name, error)) from error
+
+    def _read_rows(self, file: BinaryIO, kind: str, name: str) -> Iterator[DocumentText]:
+        yield from FORMATS[kind].load()(file, kind, name, self.limits, self.encoding)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
         """Read a PDF, and the pages that are pictures by OCR."""
@@ -252,21 +250,19 @@ def _start() -> subprocess.Popen[bytes]:
 def _checked(answer: dict[str, Any], name: str) -> dict[str, Any]:
     if "refused" not in answer:
         return answer
-    message = f"{name}: {answer['refused']}"
-    if answer.get("scanned"):
-        raise ScannedPdf(message, answer["scanned"])
-    raise {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)(message)
+    message, pages = f"{name}: {answer['refused']}", answer.get("scanned")
+    kind = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)
+    raise ScannedPdf(message, pages) if pages else kind(message)
 
 
 @contextmanager
-def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
+def _copied(source: BinaryIO, name: str, limits: Limits, limit: str) -> Iterator[BinaryIO]:
     """Copy a stream to a temporary file."""
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
         size = 0
         while piece := source.read(_PIECE):
             size += len(piece)
-            if size > most:
-                raise ReadError(f"{name} has more than {most:,} bytes; raise Limits if you trust it")
+            limits.check(size, limit, name)
             copy.write(piece)
         copy.flush()
         copy.seek(0)

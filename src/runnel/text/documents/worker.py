@@ -10,58 +10,47 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from runnel.errors import ReadError, RunnelError, UnsupportedKind
+from runnel.formats import FORMATS
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
-from runnel.text.documents.docx import read_docx
-from runnel.text.documents.epub import read_epub
-from runnel.text.documents.html import read_html
-from runnel.text.documents.odf import read_odf
-from runnel.text.documents.pdf import read_pdf
 from runnel.text.documents.pdf_picture import PagePart, draw_page
-from runnel.text.documents.pptx import read_pptx
-from runnel.text.documents.xlsx import read_xlsx
 from runnel.text.reading import decode
 
 Request = dict[str, Any]
 _GRACE_S = 5
-# Kinds of zip files by the parts that they have (or parts in a folder), and their suffixes.
-_ZIPPED: tuple[tuple[tuple[str, ...], Callable[[Archive, Limits], DocumentText], str], ...] = (
-    (("META-INF/container.xml",), read_epub, ".epub"),
-    (("word/",), read_docx, ".docx"),
-    (("ppt/presentation.xml",), read_pptx, ".pptx"),
-    (("xl/workbook.xml",), read_xlsx, ".xlsx"),
-    (("content.xml", "mimetype"), read_odf, ".odt .ods .odp"),
-)
 
 
-def _parse_html(path: str, limits: Limits, request: Request) -> DocumentText:
-    data = Path(path).read_bytes()
-    limits.check_unpacked(len(data), "the file")
-    return read_html(decode(data, "it", request["encoding"], markup=True))
+def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
+    """Read a file with the reader of its kind, or of the archive that it is."""
+    if request["kind"] == "zip":
+        return _parse_archive(path, limits)
+    entry = FORMATS[request["kind"]]
+    if entry.takes == "markup":
+        data = Path(path).read_bytes()
+        limits.check(len(data), "unpacked_bytes", "the file")
+        read: DocumentText = entry.load()(decode(data, "it", request["encoding"], markup=True))
+        return read
+    recognized = request.get("recognized")  # by OCR, by page
+    texts = {"recognized": {int(number): text for number, text in recognized.items()}} if recognized else {}
+    read = entry.load()(path, limits, **texts)
+    return read
 
 
-def _parse_pdf(path: str, limits: Limits, request: Request) -> DocumentText:
-    recognized = request.get("recognized")
-    return read_pdf(path, limits, recognized and {int(number): text for number, text in recognized.items()})
-
-
-def _parse_zip(path: str, limits: Limits, request: Request) -> DocumentText:
+def _parse_archive(path: str, limits: Limits) -> DocumentText:
+    archives = [entry for entry in FORMATS.values() if entry.takes == "archive"]
     with Archive(path, limits) as archive:
-        for parts, read, _ in _ZIPPED:
-            if all(any(name.startswith(part) for name in archive.names) for part in parts):
-                return read(archive, limits)
+        for entry in archives:
+            if all(any(name.startswith(part) for name in archive.names) for part in entry.parts):
+                read: DocumentText = entry.load()(archive, limits)
+                return read
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
-    if (suffix := Path(path).suffix.lower()) in " ".join(suffixes for _, _, suffixes in _ZIPPED).split():
+    if (suffix := Path(path).suffix.lower()) in " ".join(entry.suffixes for entry in archives).split():
         raise ReadError(f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from")
     raise UnsupportedKind(f"a zip archive that is no document of a known kind ({held}); unpack or convert it first")
-
-
-PARSERS: dict[str, Callable[[str, Limits, Request], DocumentText]] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
 
 
 def _answer(request: Request) -> dict[str, Any]:
@@ -69,7 +58,7 @@ def _answer(request: Request) -> dict[str, Any]:
     try:
         if "part" in request:
             return {"picture": draw_page(path, PagePart(**request["part"]), request["pixels"])}
-        return {"document": PARSERS[request["kind"]](path, limits, request).to_wire()}
+        return {"document": _parse(path, limits, request).to_wire()}
     except RunnelError as error:
         return {"refused": str(error), "error": type(error).__name__, "scanned": getattr(error, "pages", None)}
     except MemoryError:

@@ -34,7 +34,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
                 sheet.reset_dimensions()  # some programs store wrong ones
                 for row in sheet.iter_rows():
                     canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
-                    limits.check_unpacked(canonical.length, "the text of the workbook")
+                    limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
     except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
         raise ReadError(
             f"not a complete Excel workbook ({type(error).__name__}: {error}); open and save it with a spreadsheet program"

@@ -1,0 +1,56 @@
+"""The table of all kinds of documents that runnel reads; docs/contributing.md says how to add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of a kind are recognized, and which function reads them.
+
+    Attributes:
+        read: "module:function" in `runnel.text.documents`, which returns a `DocumentText`; `takes` says what it is given:
+            "text": a `Decoded`, in this process; its text stays the file's own, and places in it are lines.
+            "rows": an open file, in this process; it yields a document for each row.
+            "markup": a `Decoded`, "file": a path and limits, "archive": an `Archive` and limits; in a process with limits.
+        suffixes: of file names; for an archive only for messages.
+        begins: pattern of the first bytes, without a byte order mark and NULs; it is tried before the suffix.
+        parts: of an archive, the files, or files in folders, that it must have.
+    """
+
+    read: str
+    takes: Literal["text", "rows", "markup", "file", "archive"]
+    suffixes: str = ""
+    begins: bytes | None = None
+    parts: tuple[str, ...] = ()
+
+    def load(self) -> Callable[..., Any]:
+        """Import the reader."""
+        module, _, name = self.read.partition(":")
+        reader: Callable[..., Any] = getattr(import_module(f"runnel.text.documents.{module}"), name)
+        return reader
+
+
+_CODE = ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi"
+_HTML = rb"(?is)\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]"
+FORMATS = {
+    "txt": Format("document:read_plain", "text"),
+    "md": Format("markdown:read_markdown", "text", ".md .markdown"),
+    "code": Format("code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"),
+    "jsonl": Format("rows:read_rows", "rows", ".jsonl .ndjson"),
+    "csv": Format("rows:read_rows", "rows", ".csv"),
+    "tsv": Format("rows:read_rows", "rows", ".tsv"),
+    "pdf": Format("pdf:read_pdf", "file", begins=rb"[\t\n\r \xef\xbb\xbf]*%PDF-"),
+    "html": Format("html:read_html", "markup", ".html .htm .xhtml", begins=_HTML),
+    "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
+    "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),
+    "pptx": Format("pptx:read_pptx", "archive", ".pptx", parts=("ppt/presentation.xml",)),
+    "xlsx": Format("xlsx:read_xlsx", "archive", ".xlsx", parts=("xl/workbook.xml",)),
+    "odt": Format("odf:read_odf", "archive", ".odt .ods .odp", parts=("content.xml", "mimetype")),
+}
+LINES = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "text")  # whose places are lines
+ROWS = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "rows")
