@@ -35,7 +35,6 @@ OPTIONS = {
     "rerank q a.txt --memory states": "--memory",
     "rerank q a.txt --run r": "QUERY and DOCUMENTS",
     "rerank --queries q.tsv --run r": "--corpus, --to",
-    "rerank q a.txt --template b": "'b'",
     "embed a.txt --to a.npy --pooling max": "'max'",
     "mcp --port 80": "--port",
     "mcp --json": "--json",

@@ -23,6 +23,7 @@ from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, MissingDependency, StateError
 from runnel.models.base import load_model
 from runnel.models.transformers import Scores
+from runnel.text.templates import PAIR_TEMPLATES, PairTemplate, Template
 
 pytest.importorskip("sentence_transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore:::transformers"), pytest.mark.filterwarnings("ignore:::sentence_transformers")]
@@ -245,7 +246,7 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_rerank_or_embed(tmp_path: Path) -> None:
+def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored, monot5 = "ForSequenceClassification", "ForConditionalGeneration"
     for name, (architecture, kind) in {"plain": ("bert", "Model"), "three": ("bert", scored), "monot5": ("t5", monot5)}.items():
         write(tmp_path / name, architecture, kind, num_labels=3)
@@ -256,10 +257,14 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path) -> None:
         Embedder.load(tmp_path / "opt")
     with pytest.raises(InputError, match="unknown pair template 'b'; the templates are rankmamba, rankmamba-code, "):
         Reranker.load(tmp_path / "opt", template="b")
-    with pytest.raises(InputError, match="puts nothing between the texts of a pair; use rankmamba or ssm-rerankers"):
+    with pytest.raises(InputError, match="'pair' does not fit"):
         Reranker.load(tmp_path / "opt", template="pair")
-    with pytest.raises(InputError, match="'rankmamba-code' is for decoders"):
+    with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
+    monkeypatch.setitem(PAIR_TEMPLATES, "mine", PairTemplate(Template.parse("{document} ? {query}{end}"), None))
+    assert str(load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]).endswith(
+        "{document} ? {query}{end}"
+    )
     write(tmp_path / "llama", "llama")
     with pytest.raises(InputError, match="llama is causal: its first token cannot"):
         Embedder.load(tmp_path / "llama", pooling="cls")

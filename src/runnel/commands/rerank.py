@@ -42,8 +42,8 @@ MemoryFolder = Annotated[
 ]
 MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of a recurrent model's states in it.")]
 Template = Annotated[
-    Literal["rankmamba", "rankmamba-code", "ssm-rerankers", "pair"] | None,
-    typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
+    str | None,
+    typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own)."),
 ]
 MaxTokens = Annotated[
     int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported.")

@@ -279,7 +279,7 @@ def load_model(
     Args:
         pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the mean
             of all ("mean"), without a trained projection; default: the pooling that the model was trained with.
-        template: how a pair is written: one of `PAIRS` in `models/transformers.py`; default: the model's.
+        template: how a pair is written: one of `PAIR_TEMPLATES` in `text/templates.py`; default: the model's.
         job: what the model is loaded for; a transformer without a layer for pairs gets a new one, without a head.
 
     Raises:

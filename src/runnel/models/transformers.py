@@ -40,16 +40,9 @@ from runnel.models.foreign import (
 )
 from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
 from runnel.records import read_model_json
-from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
+from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 
-# Two from the papers, one from paper B's checkpoints, and the tokenizer's own.
-PAIRS = ("rankmamba", "rankmamba-code", "ssm-rerankers", "pair")
-_ONE_WAY = {
-    "rankmamba": DOCUMENT_THEN_QUERY,
-    "rankmamba-code": CAPITAL_DOCUMENT_THEN_QUERY,
-    "ssm-rerankers": DOCUMENT_SEMICOLON_QUERY,
-}
 _MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}  # as the library calls them
 _GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
 _TEMPLATES = "runnel_templates"  # in the config.json of saved models
@@ -184,26 +177,25 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     """Return the notation of a pair template.
 
     Args:
-        name: one of `PAIRS`.
+        name: one of `PAIR_TEMPLATES`.
         before: the special tokens before a decoder's texts, in template notation.
         decoder: the model reads from left to right, as recurrent ones do.
 
     Raises:
         InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model.
     """
-    if name not in PAIRS:
-        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIRS)}")
+    if name not in PAIR_TEMPLATES:
+        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIR_TEMPLATES)}")
+    one_way, both_ways = PAIR_TEMPLATES[name]
     own = pair_template(folder) if (folder / "tokenizer.json").exists() else None
-    begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
-    if name == "pair" and own is None and decoder:
-        raise InputError(f"the tokenizer of {folder} puts nothing between the texts of a pair; use rankmamba or ssm-rerankers")
-    if name != "pair" and decoder:
-        return before + str(_ONE_WAY[name])
-    if name == "rankmamba-code":
-        raise InputError(f"the pair template {name!r} is for decoders and recurrent models, which {folder} is not; use rankmamba")
-    if name == "ssm-rerankers":
-        return begin + " ; query: {query} ; document: {document}"
-    return own or begin + "{query}{end}{document}{end}"
+    if decoder:
+        notation = own if one_way is None else before + str(one_way)
+    else:
+        begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
+        notation = own if own and both_ways == OWN_PAIR else both_ways and begin + both_ways
+    if notation is None:
+        raise InputError(f"the pair template {name!r} does not fit {folder}, or its tokenizer writes no pairs; use rankmamba")
+    return notation
 
 
 def causal(title: str) -> InputError:

@@ -19,7 +19,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -306,6 +306,23 @@ DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end
 CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
+
+
+class PairTemplate(NamedTuple):
+    """How a reranker reads a pair; None: models of that kind cannot, except with the tokenizer's own form."""
+
+    one_way: Template | None  # for models that read from left to right
+    both_ways: str | None  # for others, in the notation, after the begin marker; `OWN_PAIR`: as the tokenizer writes pairs
+
+
+OWN_PAIR = "{query}{end}{document}{end}"
+# Those of the papers, of paper B's checkpoints, and the tokenizer's own; docs/baselines.md explains them.
+PAIR_TEMPLATES = {
+    "rankmamba": PairTemplate(DOCUMENT_THEN_QUERY, OWN_PAIR),
+    "rankmamba-code": PairTemplate(CAPITAL_DOCUMENT_THEN_QUERY, None),
+    "ssm-rerankers": PairTemplate(DOCUMENT_SEMICOLON_QUERY, " ; query: {query} ; document: {document}"),
+    "pair": PairTemplate(None, OWN_PAIR),
+}
 
 
 def _shift_after(encoded: Encoded, lead: int) -> Encoded:
