@@ -123,9 +123,9 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
             like = known[f"d{i % read}"]
             new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}")
             if remembers_sentences(index.embedder):
-                memory = _sentences_like(SentenceVectors.load(memories[like.id], like.text), new.text, index.embedder)
+                memory = _sentences_like(SentenceVectors.from_bytes(memories[like.id], like.text), new.text, index.embedder)
             else:
-                memory = replace(DocumentState.load(memories[like.id], like.text), text=new.text).to_bytes()
+                memory = replace(DocumentState.from_bytes(memories[like.id], like.text), text=new.text).to_bytes()
             new = replace(new, memory=memory)
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
@@ -174,7 +174,7 @@ def check(index: Index, documents: Sequence[str]) -> str:
     found = index.store.passages([(f"d{i}", number) for i in range(len(documents)) for number in range(WHOLE, WORDS)])
     for i, text in few.items():
         rows = [row for (name, number), row in sorted(found.items()) if name == f"d{i}" and number != WHOLE]
-        if embedder.model.backbone.reads_passages:  # each by itself
+        if embedder.reader.block:  # each by itself
             own = embedder.encode_document([row.text for row in rows])
         else:
             own = embedder.encode_spans(text, [(row.start, row.end) for row in rows])
@@ -198,7 +198,7 @@ def _check_memories(index: Index, documents: dict[int, str]) -> str:
     query = queries(list(documents.values()), 1)[0]
     found = index.store.memories([f"d{i}" for i in documents])
     kind = SentenceVectors if remembers_sentences(index.embedder) else DocumentState
-    memory = Memory(reranker.model.backbone, {f"d{i}": kind.load(found[f"d{i}"], text) for i, text in documents.items()})
+    memory = Memory(reranker.model.backbone, {f"d{i}": kind.from_bytes(found[f"d{i}"], text) for i, text in documents.items()})
     agreement = np.corrcoef(reranker.score(query, memory), reranker.score(query, list(documents.values())))[0, 1]
     return "" if agreement > 0.97 else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
 

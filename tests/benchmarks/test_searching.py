@@ -92,7 +92,7 @@ def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
             def mixed(names):
                 found = real["memories"](names)
                 if remembers_sentences(index.embedder):
-                    read = {name: SentenceVectors.load(found[name], documents[int(name[1:])]) for name in found}
+                    read = {name: SentenceVectors.from_bytes(found[name], documents[int(name[1:])]) for name in found}
                     return {name: mirrored_memory(one).to_bytes() for name, one in read.items()}
                 return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
 

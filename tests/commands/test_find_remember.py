@@ -209,7 +209,7 @@ def test_scores_are_explained(find, models, tmp_path, terminal):
     shown = find("a.md", "b.txt", "c.txt", "--explain", "-k", 1).out.splitlines()[1]
     assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
     done = find("a.md", "--explain", model="recurrent")
-    assert done.code == 2 and "no parts to explain" in done.err
+    assert done.code == 2 and "no parts" in done.err
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):
@@ -224,7 +224,7 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
 
 def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
     done = find("a.md", "--remember", model="recurrent")
-    assert done.code == 2 and done.out == "" and f"{models / 'recurrent'} reads the query before" in done.err
+    assert done.code == 2 and done.out == "" and str(models / "recurrent") in done.err
     assert not (tmp_path / "cache").exists()
 
 
@@ -321,7 +321,7 @@ def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
         run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
         assert reading.count("a.md") == 2
         done = run("ask", QUERY, "a.md", "--model", models / "recurrent", "--remember")
-        assert done.code == 2 and "nothing can be remembered" in done.err
+        assert done.code == 2 and "cannot remember" in done.err
 
 
 def test_the_folder_of_caches(monkeypatch, tmp_path):

@@ -22,7 +22,7 @@ from helpers.waiting import GIVE_UP_S
 import runnel.cli
 from runnel.commands import display
 from runnel.models.second_look import SecondLook
-from runnel.models.sentence_retriever import Scored
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.search import remembered
 from runnel.text.documents.document import DocumentText

@@ -111,7 +111,7 @@ def test_remembered_documents_score_as_read_ones(retriever: SentenceRetriever, t
     (remembered,) = retriever.remember([TEXT])
     read, again = retriever.score(QUERY, TEXT), retriever.score(QUERY, remembered)
     assert [s.score for s in again] == [s.score for s in read] and "".join(s.text for s in read) == TEXT
-    stored = SentenceVectors.load(remembered.to_bytes(), TEXT)
+    stored = SentenceVectors.from_bytes(remembered.to_bytes(), TEXT)
     assert [s.score for s in retriever.score(QUERY, stored)] == [s.score for s in read]
     assert isinstance(retriever.scorer, VectorScorer)
     features = retriever.scorer.inputs(retriever.scorer.read_query(QUERY), remembered)[2]

@@ -22,7 +22,7 @@ from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
 from runnel.models.container import pack, unpack
 from runnel.models.memory import PRECISIONS, DocumentState, Memory
-from runnel.models.passages import read_documents
+from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import SentenceVectors
 
 TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat. "
@@ -64,12 +64,16 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
         document = reranker.remember([TEXT], dtype=precision)["0"]
 
         def rank(data: bytes) -> object:
-            return reranker.score("river", Memory(model.backbone, {"a": kind.load(data, TEXT)}))
+            return reranker.score("river", Memory(model.backbone, {"a": kind.from_bytes(data, TEXT)}))
 
         yield document.to_bytes(), TEXT, rank
     if not model.backbone.recurrent:
         (sentences,) = SentenceRetriever(model).remember([TEXT])
-        yield sentences.to_bytes(), TEXT, lambda data: SentenceRetriever(model).score("river", SentenceVectors.load(data, TEXT))
+        yield (
+            sentences.to_bytes(),
+            TEXT,
+            lambda data: SentenceRetriever(model).score("river", SentenceVectors.from_bytes(data, TEXT)),
+        )
         return
     (first,) = read_documents(embedder, [TEXT * 6], passage_tokens=30, save_from=20)
     assert first.saved is not None

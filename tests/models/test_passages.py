@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runnel import Embedder, Reranker
 from runnel.errors import InputError
 from runnel.models.memory import DocumentState
-from runnel.models.passages import passage_bounds, read_documents
+from runnel.models.readers import passage_bounds, read_documents
 from runnel.text.templates import Template
 
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, processors
 from runnel import Document, Embedder, Index
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
-from runnel.models.passages import read_documents
+from runnel.models.readers import read_documents
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = [

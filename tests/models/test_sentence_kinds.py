@@ -12,9 +12,8 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.passages import read_documents
-from runnel.models.sentence_retriever import Scored
-from runnel.models.sentence_vectors import SentenceVectors, sentence_tokens
+from runnel.models.readers import read_documents
+from runnel.models.sentence_vectors import Scored, SentenceVectors, sentence_tokens
 from runnel.records import normalize
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import DocumentText, read_plain
@@ -83,7 +82,7 @@ def test_kinds_of_units_and_parts(model: Model) -> None:
 
 def test_kinds_are_stored(model: Model) -> None:
     (found,) = SentenceRetriever(model).remember([page()])
-    again = SentenceVectors.load(found.to_bytes(), found.text)
+    again = SentenceVectors.from_bytes(found.to_bytes(), found.text)
     assert np.array_equal(again.kinds, found.kinds) and again.kinds.dtype == np.uint8
     assert found.size == replace(found, kinds=found.kinds[:0]).size + len(found)
 

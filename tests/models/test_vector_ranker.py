@@ -50,7 +50,7 @@ def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(r
     assert scores.shape == (5,) and scores[1] == scores[4] and np.isfinite(scores).all()
     assert scores[2] == reranker.score(QUERY, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
     memory = reranker.remember(DOCUMENTS)
-    assert len(memory) == 5 and memory.bytes > 0
+    assert len(memory) == 5
     np.testing.assert_allclose(reranker.score(QUERY, memory), scores, atol=0.05)
     for text, score in zip(DOCUMENTS, scores, strict=True):
         np.testing.assert_allclose(reranker.score(QUERY, [text]), [score], atol=0.05)  # 8 bits of other steps

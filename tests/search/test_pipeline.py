@@ -111,7 +111,7 @@ def test_remembered_documents_are_read_once(embedder, tmp_path):
 
 def of_index(index):
     pieces = index.store.memories(list(TEXTS)).items()
-    return Memory(index.embedder.model.backbone, {name: DocumentState.load(piece, TEXTS[name]) for name, piece in pieces})
+    return Memory(index.embedder.model.backbone, {name: DocumentState.from_bytes(piece, TEXTS[name]) for name, piece in pieces})
 
 
 def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):

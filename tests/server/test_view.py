@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from runnel.models.sentence_retriever import Scored
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
 from runnel.text.documents.document import DocumentText, read_plain

@@ -60,7 +60,7 @@ def document_path(out: Path, set_name: str, document: str) -> Path:
 
 def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVectors:
     """Load a document that has been read."""
-    return SentenceVectors.load(document_path(out, set_name, document).read_bytes(), text)
+    return SentenceVectors.from_bytes(document_path(out, set_name, document).read_bytes(), text)
 
 
 def vectors(out: Path, name: str, texts: Sequence[str], max_tokens: int | None = None) -> NDArray[np.float32]:

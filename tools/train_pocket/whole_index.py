@@ -62,7 +62,7 @@ def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
     """Return the best documents of the first stage in the order of the reranker's scores alone."""
     hits = index.search(query, top_k=LISTED, sentences=0, rerank=0)
     kept = index.store.memories([hit.id for hit in hits])
-    vectors = {hit.id: SentenceVectors.load(kept[hit.id], hit.text or "") for hit in hits}
+    vectors = {hit.id: SentenceVectors.from_bytes(kept[hit.id], hit.text or "") for hit in hits}
     return reranker.rank(query, Memory(reranker.model.backbone, vectors))
 
 

@@ -262,9 +262,9 @@ class Backbone(nn.Module, ABC):
         return self.block == 1
 
     @property
-    def reads_passages(self) -> bool:
-        """Whether long texts are read in passages, each of them whole; see `encoder/layout.py`."""
-        return self.block not in (1, None)
+    def passage_tokens(self) -> int | None:
+        """The tokens of the passages, each read whole, of long texts; see `encoder/layout.py`. None: it reads otherwise."""
+        return None if self.block == 1 else self.block
 
     @property
     def longest_text(self) -> int | None:

@@ -219,8 +219,10 @@ def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) 
 
 def check_retriever(retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None) -> None:
     """Raise InputError for --remember if the model cannot, and for a percentage if its scores are not probabilities."""
+    from runnel.models.sentence_vectors import no_vectors_error
+
     if remember and not retriever.remembers:
-        raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
+        raise no_vectors_error(retriever.model)
     if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
         raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
 

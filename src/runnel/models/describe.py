@@ -53,7 +53,7 @@ def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
         "weight_bytes": facts.weight_bytes(dtype),
         "recurrent": backbone.recurrent,
         "max_tokens": backbone.max_tokens,
-        "passage_tokens": backbone.block if backbone.reads_passages else None,
+        "passage_tokens": backbone.passage_tokens,
         "state_bytes_per_sequence": backbone.state_bytes,
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
@@ -64,7 +64,7 @@ def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
 
 def _attention(backbone: Backbone) -> dict[str, int]:
     """Count the operations that attention adds per token, in `_TEXT_TOKENS` tokens, the longest text allowed, or a passage."""
-    tokens = (backbone.block if backbone.reads_passages else None) or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
+    tokens = backbone.passage_tokens or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
     return {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
 
 

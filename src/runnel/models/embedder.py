@@ -14,20 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import lay_out
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
-from runnel.models.stream import PassageStream, Stream
+from runnel.models.readers import EMPTY, reader_of
+from runnel.models.stream import Stream
 from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Request
-from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spans
-from runnel.text.tokenizer import Encoded
+from runnel.text.sentences import whole_spans
 
 log = logging.getLogger("runnel")
-EMPTY = "only whitespace, or no character that the model has a token for"
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
 
 
@@ -49,6 +47,7 @@ class Embedder:
         check_width(truncate_dim, width)
         self.dimension = truncate_dim or width  # d
         self.pooling: Pooling = self._head.pooling
+        self.reader = reader_of(self)
         self.truncated = 0  # texts cut by `max_tokens` in the last encode call
 
     @classmethod
@@ -188,8 +187,8 @@ class Embedder:
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
                 self.truncated += rendered.cut > 0
                 row = rendered.ids
-                if self.model.backbone.reads_passages and len(row) > (self.model.backbone.max_tokens or len(row)):
-                    row, _ = self._places(text, encoded.slice(0, len(encoded) - rendered.cut))
+                if self.reader.cuts(row):
+                    row, _ = self.reader.lay_out(text, encoded.slice(0, len(encoded) - rendered.cut))
                 yield row
 
     def _check_room(self, prefix: str, max_tokens: int) -> None:
@@ -226,35 +225,26 @@ class Embedder:
         empty = np.flatnonzero(first >= last)
         if len(empty):
             raise InputError(f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no token; widen it")
-        row, places = self._places(prefix + text, encoded)
+        row, places = self.reader.lay_out(prefix + text, encoded)
         ranges = np.stack([places[first], places[last - 1] + 1], axis=1)
         request = Request(row, ranges=ranges) if self.pooling == "mean" else Request(row, ranges[:, 1] - 1)
         (result,) = self.model.engine.run([request])
         return self.vectors(self._head.pooled(result))
 
-    def _places(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids to read for a text, and the index of each of its tokens in them."""
-        backbone, tokenizer = self.model.backbone, self.model.tokenizer
-        if not backbone.reads_passages:
-            rendered = self.model.templates["document"].render(tokenizer, document=encoded.ids)
-            return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
-        row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers())
-        return row.ids, row.places
-
     # ---- streams -------------------------------------------------------------------------------------------------------
 
-    def stream(self, *, prompt: str | None = None) -> Stream | PassageStream:
+    def stream(self, *, prompt: str | None = None) -> Stream:
         """Open a stream for a text that arrives in pieces; see `Stream`.
 
         Raises:
             StateError: the model is a transformer, which has no state to continue from.
         """
-        return (PassageStream if self.model.backbone.reads_passages else Stream)(self, self.model.prompt(prompt))
+        return self.reader.stream(self, self.model.prompt(prompt))
 
-    def load_stream(self, path: str | Path) -> Stream | PassageStream:
+    def load_stream(self, path: str | Path) -> Stream:
         """Continue a stream written by `Stream.save`.
 
         Raises:
             StateError: the file is damaged or was written by another model.
         """
-        return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream.load(self, path)
+        return self.reader.stream.load(self, path)

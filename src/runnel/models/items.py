@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.models.heads import MARK_MATCH, MARKS, Head
+from runnel.models.base import Model
+from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, Head
 from runnel.request import OpenRequest, Request, Result, as_leaf
 from runnel.text.sentences import SentenceTokens
 
@@ -50,6 +51,22 @@ def mark(ids: np.ndarray, earlier: np.ndarray, idf: np.ndarray, kind: int) -> np
     if len(earlier):
         marks[:, MARK_MATCH] = idf[ids] * (earlier[np.searchsorted(earlier, ids).clip(max=len(earlier) - 1)] == ids)
     return marks
+
+
+def mark_pair(
+    model: Model, ids: np.ndarray, start: int, query: np.ndarray, document: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of its idf in the document.
+
+    `document` has distinct, sorted ids.
+    """
+    assert model.features is not None
+    idf = model.features.idf.cpu().numpy()
+    marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+    marks[start : start + len(query)] = mark(query, document, idf, MARK_QUERY)
+    terms, first = np.unique(query, return_index=True)
+    share = marks[start + first, MARK_MATCH].sum() / (idf[terms].sum() + 1e-6)
+    return marks, np.array([[share]], dtype=np.float32)
 
 
 def unit_scores(head: Head, result: Result) -> Tensor:

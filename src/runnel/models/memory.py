@@ -1,16 +1,19 @@
 """Remembered documents: what a model keeps of each, so that a query costs only its own tokens.
 
 An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes (`Remembered.to_bytes`).
+
+D  width of hidden vectors   T  tokens   n  documents
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, Self, cast, get_args
 
 import numpy as np
 import torch
@@ -18,27 +21,57 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError, NumericalError, StateError
 from runnel.files import digest, write
+from runnel.models.base import Model
 from runnel.models.container import pack, unpack
+from runnel.models.heads import WITHOUT_TOKENS
+from runnel.models.items import mark_pair
+from runnel.ops.backend import inference
+from runnel.request import Request
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Report = Callable[[int], None] | None  # receives the tokens of each step
+_TOGETHER = 128  # documents tokenized together
+_STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
 
 
-class Remembered(Protocol):
+class Remembered(ABC):
     """What a model keeps of a document; see `DocumentState` and `SentenceVectors`."""
 
-    @property
-    def text(self) -> str: ...
+    text: str
+
+    @abstractmethod
+    def arrays(self) -> Mapping[str, Tensor | np.ndarray]:
+        """Return everything except the text, for `of`."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, text: str, arrays: Mapping[str, Tensor]) -> Self:
+        """Make a document from `arrays`; a KeyError names one that is missing."""
 
     @property
     def size(self) -> int:
         """Bytes, without the text."""
+        return sum(array.nbytes for array in self.arrays().values())
 
     def to_bytes(self, fingerprint: str = "") -> bytes:
-        """Return everything except the text, for a reader's `load`. `fingerprint`: of the model, if nothing else names it."""
+        """Return everything except the text, for `from_bytes`. `fingerprint`: of the model, if nothing else names it."""
+        return pack(self.arrays(), fingerprint, self.text)
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
+    ) -> Self:
+        """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
+        try:
+            return cls.of(text, unpack(data, place, fingerprint, text if check else None))
+        except KeyError as error:
+            raise StateError(f"{place} belongs to another kind of model (it lacks {error}); read the document again") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +83,6 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.documents)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the documents in RAM or on disk, without the texts."""
-        return sum(document.size for document in self.documents.values())
 
     def __getitem__(self, name: str) -> Remembered:
         document = self.documents[name]
@@ -75,20 +103,14 @@ class Memory:
         return Memory(self.backbone, {name: self.documents[name] for name in ids})
 
 
-Load = Callable[..., Remembered]  # a reader's `load`
-
-
 @dataclass(frozen=True, eq=False)
 class StoredDocument:
     """A remembered document in a file, which was checked when it was found or written."""
 
     path: Path
     text: str
-    read: Load
-
-    @property
-    def size(self) -> int:
-        return self.path.stat().st_size
+    kind: type[Remembered]
+    fingerprint: str
 
     def load(self, *, check: bool = False) -> Remembered:
         """Read the file. Raises StateError if it is damaged; changed numbers are only seen with `check`."""
@@ -96,49 +118,62 @@ class StoredDocument:
             data = self.path.read_bytes()
         except OSError as error:
             raise StateError(f"cannot read the remembered document {self.path}: {error}; remember it again") from error
-        return self.read(data, self.text, str(self.path), check=check)
+        return self.kind.from_bytes(data, self.text, str(self.path), self.fingerprint, check=check)
+
+    def is_sound(self) -> bool:
+        """Return whether the file exists and is not damaged."""
+        try:
+            return self.path.exists() and self.load(check=True) is not None
+        except StateError as error:
+            log.warning("%s", error)
+            return False
 
 
 def remember_in(
     folder: Path,
-    documents: Mapping[str, str],
+    documents: Mapping[str, str | DocumentText],
     backbone: Backbone,
     precision: Precision,
-    read: Callable[[Iterable[str]], Iterable[Remembered]],
-    load: Load,
+    read: Callable[[Iterable[str | DocumentText]], Iterable[Remembered]],
+    kind: type[Remembered],
 ) -> Memory:
     """Return a memory of documents in files, one for each text; `read` reads the texts without one, and damaged files again."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what is known of texts
-    stored, fingerprint = {}, backbone.fingerprint()
-    for text in dict.fromkeys(documents.values()):
-        key = digest(fingerprint, precision, text)
-        stored[text] = StoredDocument(folder / f"{key}.safetensors", text, partial(load, fingerprint=fingerprint))
-    missing = [text for text, document in stored.items() if not _sound(document)]
-    for text, document in zip(missing, read(missing), strict=True):
-        write(stored[text].path, document.to_bytes(fingerprint))
-    return Memory(backbone, {name: stored[text] for name, text in documents.items()})
+    texts, by = {text_of(document): document for document in documents.values()}, backbone.fingerprint()
+    files = {text: folder / f"{digest(by, precision, text)}.safetensors" for text in texts}
+    stored = {text: StoredDocument(file, text, kind, by) for text, file in files.items()}
+    missing = [text for text, document in stored.items() if not document.is_sound()]
+    for text, document in zip(missing, read(texts[text] for text in missing), strict=True):
+        write(files[text], document.to_bytes(by))
+    return Memory(backbone, {name: stored[text_of(document)] for name, document in documents.items()})
 
 
-def _sound(document: StoredDocument) -> bool:
-    if not document.path.exists():
-        return False
-    try:
-        document.load(check=True)
-    except StateError as error:
-        log.warning("%s", error)
-        return False
-    return True
+def check_precision(value: str) -> Precision:
+    """Return the value if it names a precision of remembered states; raise InputError otherwise."""
+    if value not in PRECISIONS:
+        raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
+    return value
+
+
+# ---- states of recurrent models ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class DocumentState:
+class DocumentState(Remembered):
     """The state after a document, in a precision, with the mean of its hidden vectors and its distinct token ids."""
 
     text: str
     tensors: Mapping[str, Tensor]  # "tokens" (1,), "mean" (D,), "ids" (sorted), "state.NAME" and, in 8 bits, "scale.NAME"
 
     @classmethod
-    def of(cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: Precision) -> DocumentState:
+    def of(cls, text: str, arrays: Mapping[str, Tensor]) -> DocumentState:
+        return cls(text, arrays)
+
+    def arrays(self) -> Mapping[str, Tensor]:
+        return self.tensors
+
+    @classmethod
+    def keep(cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: Precision) -> DocumentState:
         """Keep a state of one row in a precision; ids are sorted."""
         tensors = {"tokens": state.tokens, "mean": mean, "ids": torch.from_numpy(ids)}
         whole = sum(tensor.numel() for tensor in state.tensors.values())
@@ -151,10 +186,6 @@ class DocumentState:
             else:
                 tensors[f"state.{name}"] = tensor if precision == "fp32" else tensor.to(torch.bfloat16)
         return cls(text, tensors)
-
-    @property
-    def size(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
     @property
     def mean(self) -> Tensor:
@@ -174,20 +205,93 @@ class DocumentState:
                 tensor[place].mul_(self.tensors[f"scale.{name}"][0])
         state.tokens[place] = self.tensors["tokens"][0]
 
-    def to_bytes(self, fingerprint: str = "") -> bytes:
-        return pack(self.tensors, fingerprint, self.text)
 
-    @classmethod
-    def load(
-        cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
-    ) -> DocumentState:
-        """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
-        return cls(text, unpack(data, place, fingerprint, text if check else None))
+class StateScorer:
+    """A scorer of documents whose states are continued with a query, all with the same tokens."""
+
+    kind = DocumentState
+    reads_pairs = True  # a document that is not remembered is read together with the query
+
+    def __init__(self, model: Model) -> None:
+        self.model, self._head, self.template = model, model.head("rerank"), model.templates["rerank"]
+        self._room: State | None = None  # allocated by the last ranking from a memory, reused by the next
+
+    @property
+    def remembers(self) -> bool:
+        """Whether documents are read before the query, so that they can be remembered."""
+        return self.template.fields[0] == "document" and self.model.backbone.recurrent
+
+    def remember(
+        self, documents: Iterable[str | DocumentText], precision: Precision, progress: Report = None
+    ) -> Iterator[DocumentState]:
+        """Read documents to remember them, in order."""
+        tokenizer, before, texts = self.model.tokenizer, self.template.before("query"), map(text_of, documents)
+        while batch := list(itertools.islice(texts, _TOGETHER)):
+            requests = []
+            for text, encoded in zip(batch, before.encode_batch(tokenizer, "document", batch), strict=True):
+                rendered = before.render(tokenizer, document=encoded.ids)
+                ranges = np.array([[rendered.slices["document"].start, len(rendered.ids)]])
+                requests.append(Request(rendered.ids, ranges=ranges, keep_state=True, tag=(text, np.unique(encoded.ids))))
+            for result in self.model.engine.map(requests, progress):
+                mean, (text, unique) = result.get().means[0], result.tag
+                assert result.state is not None
+                yield DocumentState.keep(text, result.state, mean, unique, precision)
+
+    def score(self, query: str, memory: Memory, progress: Report = None) -> np.ndarray:
+        """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
+        query_ids = self.template.encode_query(self.model.tokenizer, query)
+        scores = np.concatenate([np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)])
+        return scores[_first_places([text for _, text in memory.entries()])]
+
+    def _scores(self, query_ids: np.ndarray, memory: Memory, progress: Report) -> Iterator[np.ndarray]:
+        """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
+        rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
+        ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
+        rows = max(1, min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // backbone.state_bytes, len(memory)))
+        # Allocating memory costs as much as filling it, so it is kept; a concurrent ranking in another thread allocates its own.
+        room, self._room = self._room, None
+        if room is None or len(room) < rows:
+            room = backbone.new_state(rows)
+        names = iter(memory.documents)
+        while documents := [cast(DocumentState, memory[name]) for name in itertools.islice(names, rows)]:
+            scores = self._score_batch(documents, room, ids, start, query_ids)
+            if not np.isfinite(scores).all():
+                raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
+            if progress is not None:
+                progress(len(documents) * len(ids))
+            scores[[not len(document.ids) for document in documents]] = WITHOUT_TOKENS
+            yield scores.astype(np.float32)
+        self._room = room
+
+    @inference()
+    def _score_batch(
+        self, documents: Sequence[DocumentState], room: State, ids: np.ndarray, start: int, query_ids: np.ndarray
+    ) -> np.ndarray:
+        """Return scores (n,) of documents continued, in `room`, with `ids` (T,), in which the query starts at `start`."""
+        engine, count = self.model.engine, len(documents)
+        state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
+        try:
+            for place, document in enumerate(documents):
+                document.fill(state, place)
+            means = torch.stack([document.mean for document in documents]).view(count, self.model.backbone.hidden_size)
+        except (KeyError, IndexError, RuntimeError) as error:
+            raise StateError("a remembered document does not fit this model's shapes; remember or index it again") from error
+        if self._head.matches:
+            matches = [mark_pair(self.model, ids, start, query_ids, document.ids) for document in documents]
+            hidden = engine.extend(state, ids, np.stack([marks for marks, _ in matches]))
+            weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
+            mean = (weight @ hidden[:, start:]) / weight.sum()
+            values = [mean, hidden[:, -1], means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
+        elif self._head.state is not None:
+            engine.extend(state, ids, keep_states=True)
+            values = [state[self._head.state]]
+        else:
+            values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
+        scores: np.ndarray = self._head(*values).numpy()
+        return scores
 
 
-def check_precision(value: str) -> Precision:
-    """Return the value if it names a precision of remembered states; raise InputError otherwise."""
-    for precision in PRECISIONS:
-        if value == precision:
-            return precision
-    raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
+def _first_places(texts: Sequence[str]) -> list[int]:
+    """Return the first position of each text, so that equal texts tie; an unknown text ("") keeps its own position."""
+    places: dict[str, int] = {}
+    return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]

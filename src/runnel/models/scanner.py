@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from runnel.models.base import Model
 from runnel.models.heads import MARK_DOCUMENT, MARKS
 from runnel.models.items import Item, UnitScores, mark
 from runnel.models.lexical import piece_features
+from runnel.models.memory import DocumentState
+from runnel.models.sentence_vectors import Scored, no_vectors_error
 from runnel.records import expect_text
 from runnel.request import OpenRequest, Progress, Request, with_total
 from runnel.text.sentences import SentenceTokens
@@ -38,6 +41,10 @@ class ScannedQuery:
 
 class Scanner:
     """A scorer of sentences with a recurrent model that reads the query first."""
+
+    kind = DocumentState  # of what a reranker remembers
+    remembers = calibrated = False
+    judging = None
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -94,17 +101,17 @@ class Scanner:
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
         return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
 
-    def scores(
+    def scan(
         self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
-    ) -> Iterator[tuple[SentenceTokens, np.ndarray]]:
-        """Yield each document and the scores (S,) float32 of its sentences, in order; -inf for sentences without a token."""
+    ) -> Iterator[Scored]:
+        """Score documents in order; sentences without a token get -inf."""
         requests, report = with_total((self._request(query, tokens) for tokens in documents), progress)
         for result in self.model.engine.map(requests, report):
             tokens, parts = result.get().tag
             scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
             if parts:
                 scores[tokens.full] = torch.cat(parts).numpy()
-            yield tokens, scores
+            yield Scored(tokens.text, tokens.spans, scores, tokens.kinds)
 
     def window_scores(
         self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
@@ -120,13 +127,18 @@ class Scanner:
             last = int(np.searchsorted(tokens.bounds[1:], start + window, side="right"))
             if first >= last:
                 continue
-            _, scores = next(self.scores(query, [tokens.part(first, last)]))
+            scores = next(self.scan(query, [tokens.part(first, last)])).scores
             full = tokens.full[first:last]
             sums[first:last][full] += scores[full]
             seen[first:last] += full
             if progress is not None:
                 progress(min(start + window, total), total)
         return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(np.float32)
+
+    def look(self, *_: Any) -> Any:
+        raise no_vectors_error(self.model)
+
+    read = parts = look
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         ends, ranges, marks, lexical = self._units(query.ids, tokens)

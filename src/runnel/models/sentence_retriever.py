@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,60 +18,12 @@ import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.scanner import Scanner
-from runnel.models.second_look import FirstLook, Judging, SecondLook
-from runnel.models.sentence_vectors import SentenceVectors, VectorScorer, sentence_tokens
-from runnel.records import Sentence, expect_count, expect_loaded, expect_series, probability
+from runnel.models.readers import sentence_scorer
+from runnel.models.sentence_vectors import Scored, SentenceVectors, no_vectors_error, sentence_tokens
+from runnel.records import Sentence, expect_count, expect_loaded, expect_series
 from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import TEXT, TITLES, text_of
+from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
-from runnel.work import top
-
-_AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
-
-    text: str
-    spans: np.ndarray  # (S, 2) int64 characters
-    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
-    kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
-    vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
-    first: FirstLook | None = None  # of a model that reads the best sentences again
-    second: SecondLook | None = None
-
-    @property
-    def answers(self) -> float | None:
-        """The probability that the document answers the query at all; None if the model cannot say."""
-        answers = None if self.second is None else self.second.answers
-        return None if answers is None else probability(answers)
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def below(self, index: int) -> int:
-        """Return the position of the first text below a question or heading; `index` if it is neither, or no text follows."""
-        if self.kinds is None or self.kinds[index] not in TITLES:
-            return index
-        ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
-        return index + int(ahead[0]) if len(ahead) else index
-
-    def sentence(self, index: int) -> Sentence:
-        """Return one sentence by its position in the document."""
-        start, end = self.spans[index].tolist()
-        return Sentence(self.text[start:end], start, end, float(self.scores[index]), index)
-
-    def sentences(self) -> list[Sentence]:
-        """Return all sentences in document order."""
-        return [self.sentence(index) for index in range(len(self))]
-
-    def ranked(self) -> Iterator[Sentence]:
-        """Yield the sentences with a token, best first, ties in document order."""
-        order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
-        rows = zip(self.spans[order].tolist(), self.scores[order].tolist(), order.tolist(), strict=True)
-        return (Sentence(self.text[start:end], start, end, score, index) for (start, end), score, index in rows)
 
 
 class SentenceRetriever:
@@ -84,18 +36,13 @@ class SentenceRetriever:
     def __init__(self, model: Model) -> None:
         expect_loaded(model, "SentenceRetriever")
         self.model = model
-        able = model.for_sentences
-        self.scorer: Scanner | VectorScorer = VectorScorer(able) if able.head("sentences").stored else Scanner(able)
-
-    @property
-    def remembers(self) -> bool:
-        """Whether documents can be remembered; see `remember`."""
-        return isinstance(self.scorer, VectorScorer)
+        self.scorer = sentence_scorer(model)
+        self.remembers = self.scorer.remembers  # whether documents can be remembered; see `remember`
 
     @property
     def calibrated(self) -> bool:
         """Whether a score's sigmoid is the probability that the sentence answers, as in the calibration data."""
-        return isinstance(self.scorer, VectorScorer) and self.scorer.calibrated
+        return self.scorer.calibrated
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> SentenceRetriever:
@@ -149,21 +96,17 @@ class SentenceRetriever:
             return next(self.scan(query, [document], unit=unit, language=language, progress=progress)).sentences()
         if isinstance(document, SentenceVectors):
             raise InputError("a remembered document is already split into sentences; give its text to score windows or spans")
-        wanted: Any = slice(None)
         if spans is None:
-            tokens = next(sentence_tokens(self.model, self.scorer.template, [document], unit, language))
+            (tokens,) = sentence_tokens(self.model, self.scorer.template, [document], unit, language)
+            wanted = np.ones(len(tokens.spans), dtype=bool)
         else:
             tokens, wanted = self._spans(text_of(document), spans)
         read: Any = self.scorer.read_query(query)
-        if window is None and isinstance(self.scorer, VectorScorer):
-            vectors = next(self.scorer.read([tokens], progress))
-            scores = self.second_look([self._score_remembered(read, vectors, None)])[0].scores
-        elif isinstance(self.scorer, Scanner) and window is None:
-            _, scores = next(self.scorer.scores(read, [tokens], progress))
-        elif isinstance(self.scorer, Scanner):
-            scores = self.scorer.window_scores(read, tokens, window or 0, stride or 0, progress)
+        if window is None:
+            (scored,) = self.second_look(list(self.scorer.scan(read, [tokens], progress)))
+            scores = scored.scores
         else:
-            raise InputError("windows need a recurrent model; this model reads passages: do not give window")
+            scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
         return Scored(tokens.text, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
@@ -229,19 +172,16 @@ class SentenceRetriever:
         Without a second look (a recurrent model, one without a "judge" head, or a script that it does not know) they are
         returned as they are.
         """
-        looks = [one.first for one in scored if one.first is not None]
-        if self._judging is None or not looks or not self._judging.knows(looks[0].query):
+        looks, judging = [one.first for one in scored if one.first is not None], self.scorer.judging
+        if judging is None or not looks or not judging.knows(looks[0].query):
             return list(scored)
-        again = self._judging.look(looks)
+        again = judging.look(looks)
         return [replace(one, scores=look.scores, second=look) for one, look in zip(scored, again, strict=True)]
-
-    @property
-    def _judging(self) -> Judging | None:
-        return self.scorer.judging if isinstance(self.scorer, VectorScorer) else None
 
     def nearness(self, scored: Scored) -> float:
         """Return what the first look's scores of a document lack to be compared with those of other documents."""
-        return 0.0 if self._judging is None or scored.first is None else self._judging.nearness(scored.first)
+        judging = self.scorer.judging
+        return 0.0 if judging is None or scored.first is None else judging.nearness(scored.first)
 
     def first_look(
         self,
@@ -256,18 +196,14 @@ class SentenceRetriever:
         _check_several(documents)
         read: Any = self.scorer.read_query(query)
         for remembered, group in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
-            if remembered:
-                for document in cast("Iterator[SentenceVectors]", group):
-                    yield self._score_remembered(read, document, unit)
+            if not remembered:
+                unread = cast("Iterator[str | DocumentText]", group)
+                tokens = sentence_tokens(self.model, self.scorer.template, unread, unit, language)
+                yield from self.scorer.scan(read, tokens, progress)
+            elif unit is not None:
+                raise InputError("a remembered document already has a unit; give the unit to remember()")
             else:
-                tokens = sentence_tokens(
-                    self.model, self.scorer.template, cast("Iterator[str | DocumentText]", group), unit, language
-                )
-                if isinstance(self.scorer, VectorScorer):
-                    yield from (self._score_remembered(read, one, None) for one in self.scorer.read(tokens, progress))
-                else:
-                    for one, scores in self.scorer.scores(read, tokens, progress):
-                        yield Scored(one.text, one.spans, scores, one.kinds)
+                yield from (self.scorer.look(read, document) for document in cast("Iterator[SentenceVectors]", group))
 
     def remember(
         self,
@@ -287,11 +223,6 @@ class SentenceRetriever:
         Raises:
             InputError: the model reads the query first, so nothing can be remembered; or an argument is invalid, as for `score`.
         """
-        if not isinstance(self.scorer, VectorScorer):
-            raise InputError(
-                f"{self.model.source} reads the query before the document, so it cannot remember documents; use a model that "
-                "scores sentence vectors, as pocket does"
-            )
         _check_several(documents)
         tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
         yield from self.scorer.read(tokens, progress)
@@ -310,16 +241,14 @@ class SentenceRetriever:
         Raises:
             InputError: the query is empty, or the model reads the query and the document together.
         """
-        if not isinstance(self.scorer, VectorScorer):
-            raise InputError(
-                f"{self.model.source} reads the query and the document together, so its scores have no parts; use a model that "
-                "scores sentence vectors, as pocket does"
-            )
         scored = document if isinstance(document, Scored) else next(self.scan(query, [document]))
-        assert scored.vectors is not None and scored.first is not None
-        parts, first, second = {}, scored.first, scored.second
+        if scored.vectors is None or scored.first is None:
+            raise no_vectors_error(self.model)
+        parts: dict[str, float] = {}
+        first, second = scored.first, scored.second
         if scored.scores[index] > -np.inf:
-            parts = self.scorer.parts(self.scorer.read_query(query), scored.vectors, index)
+            read: Any = self.scorer.read_query(query)
+            parts = self.scorer.parts(read, scored.vectors, index)
         if parts and second is not None:
             parts["second look"] = float(second.judged[index])
             parts["question or heading above"] = float(first.scores[index] - first.plain[index] + second.led[index])
@@ -343,14 +272,6 @@ class SentenceRetriever:
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
         pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", text)
         return read_spans(text, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
-
-    def _score_remembered(self, query: Any, document: SentenceVectors, unit: Unit | None) -> Scored:
-        if not isinstance(self.scorer, VectorScorer):
-            raise InputError(f"{self.model.source} cannot read a remembered document; give its text")
-        if unit is not None:
-            raise InputError("a remembered document already has a unit; give the unit to remember()")
-        look = self.scorer.look(query, document)
-        return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
 
 
 def _check_several(documents: object) -> None:

@@ -8,8 +8,9 @@ stored sums, so a remembered document scores as one that has just been read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,19 +18,20 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.layout import lay_out, passages_of
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.container import pack, unpack
-from runnel.models.heads import VectorRelevance, VectorScore
+from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.second_look import FACTS, FirstLook, Judging, document_facts, first_look
+from runnel.models.memory import Memory, Precision, Remembered, Report
+from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
 from runnel.ops.backend import inference
-from runnel.records import expect_text
-from runnel.request import Progress, RangeSums, Request, with_total
+from runnel.records import Sentence, expect_text, probability
+from runnel.request import Progress, RangeSums, Request, total_progress, with_total
 from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import text_of
+from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.templates import Template
+from runnel.work import grouped, top
 
 _WIDEST = 127  # the largest 8-bit number
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
@@ -37,13 +39,14 @@ _PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
 _TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
 _PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
+_AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
 
 
 def sentence_tokens(
     model: Model, template: Template, documents: Iterable[str | DocumentText], unit: Unit | None = None, language: str = "en"
 ) -> Iterator[SentenceTokens]:
     """Yield the tokens of each document, in units (default: the model's)."""
-    for group in _together(documents):
+    for group in grouped(documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER):
         texts = [text_of(document) for document in group]
         short = iter(template.encode_batch(model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
         for document, text in zip(group, texts, strict=True):
@@ -52,19 +55,8 @@ def sentence_tokens(
             yield read_sentences(document, pieces, unit=unit or model.unit, language=language)
 
 
-def _together(documents: Iterable[str | DocumentText]) -> Iterator[list[str | DocumentText]]:
-    """Yield lists of documents to tokenize in one call."""
-    group: list[str | DocumentText] = []
-    for document in documents:
-        group.append(document)
-        if len(group) == _TOGETHER or sum(len(text_of(one)) for one in group) >= _TOGETHER_CHARS:
-            yield group
-            group = []
-    yield group
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class SentenceVectors:
+class SentenceVectors(Remembered):
     """A remembered document."""
 
     text: str
@@ -91,32 +83,18 @@ class SentenceVectors:
             raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
         return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]))
 
-    @property
-    def size(self) -> int:
-        arrays = (self.vectors, self.scales, self.ids, self.bounds, self.spans, self.kinds, *(self.passages or ()))
-        return sum(array.nbytes for array in arrays)
-
-    def to_bytes(self, fingerprint: str = "") -> bytes:
+    def arrays(self) -> Mapping[str, Tensor | np.ndarray]:
         values = {name: getattr(self, name) for name in _ARRAYS}
         values["ids"] = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         for name in ("spans", "bounds"):
             if values[name].max(initial=0) < 1 << 32:
                 values[name] = values[name].astype(np.uint32)
-        if self.passages is not None:
-            values |= zip(_PASSAGES, self.passages, strict=True)
-        return pack(values, fingerprint, self.text)
+        return values | dict(zip(_PASSAGES, self.passages or (), strict=False))
 
     @classmethod
-    def load(
-        cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
-    ) -> SentenceVectors:
-        """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
-        values = {name: tensor.numpy() for name, tensor in unpack(data, place, fingerprint, text if check else None).items()}
-        try:
-            spans, ids, bounds, vectors, scales, kinds = (values[name] for name in _ARRAYS)
-            passages = (values[_PASSAGES[0]], values[_PASSAGES[1]]) if _PASSAGES[0] in values else None
-        except KeyError as error:
-            raise StateError(f"{place} holds no sentences (it lacks {error}); read the document again") from error
+    def of(cls, text: str, arrays: Mapping[str, Tensor]) -> SentenceVectors:
+        spans, ids, bounds, vectors, scales, kinds = (arrays[name].numpy() for name in _ARRAYS)
+        passages = (arrays[_PASSAGES[0]].numpy(), arrays[_PASSAGES[1]].numpy()) if _PASSAGES[0] in arrays else None
         wide = spans.astype(np.int64), ids.astype(np.int32), bounds.astype(np.int64)
         return cls(text, *wide, vectors, scales, kinds, passages)
 
@@ -130,19 +108,15 @@ class SentenceSums:
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
         backbone, markers, full = model.backbone, model.tokenizer.markers(), np.flatnonzero(tokens.full)
         prompt = model.prompt_ids("document")
-        row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt) if len(tokens.ids) else None
-        self._tokens, self.layout = tokens, row  # None: no token
-        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size)
+        self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
+        inside = np.zeros(len(row.ids), np.float32)
+        inside[row.places] = 1  # not the markers and prompts
+        weights, self._tokens = torch.from_numpy(inside), tokens
+        sentences, blocks = np.stack([row.starts, row.ends], axis=1)[full], np.stack([row.edges[:-1], row.edges[1:]], axis=1)
+        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, weights, full)
         self._passages: _Rounded | None = None
         if passages and backbone.own_sentences:
-            self._passages = _Rounded(0 if row is None else len(row.edges) - 1, backbone.hidden_size)
-        if row is not None:
-            inside = np.zeros(len(row.ids), np.float32)
-            inside[row.places] = 1  # not the markers and prompts
-            weights = torch.from_numpy(inside)
-            self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
-            if self._passages is not None:
-                self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
+            self._passages = _Rounded(len(blocks), backbone.hidden_size, blocks, weights, np.arange(len(blocks)))
 
     def take(self, start: int, hidden: Tensor) -> None:
         """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
@@ -162,11 +136,9 @@ class SentenceSums:
 class _Rounded:
     """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
 
-    def __init__(self, count: int, width: int) -> None:
-        self.vectors, self.scales = np.zeros((count, width), dtype=np.int8), np.zeros(count, dtype=np.float32)
-
-    def start(self, ranges: np.ndarray, weights: Tensor, places: np.ndarray) -> None:
+    def __init__(self, count: int, width: int, ranges: np.ndarray, weights: Tensor, places: np.ndarray) -> None:
         """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
+        self.vectors, self.scales = np.zeros((count, width), dtype=np.int8), np.zeros(count, dtype=np.float32)
         self._sums, self._weights, self._places = RangeSums(ranges), weights, places
 
     def add(self, start: int, hidden: Tensor) -> None:
@@ -188,6 +160,50 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
+
+    text: str
+    spans: np.ndarray  # (S, 2) int64 characters
+    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
+    kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
+    vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
+    first: FirstLook | None = None  # of a model that reads the best sentences again
+    second: SecondLook | None = None
+
+    @property
+    def answers(self) -> float | None:
+        """The probability that the document answers the query at all; None if the model cannot say."""
+        answers = None if self.second is None else self.second.answers
+        return None if answers is None else probability(answers)
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def below(self, index: int) -> int:
+        """Return the position of the first text below a question or heading; `index` if it is neither, or no text follows."""
+        if self.kinds is None or self.kinds[index] not in TITLES:
+            return index
+        ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
+        return index + int(ahead[0]) if len(ahead) else index
+
+    def sentence(self, index: int) -> Sentence:
+        """Return one sentence by its position in the document."""
+        start, end = self.spans[index].tolist()
+        return Sentence(self.text[start:end], start, end, float(self.scores[index]), index)
+
+    def sentences(self) -> list[Sentence]:
+        """Return all sentences in document order."""
+        return [self.sentence(index) for index in range(len(self))]
+
+    def ranked(self) -> Iterator[Sentence]:
+        """Yield the sentences with a token, best first, ties in document order."""
+        order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
+        rows = zip(self.spans[order].tolist(), self.scores[order].tolist(), order.tolist(), strict=True)
+        return (Sentence(self.text[start:end], start, end, score, index) for (start, end), score, index in rows)
+
+
 @dataclass(frozen=True)
 class VectorQuery:
     """A query that has been read: its ids, its vector (D,) for sentences, and the one for passages and whole documents."""
@@ -199,6 +215,10 @@ class VectorQuery:
 
 class VectorScorer:
     """A reader of documents into `SentenceVectors`, which it scores; with `passages`, they have vectors of passages too."""
+
+    remembers = True
+    kind = SentenceVectors
+    reads_pairs = False
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
         head = model.head("sentences")  # an encoder has it `for_sentences`
@@ -244,10 +264,35 @@ class VectorScorer:
 
     def _request(self, tokens: SentenceTokens) -> Request:
         sums = SentenceSums(self.model, tokens, passages=self._passages)
-        return Request(tokens.ids if sums.layout is None else sums.layout.ids, (), take=sums.take, tag=sums)
+        return Request(sums.layout.ids, (), take=sums.take, tag=sums)
 
-    def look(self, query: VectorQuery, document: SentenceVectors) -> FirstLook:
-        """Return the first look at a document: the scores of all its sentences."""
+    def window_scores(self, *_: Any) -> np.ndarray:
+        raise InputError("windows need a recurrent model; this model reads passages: do not give window")
+
+    def scan(self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[Scored]:
+        """Read documents and score them, in order."""
+        return (self.look(query, document) for document in self.read(documents, progress))
+
+    def remember(
+        self, documents: Iterable[str | DocumentText], precision: Precision = "int8", progress: Report = None
+    ) -> Iterator[SentenceVectors]:
+        """Read documents to remember them; `precision` is of states, which there are none of."""
+        return self.read(sentence_tokens(self.model, self.template, documents), total_progress(progress))
+
+    @inference()
+    def score(self, query: str, memory: Memory, progress: Report = None) -> np.ndarray:
+        """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
+        if not len(memory):
+            return np.zeros(0, dtype=np.float32)
+        asked, prompt, features, empty = self.read_query(query), len(self.prompts["document"]), [], []
+        for document in cast("Iterator[SentenceVectors]", map(memory.__getitem__, memory.documents)):
+            features.append(relevance_features(asked, document, self.model.words, self.model.backbone, prompt))
+            empty.append(not len(document.ids))
+        scores: np.ndarray = self.model.head("rerank")(torch.from_numpy(np.stack(features))).numpy()
+        return np.where(empty, np.float32(WITHOUT_TOKENS), scores)
+
+    def look(self, query: VectorQuery, document: SentenceVectors) -> Scored:
+        """Score a document that has been read."""
         plain = np.full(len(document), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
         facts = np.zeros(FACTS)
@@ -255,7 +300,8 @@ class VectorScorer:
             with inference():
                 plain[full] = self._head(query.vector, vectors, features).numpy()
                 facts = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
-        return first_look(query.ids, document, plain, facts, lead=self.judging is not None)
+        look = first_look(query.ids, document, plain, facts, lead=self.judging is not None)
+        return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""
@@ -273,6 +319,14 @@ class VectorScorer:
         features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
         sums = document.sums() if full.all() else document.sums()[torch.from_numpy(full)]
         return full, torch.nn.functional.normalize(sums, dim=-1, out=sums), torch.from_numpy(features)
+
+
+def no_vectors_error(model: Model) -> InputError:
+    """Return the error for what only stored vectors of sentences can give."""
+    return InputError(
+        f"{model.source} reads the query and the document together, so it cannot remember documents and its scores have no "
+        "parts; use a model that scores sentence vectors, as pocket does"
+    )
 
 
 def relevance_features(

@@ -8,8 +8,10 @@ D  width of hidden vectors   d  width of the vectors
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -30,45 +32,27 @@ if TYPE_CHECKING:
 
 _SETTLE_CHARS = 4096  # new text needed before looking for complete passages
 _DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
-_ABOUT = "stream"
-_EMPTY = "this stream has received only whitespace, or characters without a token for this model; feed() some text first"
 
 
-class Stream:
+class Stream(ABC):
     """The embedding of a text that is still being written, in constant memory.
 
-    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far (the end
-    marker and the last unsettled word are read on a copy of the state, so feeding can continue). `tokens` counts the tokens
-    read so far.
+    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far.
     """
 
+    tokens: int  # read so far, with markers: all but the unsettled end of the text, or those of complete passages
+
     def __init__(self, embedder: Embedder, prompt: str = "") -> None:
-        if not embedder.model.backbone.recurrent:
-            raise has_no_state(embedder.model.backbone.title)
-        self._embedder = embedder
-        self._model = embedder.model
-        self._tokens = embedder.model.tokenizer.stream()
-        self._state = embedder.model.backbone.new_state(1)
-        width = embedder.model.backbone.hidden_size
-        self._sum = torch.zeros(width, dtype=torch.float64)
-        self._total = 0.0
-        self._last = torch.full((1, width), torch.nan)  # hidden vector of the last token, once one has been read here
-        template = embedder.model.templates["document"]
-        self._rest = template.starting_at("document")
-        self._advance(template.before("document").render(embedder.model.tokenizer).ids)
+        self._embedder, self._model = embedder, embedder.model
+        self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)  # of hidden vectors so far
         self._empty = True  # nothing has been fed that has a token; the prompt does not count
-        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document") + prompt).ids)
+        self._start(self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens read so far, with the begin marker, without the unsettled end of the text."""
-        return int(self._state.tokens[0])
-
-    def feed(self, text: str) -> Stream:
+    def feed(self, text: str) -> Self:
         """Read more text. Words may be split between pieces."""
         expect_text(text, "the text")
         self._empty = self._empty and self._embedder.is_empty(text)
-        self._advance(self._tokens.feed(text).ids)
+        self._add(text)
         return self
 
     def embedding(self) -> np.ndarray:
@@ -78,39 +62,96 @@ class Stream:
             InputError: the stream has received no text with a token (`Embedder.is_empty`).
             NumericalError: the vector is NaN or infinite.
         """
-        model = self._model
         if self._empty:
-            raise InputError(_EMPTY)
-        tail = self._rest.render(model.tokenizer, document=self._tokens.peek().ids).ids
-        total, weight, last = self._sum, self._total, self._last
-        if len(tail):
-            result = self._read(tail)
-            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
-        return _vector(self._embedder, (total / weight).float()[None] if self._embedder.pooling == "mean" else last)
+            raise InputError(
+                "this stream has received only whitespace, or characters without a token for this model; feed() some text first"
+            )
+        vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
+        if not np.isfinite(vector).all():
+            raise NumericalError(_DAMAGED)
+        return vector
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to continue to one file (atomically)."""
-        values = {f"state.{name}": tensor for name, tensor in self._state.tensors.items()} | {"tokens": self._state.tokens}
-        values |= {"sum": self._sum, "total": torch.tensor(self._total, dtype=torch.float64), "empty": torch.tensor(self._empty)}
-        packed = pack({**values, "pending": self._tokens.save().encode()}, self._model.backbone.fingerprint(), _ABOUT)
-        write(Path(path), packed)
+        values = {"sum": self._sum, "empty": torch.tensor(self._empty), **self._values()}
+        write(Path(path), pack(values, self._model.backbone.fingerprint(), "stream"))
 
     @classmethod
-    def load(cls, embedder: Embedder, path: str | Path) -> Stream:
+    def load(cls, embedder: Embedder, path: str | Path) -> Self:
         """Continue a stream written by `save`.
 
         Raises:
             StateError: the file is damaged or was written by another model.
         """
-        stream, values = cls(embedder), _read_file(embedder, path)
+        stream = cls(embedder)
         try:
-            state = {name: values[f"state.{name}"].to(tensor) for name, tensor in stream._state.tensors.items()}
-            stream._state = State(state, values["tokens"]).check(embedder.model.backbone.state_shapes(), str(path))
-            stream._sum, stream._total, stream._empty = values["sum"], float(values["total"]), bool(values["empty"])
-            stream._tokens.restore(values["pending"].numpy().tobytes().decode())
-        except (KeyError, UnicodeDecodeError) as error:
+            data = Path(path).read_bytes()
+            values = unpack(data, f"the saved stream {path}", embedder.model.backbone.fingerprint(), "stream")
+            stream._sum, stream._empty = values["sum"], bool(values["empty"])
+            stream._restore(values)
+        except OSError as error:
+            raise StateError(f"cannot read the saved stream {path}: {error}") from error
+        except (KeyError, IndexError, UnicodeDecodeError) as error:
             raise StateError(f"{path} holds no embedding stream of this model ({error}); read the text again") from error
         return stream
+
+    @abstractmethod
+    def _start(self, lead: str) -> None:
+        """Begin with the text before the document."""
+
+    @abstractmethod
+    def _add(self, text: str) -> None: ...
+
+    @abstractmethod
+    def _pooled(self) -> Tensor:
+        """Return what the head makes a vector of, (1, D)."""
+
+    @abstractmethod
+    def _values(self) -> Mapping[str, Tensor | bytes]:
+        """Return what `_restore` needs."""
+
+    @abstractmethod
+    def _restore(self, values: Mapping[str, Tensor]) -> None: ...
+
+
+class StateStream(Stream):
+    """The stream of a recurrent model: the end marker and the last unsettled word are read on a copy of the state."""
+
+    def _start(self, lead: str) -> None:
+        if not self._model.backbone.recurrent:
+            raise has_no_state(self._model.backbone.title)
+        self._tokens, self._state = self._model.tokenizer.stream(), self._model.backbone.new_state(1)
+        self._total = 0.0
+        self._last = torch.full((1, len(self._sum)), torch.nan)  # hidden vector of the last token, once one has been read here
+        template = self._model.templates["document"]
+        self._rest = template.starting_at("document")
+        self._advance(template.before("document").render(self._model.tokenizer).ids)
+        self._add(lead)
+
+    @property
+    def tokens(self) -> int:  # type: ignore[override]
+        return int(self._state.tokens[0])
+
+    def _add(self, text: str) -> None:
+        self._advance(self._tokens.feed(text).ids)
+
+    def _pooled(self) -> Tensor:
+        tail = self._rest.render(self._model.tokenizer, document=self._tokens.peek().ids).ids
+        total, weight, last = self._sum, self._total, self._last
+        if len(tail):
+            result = self._read(tail)
+            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
+        return (total / weight).float()[None] if self._embedder.pooling == "mean" else last
+
+    def _values(self) -> Mapping[str, Tensor | bytes]:
+        values = {f"state.{name}": tensor for name, tensor in self._state.tensors.items()} | {"tokens": self._state.tokens}
+        return {**values, "total": torch.tensor(self._total, dtype=torch.float64), "pending": self._tokens.save().encode()}
+
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        state = {name: values[f"state.{name}"].to(tensor) for name, tensor in self._state.tensors.items()}
+        self._state = State(state, values["tokens"]).check(self._model.backbone.state_shapes())
+        self._total = float(values["total"])
+        self._tokens.restore(values["pending"].numpy().tobytes().decode())
 
     def _advance(self, ids: np.ndarray) -> None:
         if len(ids):
@@ -128,55 +169,36 @@ class Stream:
             raise NumericalError(_DAMAGED) from error
 
 
-class PassageStream:
-    """The interface of `Stream`; `tokens` counts the tokens of complete passages, including markers."""
+class PassageStream(Stream):
+    """The stream of a model that reads passages."""
 
-    def __init__(self, embedder: Embedder, prompt: str = "") -> None:
-        self._embedder, self._model, self._empty = embedder, embedder.model, True
-        self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)
+    def _start(self, lead: str) -> None:
         self.tokens = 0
-        lead = self._model.templates["document"].lead(self._model.tokenizer, "document")
-        self._text = lead + prompt  # from the start of a passage
+        self._text = lead  # from the start of a passage
         self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
 
-    def feed(self, text: str) -> PassageStream:
-        expect_text(text, "the text")
+    def _add(self, text: str) -> None:
         self._text += text
-        self._empty = self._empty and self._embedder.is_empty(text)
         if len(self._text) >= self._look:
             self._settle()
-        return self
 
-    def embedding(self) -> np.ndarray:
-        if self._empty:
-            raise InputError(_EMPTY)
-        layout, _ = self._lay_out()
-        total, count = self._sum, self.tokens
-        if layout is not None:
-            total, count = total + self._read(layout.ids), count + len(layout.ids)
-        return _vector(self._embedder, (total / count).float()[None])
+    def _pooled(self) -> Tensor:
+        ids = self._lay_out()[0].ids
+        total = self._sum + self._read(ids) if len(ids) else self._sum
+        return (total / (self.tokens + len(ids))).float()[None]
 
-    def save(self, path: str | Path) -> None:
-        values = {"sum": self._sum, "tokens": torch.tensor(self.tokens), "empty": torch.tensor(self._empty)}
-        text = self._text.encode("utf-8", "surrogatepass")
-        write(Path(path), pack({**values, "text": text}, self._model.backbone.fingerprint(), _ABOUT))
+    def _values(self) -> Mapping[str, Tensor | bytes]:
+        return {"tokens": torch.tensor(self.tokens), "text": self._text.encode("utf-8", "surrogatepass")}
 
-    @classmethod
-    def load(cls, embedder: Embedder, path: str | Path) -> PassageStream:
-        stream, values = cls(embedder), _read_file(embedder, path)
-        try:
-            stream._text = values["text"].numpy().tobytes().decode("utf-8", "surrogatepass")
-            stream._sum, stream.tokens, stream._empty = values["sum"], int(values["tokens"]), bool(values["empty"])
-        except (KeyError, UnicodeDecodeError) as error:
-            raise StateError(f"{path} holds no embedding stream of this model ({error}); read the text again") from error
-        stream._look = max(_SETTLE_CHARS, len(stream._text))
-        return stream
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        self._text = values["text"].numpy().tobytes().decode("utf-8", "surrogatepass")
+        self.tokens, self._look = int(values["tokens"]), max(_SETTLE_CHARS, len(self._text))
 
     def _settle(self) -> None:
         layout, tokens = self._lay_out()
         # Not what could still be read as one: the last word may lose tokens when it is complete.
         whole = 0 if self.tokens else whole_tokens(self._model.backbone)
-        if layout is not None and len(layout.passages) > 3:
+        if len(layout.passages) > 3:
             # A last sentence that is alone in its passage may then fit into the one before.
             last = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
             if tokens.bounds[layout.passages[last]] > whole:
@@ -185,12 +207,9 @@ class PassageStream:
                 self._text = self._text[tokens.spans[layout.passages[last], 0] :]
         self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # so that a very long sentence is not split too often
 
-    def _lay_out(self) -> tuple[Layout | None, SentenceTokens]:
-        """Lay out the text from the start of the last passage; None if it has no tokens."""
-        encoded = self._model.tokenizer.encode(self._text)
-        tokens = read_sentences(self._text, [encoded])
-        if not len(tokens.ids):
-            return None, tokens
+    def _lay_out(self) -> tuple[Layout, SentenceTokens]:
+        """Lay out the text from the start of the last passage."""
+        tokens = read_sentences(self._text, [self._model.tokenizer.encode(self._text)])
         backbone, markers = self._model.backbone, self._model.tokenizer.markers()
         return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
@@ -198,19 +217,3 @@ class PassageStream:
         """Return the sum (D,) fp64 of the hidden vectors of a row."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
         return result.sums[0]
-
-
-def _read_file(embedder: Embedder, path: str | Path) -> dict[str, Tensor]:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise StateError(f"cannot read the saved stream {path}: {error}") from error
-    return unpack(data, f"the saved stream {path}", embedder.model.backbone.fingerprint(), _ABOUT)
-
-
-def _vector(embedder: Embedder, pooled: Tensor) -> np.ndarray:
-    """Run the head: (1, D) -> (d,) float32 of unit length."""
-    vector: np.ndarray = embedder.vectors(pooled)[0]
-    if not np.isfinite(vector).all():
-        raise NumericalError(_DAMAGED)
-    return vector

@@ -11,9 +11,9 @@ import numpy as np
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.precision import truncated
-from runnel.models.reranker import Reranker
+from runnel.models.readers import ReadDocument, read_documents, sentence_scorer
+from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Places, expect_count
 from runnel.search.files import left_out
@@ -122,7 +122,7 @@ class DocumentEncoder:
         saved: Sequence[bytes | None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> EncodedDocuments:
-        """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/passages.py`)."""
+        """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/readers.py`)."""
         out = EncodedDocuments()
         for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
             if isinstance(read, str):
@@ -173,10 +173,9 @@ def new_settings(
         types = ", ".join(FIELD_TYPES)
         raise InputError(f'fields are {fields!r}; expected identifiers with one of the types {types}, such as {{"year": "int"}}')
     sentences = remembers_sentences(embedder)
-    backbone = (_for_sentences(embedder) if sentences else embedder).model.backbone
+    block = (_for_sentences(embedder) if sentences else embedder).reader.block
     if passage_tokens is not None:
         expect_count(passage_tokens, "passage_tokens")
-    block = backbone.block if backbone.reads_passages else None
     if block is not None and passage_tokens not in (None, block):
         raise InputError(
             f"{embedder.model.source} reads documents in passages of {block} tokens, got passage_tokens={passage_tokens}; "
@@ -186,18 +185,14 @@ def new_settings(
     if remember and not sentences:
         reranker = reranker_of(embedder)
         if reranker is None or not reranker.remembers:
-            raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
+            raise cannot_remember_error(embedder.model)
     probe = _probe(embedder, sentences=sentences).astype(float).round(6).tolist()
     return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
 
 
 def remembers_sentences(embedder: Embedder) -> bool:
     """Return whether indexes of this model store a vector of every sentence, to answer questions without reading again."""
-    model = embedder.model
-    if not model.finds_sentences:
-        return False
-    able = model.for_sentences
-    return able.backbone.reads_passages and able.head("sentences").stored
+    return embedder.model.finds_sentences and sentence_scorer(embedder.model).remembers
 
 
 def _for_sentences(embedder: Embedder) -> Embedder:

@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, takewhile, tee
 from typing import TYPE_CHECKING
 
-from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
+from runnel.errors import MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
 if TYPE_CHECKING:
-    from runnel.models.sentence_retriever import Scored, SentenceRetriever
-    from runnel.models.sentence_vectors import SentenceVectors
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.models.sentence_vectors import Scored, SentenceVectors
     from runnel.search.remembered import DocumentCache, Entry
     from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
@@ -46,8 +46,7 @@ class FileDocument:
     @property
     def bytes(self) -> int:
         """About how much memory it needs."""
-        vectors = 0 if self.vectors is None else self.vectors.vectors.nbytes + self.vectors.ids.nbytes
-        return sys.getsizeof(self.document.text) + vectors
+        return sys.getsizeof(self.document.text) + (0 if self.vectors is None else self.vectors.size)
 
 
 @dataclass(frozen=True)
@@ -197,13 +196,11 @@ def find(
             parts.
     """
     from runnel.models.second_look import TOGETHER  # imports torch
+    from runnel.models.sentence_vectors import no_vectors_error
 
     expect_count(top_k, "top_k")
     if explain and not retriever.remembers:
-        raise InputError(
-            f"{retriever.model.source} reads the query and the document together, so its scores have no parts to explain; "
-            "use a model such as pocket"
-        )
+        raise no_vectors_error(retriever.model)
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
     documents, unread = tee(documents)
     filled = (one for one in unread if one.document.text.strip())

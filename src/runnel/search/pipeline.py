@@ -12,9 +12,8 @@ from typing import Any
 
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
-from runnel.models.memory import DocumentState, Memory
-from runnel.models.sentence_retriever import Scored, SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Explanation, Hit, Places, RankPart, expect_count
 from runnel.request import Progress, total_progress
 from runnel.search.encoding import reranker_of
@@ -24,7 +23,6 @@ from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
 from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import text_of
 
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
@@ -65,6 +63,7 @@ class Pipeline:
         self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
         self._retriever = SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
         self._remembers = store.settings.remember and self._retriever is not None and self._retriever.remembers  # sentences
+        self._remembering = self._retriever if self._remembers else self._reranker
         self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
@@ -139,16 +138,8 @@ class Pipeline:
         assert self._reranker is not None
         documents = self._store.documents(names)
         rows = [documents[name] for name in names if name in documents]
-        contents = dict(zip((row.id for row in rows), self._contents(rows, sentences=False), strict=True))
-        remembered = {name: one for name, one in contents.items() if not isinstance(one, DocumentText)}
-        texts = {name: text_of(one) for name, one in contents.items() if isinstance(one, DocumentText)}
-        scores: dict[str, float] = {}
-        if remembered:
-            memory = Memory(self._reranker.model.backbone, remembered)
-            scores |= zip(remembered, self._reranker.score(query, memory, progress=progress).tolist(), strict=True)
-        if texts:
-            scores |= zip(texts, self._reranker.score(query, list(texts.values()), progress=progress).tolist(), strict=True)
-        return {name: scores[name] for name in names if name in scores}
+        scores = self._reranker.score(query, list(self._contents(rows, sentences=False)), progress=progress)
+        return dict(zip((row.id for row in rows), scores.tolist(), strict=True))
 
     def _first_stage(
         self,
@@ -197,8 +188,8 @@ class Pipeline:
         if piece is None:
             return DocumentText.stored(document.text, Places(document.blocks))
         try:
-            kind = SentenceVectors if self._remembers else DocumentState
-            return kind.load(piece, document.text, "what is remembered of it")
+            assert self._remembering is not None
+            return self._remembering.scorer.kind.from_bytes(piece, document.text, "what is remembered of it")
         except StateError as error:
             now = self._store.documents([document.id])
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)

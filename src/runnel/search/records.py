@@ -66,7 +66,7 @@ class DocumentRow:
     tokens: int
     metadata: Mapping[str, Any]  # the user's, unchanged; the index's own facts are in the other columns
     blocks: str = ""  # pages and headings, for `runnel.records.Places`
-    saved: bytes | None = None  # where reading continues if text is appended (`models/passages.py`); None for short documents
+    saved: bytes | None = None  # where reading continues if text is appended (`models/readers.py`); None for short documents
     memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
 
     @property

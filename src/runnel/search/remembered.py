@@ -232,4 +232,4 @@ def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
 
     parts = {name: value.numpy().tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
     document = DocumentText.from_wire(json.loads(parts["document"]))
-    return document, SentenceVectors.load(parts["sentences"], document.text, "it")
+    return document, SentenceVectors.from_bytes(parts["sentences"], document.text, "it")

@@ -164,11 +164,10 @@ def _row(embedder: Embedder, ids: object) -> np.ndarray:
     """Return the ids to read for a text's ids: special tokens added."""
     model = embedder.model
     row = model.templates["document"].render(model.tokenizer, document=np.array(ids, dtype=np.int32)).ids
-    longest = model.backbone.max_tokens
-    if model.backbone.reads_passages and longest is not None and len(row) > longest:
+    if embedder.reader.cuts(row):
         raise InputError(
-            f"the input has {len(row):,} token ids; longer inputs than {longest:,} are read in passages of whole sentences, "
-            "which ids do not show: send the text"
+            f"the input has {len(row):,} token ids; inputs longer than {model.backbone.max_tokens:,} are read in passages of "
+            "whole sentences, which ids do not show: send the text"
         )
     return row
 

@@ -19,8 +19,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from runnel.errors import RunnelError
-from runnel.models.sentence_retriever import Scored
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.sentence_vectors import Scored, SentenceVectors
 from runnel.records import Places
 from runnel.request import Progress, total_progress
 from runnel.search.project import index_name

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.models.sentence_retriever import Scored
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings
 from runnel.server.view import answers_view, document_view, picture_view

@@ -5,16 +5,13 @@ Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from runnel.models.sentence_retriever import Scored
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.sentence_vectors import Scored
 from runnel.records import probability, trimmed
 from runnel.request import total_progress
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
@@ -119,14 +116,11 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     retriever = None if wanted is None else loaded.expect(loaded.retriever, "sentences")
 
     def call(progress: Progress) -> list[RerankResult]:
-        documents: Sequence[str | SentenceVectors] = texts
-        if retriever is not None and loaded.model.head("rerank").stored:  # each text is read once, for both kinds of scores
+        documents: list[Any] = list(texts)
+        if retriever is not None and retriever.remembers and reranker.remembers:  # each text is read once, for both scores
             memory = reranker.remember({text: text for text in texts}, progress=progress)
-            documents = [cast(SentenceVectors, memory[text]) for text in texts]
-            by_text = dict(zip(memory.documents, reranker.score(body.query, memory, progress=progress), strict=True))
-            scores = np.array([by_text[text] for text in texts])
-        else:
-            scores = reranker.score(body.query, texts, progress=progress)
+            documents = [memory[text] for text in texts]
+        scores = reranker.score(body.query, documents, progress=progress)
         best = top(scores, body.top_n).tolist()
         results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
         if retriever is not None and wanted is not None:

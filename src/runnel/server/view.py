@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.models.sentence_retriever import Scored
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.search.finding import FileDocument, answering
 from runnel.text.documents.document import DocumentText

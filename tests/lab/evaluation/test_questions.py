@@ -21,7 +21,7 @@ from runnel.lab.evaluation.questions import (
     tries,
     weigh,
 )
-from runnel.models.sentence_retriever import Scored
+from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
 
@@ -41,7 +41,7 @@ class FakeIndex:
 
     def __init__(self, documents=DOCUMENTS):
         self.texts, self.searches = documents, []
-        self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(reads_passages=False), heads={}))
+        self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(passage_tokens=None), heads={}))
         settings = SimpleNamespace(remember=False)
         self.store = SimpleNamespace(uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents)
 

@@ -62,12 +62,15 @@ def lay_out(
     tokens. A sentence longer than the longest block is a passage of several blocks.
 
     Args:
-        ids: (T,) token ids of the text, T >= 1.
+        ids: (T,) token ids of the text; without one there is no passage.
         bounds: (S+1,) token bounds of its sentences, as in `SentenceTokens`.
         markers: ids that begin and end a block (`Tokenizer.markers`).
         prompt: (p,) ids that follow the marker at the start of each block.
         begun: the text continues a document whose first passages are already laid out.
     """
+    if not len(ids):
+        none = np.zeros(len(bounds) - 1, dtype=np.int64)
+        return Layout(ids, none[:0], none, none, np.zeros(1, np.int64), np.zeros(1, np.int64))
     longest, head = whole_tokens(backbone, len(prompt)), np.append(markers[0], prompt).astype(np.int32)
     passages = passages_of(bounds, backbone, prompt=len(prompt), begun=begun)
     cuts = bounds[passages]

@@ -51,7 +51,7 @@ class ReadDocuments:
 
     def _load(self, document: str) -> SentenceVectors:
         data = (self._folder / document).read_bytes()
-        return SentenceVectors.load(data, self._texts[document])
+        return SentenceVectors.from_bytes(data, self._texts[document])
 
 
 class VectorData(Dataset[tuple[str, VectorItem]]):
