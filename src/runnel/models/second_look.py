@@ -28,7 +28,8 @@ from runnel.work import top
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking
-_PAIRS = 16  # of these, read together with the query
+_PAIRS = 16  # of a document's, read together with the query
+_PAIRS_TOGETHER = 24  # of all documents'
 _ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
 _TITLE_TOKENS, _NEAR_TOKENS = 24, 32  # read with a sentence: the last of the titles above it, and on each side of it
 _PARTS = 3  # besides the sentence, each with a marker
@@ -269,7 +270,7 @@ class Judging:
         others.
         """
         before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
-        best = top(before + apart, _PAIRS)
+        best = top(before + apart, _PAIRS if len(chosen) <= MOST else _PAIRS_TOGETHER)
         begin, end = self._model.tokenizer.markers()
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         rows = [self._row(look, sentence, begin, end, asked) for look, sentence in (chosen[i] for i in best)]
