@@ -251,6 +251,7 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
 # ---- size and real data ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reading_takes_no_memory(tmp_path):
     """200 MB of triples, compressed, one at a time."""
     zstandard = pytest.importorskip("zstandard")

@@ -147,6 +147,7 @@ def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, mes
 
 
 @needs_data
+@pytest.mark.slow
 def test_real_sets():
     """A set overlaps with itself in full, QMSum in both forms too; sets from elsewhere do not."""
     meetings = DATA / "retrieval" / "qmsum_meetings"

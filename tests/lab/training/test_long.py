@@ -189,6 +189,7 @@ def peak(model: Model, run: Callable[[], None]) -> int:
     return live.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_memory_of_recomputed_layers(tmp_path: Path, architecture: str) -> None:
     """Of eight layers an eighth is alive in the backward pass, beside what each layer takes in."""
@@ -201,6 +202,7 @@ def test_memory_of_recomputed_layers(tmp_path: Path, architecture: str) -> None:
     assert recomputed < 0.4 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> None:
     """A longer text costs the states before its segments, and what is wanted of it; without recomputing, its activations."""
@@ -222,6 +224,7 @@ def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> Non
     assert for_each_segment(Long(segment)) > 5 * (state + sums + index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["mamba2", "rwkv7"])
 def test_memory_by_segment_is_bounded(tmp_path: Path, architecture: str) -> None:
     """Sentences of a truncated document: 4 times the length in the same memory."""

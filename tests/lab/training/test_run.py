@@ -27,7 +27,7 @@ from runnel.lab.training.settings import DataTable
 from runnel.lab.training.trainers import EmbedderBatches
 from runnel.models.base import load_model
 
-pytestmark = pytest.mark.usefixtures("one_thread", "bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "bare")]
 
 
 def weights(folder):
