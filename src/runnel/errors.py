@@ -69,6 +69,17 @@ def needing(what: str, extra: str) -> Iterator[None]:
         raise MissingDependency(f"{what} ({error}); run `{install_command(extra)}`") from error
 
 
+@contextmanager
+def damage_in(name: object, *kinds: type[Exception], advice: str = "download it again or repair it") -> Iterator[None]:
+    """Turn an error of a library that reads the file `name`, or a part of it, into a ReadError."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, RunnelError):
+            raise
+        raise ReadError(f"{name} is damaged or incomplete ({describe(error)}); {advice}") from error
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra: from the package index, or where this package is a clone, from there."""
     clone = Path(__file__).parents[2]

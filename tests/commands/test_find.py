@@ -109,7 +109,7 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
         (None, "no file bad.txt"),
         (b"\x7fELF\x00\x01\x02" * 50, "binary"),
         (pdf([["secret"]], encrypted=True), "encrypted PDF"),
-        (b"PK\x03\x04 cut off", "truncated zip"),
+        (b"PK\x03\x04 cut off", "zip archive that is damaged"),
     ],
     ids=["missing", "binary", "encrypted", "zip"],
 )

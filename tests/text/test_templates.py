@@ -69,7 +69,7 @@ def test_mistakes_in_the_notation(notation, named):
     ("content", "named"),
     [
         ({"template": "{query}", "max_tokns": 3}, "max_tokns"),
-        ({}, "'template' is None"),
+        ({}, "max_query_tokens"),
         *(({"template": "{query}", "max_tokens": value}, f"max_tokens is {value!r}") for value in ("3", 0, -1, 2.5, True)),
     ],
 )
@@ -143,11 +143,10 @@ def test_budgets():
 def test_missing_and_needless_fields():
     tokenizer = build("bert_like")
     for call, named in (
-        (lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)), "document="),
-        (lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)), r"\{document\}"),
+        (lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)), "document and query; got query"),
+        (lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)), "query; got document and query"),
         (lambda: QUERY.before("document"), "'document'"),
         (lambda: QUERY.render(build("cl100k_like"), np.arange(3)), "end marker"),
-        (lambda: QUERY.starting_at("query").to_dict(), "whole template"),
     ):
         with pytest.raises(InputError, match=named):
             call()

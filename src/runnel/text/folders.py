@@ -44,13 +44,9 @@ class Selection:
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
             for glob in getattr(self, name):
-                if glob.startswith("!"):
-                    other = "exclude" if name == "include" else "include"
-                    raise InputError(f"{name} has the glob {glob!r}; omit the ! and use {other} instead")
-                if parse(glob) is None:
-                    raise InputError(
-                        f"{name} has the glob {glob!r}, which can match nothing; expected one such as *.md or drafts/"
-                    )
+                if glob.startswith("!") or parse(glob) is None:
+                    advice = "omit the !, or use the other option; expected one such as *.md or drafts/"
+                    raise InputError(f"{name} has the glob {glob!r}, which is negated or can match nothing; {advice}")
 
     @cached_property
     def included(self) -> tuple[Glob, ...]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -33,10 +34,10 @@ from runnel.text.tokenizer import (
     Encoded,
     Marker,
     Tokenizer,
-    damaged_stream,
+    damaged_stream_error,
     skip_spaces,
-    unencodable,
     unpack_saved,
+    utf8,
 )
 
 _PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
@@ -48,13 +49,9 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
         """Build from the content of a `tokenizer.json`. `config`: the content of `tokenizer_config.json`, kept for `save`."""
-        try:
+        with _refused(LIBRARY_FILE):
             spec = json.loads(source)
             self._library = tokenizers.Tokenizer.from_str(source)
-        except Exception as error:  # the library raises bare Exception
-            raise CheckpointError(
-                f"tokenizer.json cannot be read ({error}); expected a file of the tokenizers library"
-            ) from error
         if spec["model"].get("dropout"):  # a training option that makes encoding random
             self._library.model.dropout = None
         self._library.post_processor = None
@@ -78,7 +75,8 @@ class LibraryTokenizer(Tokenizer):
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
         config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
         if path.suffix == ".json":
-            source = _read_text(path)
+            with _refused(path):
+                source = path.read_text(encoding="utf-8")
         else:
             source, own = sentencepiece.convert(path)
             config = {**config, **own}
@@ -169,8 +167,10 @@ class LibraryTokenizer(Tokenizer):
             return []
         try:
             encodings = self._library.encode_batch(texts, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise unencodable(texts, error) from error
+        except (TypeError, UnicodeEncodeError):
+            for text in texts:
+                utf8(text)  # says where the surrogate is
+            raise
         return [self._unpack(*arguments) for arguments in zip(encodings, texts, guards, bases, strict=True)]
 
     def _unpack(self, encoding: tokenizers.Encoding, text: str, guard: int, base: int) -> Encoded:
@@ -218,7 +218,7 @@ class LibraryStream:
         text, before, position = unpack_saved(saved, str, str, int)
         cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None and before else None
         if before and (cut is None or cut.end() != len(before)):  # tokens could cross this cut
-            raise damaged_stream()
+            raise damaged_stream_error()
         self._before, self.position = before, position
         self._parts, self._chars = [text], len(text)
 
@@ -278,11 +278,13 @@ class LibraryStream:
         return Encoded.join(done)
 
 
-def _read_text(path: Path) -> str:
+@contextmanager
+def _refused(file: object) -> Iterator[None]:
+    """Turn any error into a CheckpointError: the library raises bare Exception."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read as UTF-8 text ({error}); download the folder again") from error
+        yield
+    except Exception as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); expected a file of the tokenizers library") from error
 
 
 def _content(token: object) -> str | None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe
 from runnel.records import Document, titled
 from runnel.text.reading import marked_encoding, open_bytes
 
@@ -60,10 +60,11 @@ class Lines:
             byte = f", byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else ""
             why = f"{getattr(error, 'reason', error)}{byte}"
             raise ReadError(f"{self.name}: the text{after} is not {encoding} ({why}); {self._advice}") from error
-        except DAMAGED as error:
-            raise ReadError(f"{damaged(self.name, error)} (after line {self._before() + number})") from error
-        except OSError as error:
-            raise ReadError(f"{self.name} cannot be read: {error.strerror or error}; check the file and its disk") from error
+        except (*DAMAGED, OSError) as error:
+            broken = isinstance(error, DAMAGED)
+            problem = f"{'is damaged or incomplete' if broken else 'cannot be read'} (after line {self._before() + number})"
+            advice = "download it again" if broken else "check the file and its disk"
+            raise ReadError(f"{self.name} {problem}: {describe(error)}; {advice}") from error
 
     def _open(self) -> io.TextIOWrapper:
         content = unpacked(self._file, self.name)
@@ -95,10 +96,8 @@ class LinePlace:
 def read_head(path: str | Path, size: int) -> bytes:
     """Read the first `size` bytes of a file, unpacked."""
     with open_bytes(Path(path).absolute()) as file:
-        try:
+        with damage_in(path, *DAMAGED):
             return unpacked(file, str(path)).read(size)
-        except DAMAGED as error:
-            raise ReadError(damaged(str(path), error)) from error
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
@@ -119,12 +118,13 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def parse_object(line: str, where: object) -> dict[str, Any]:
     """Parse a line as a JSON object."""
+    came = None
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ReadError(f"{where}: not valid JSON ({error}); expected one object per line") from error
+        row, came = None, f"not valid JSON ({error})"
     if not isinstance(row, dict):
-        raise ReadError(f"{where}: expected an object in braces, got {type(row).__name__}")
+        raise ReadError(f"{where}: {came or f'got {type(row).__name__}'}; expected one object in braces per line")
     return row
 
 
@@ -143,18 +143,18 @@ def keys(row: Mapping[str, Any]) -> str:
 
 def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
     """Return a text of a row."""
-    if not isinstance(row.get(name), str):
-        raise InputError(f'{where}: expected a text as "{name}", got {_got(row, name)}')
-    return str(row[name])
+    return texts_of(row, name, where, most=1)[0]
 
 
-def texts_of(row: Mapping[str, Any], name: str, where: object, default: list[str] | None = None) -> list[str]:
+def texts_of(
+    row: Mapping[str, Any], name: str, where: object, default: list[str] | None = None, most: int | None = None
+) -> list[str]:
     """Return a list of texts of a row; a text alone is a list of one. A key without a default must be there."""
     values = row.get(name, default)
-    values = [values] if isinstance(values, str) else values
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-        raise InputError(f'{where}: expected a text or a list of texts as "{name}", got {_got(row, name)}')
-    return values
+    texts = [values] if isinstance(values, str) else values if most is None else None
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        raise InputError(f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got {_got(row, name)}')
+    return texts
 
 
 def _got(row: Mapping[str, Any], name: str) -> str:
@@ -194,11 +194,6 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
     return io.BufferedReader(_Frames(file, zstandard), 1 << 17)
 
 
-def damaged(name: str, error: Exception) -> str:
-    """Return the message for a file that raised one of `DAMAGED`."""
-    return f"{name} is damaged or incomplete ({error}); download it again"
-
-
 class _Frames(io.RawIOBase):
     """The content of zstd frames. zstandard's own stream reports no error for a truncated file."""
 
@@ -220,9 +215,9 @@ class _Frames(io.RawIOBase):
                 self._frame, self._inside = self._decompressor.decompressobj(), False
             data = data or self._file.read(1 << 14)
             if not data:
-                if self._inside:
-                    raise EOFError("the compressed data is incomplete")
-                return 0
+                if not self._inside:
+                    return 0
+                raise EOFError("the compressed data is incomplete")
             self._inside = True
             try:
                 self._output = memoryview(self._frame.decompress(data))

@@ -84,10 +84,9 @@ def verify_quote(quote: str, text: str) -> Verification:
     """
     expect_text(quote, "the quote")
     expect_text(text, "the text")
-    if not quote.strip():
-        raise InputError("the quote is empty; give the words to verify")
-    if len(quote) > LONGEST_QUOTE:
-        raise InputError(f"the quote has {len(quote):,} characters; expected at most {LONGEST_QUOTE:,}: verify it in parts")
+    if not quote.strip() or len(quote) > LONGEST_QUOTE:
+        came = f"has {len(quote):,} characters" if quote.strip() else "is empty"
+        raise InputError(f"the quote {came}; expected 1 to {LONGEST_QUOTE:,} characters: verify a long one in parts")
     exact = [QuotePlace(quote, start, start + len(quote), "exact") for start in _occurrences(quote, text)]
     wanted = _letters(quote)
     taken = np.array([(place.start, place.end) for place in exact], dtype=np.int64).reshape(-1, 2)

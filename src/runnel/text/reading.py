@@ -42,16 +42,17 @@ def open_bytes(path: str | Path) -> BinaryIO:
     name = str(path)
     try:
         return sys.stdin.buffer if name == "-" else open(path, "rb")
-    except FileNotFoundError as error:
-        if name.startswith(("http://", "https://")):
-            raise ReadError(f"{name} is an address; download it and give the file") from error
-        raise ReadError(f"no file {name}; check the path (relative paths start at {Path.cwd()})") from error
-    except IsADirectoryError as error:
-        raise ReadError(f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}") from error
-    except PermissionError as error:
-        raise ReadError(f"no permission to read {name}; change its mode or run as its owner") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        raise ReadError(f"{name} cannot be read: {error}; check the path and the disk") from error
+        message = f"{name} cannot be read: {error}; check the path and the disk"
+        if name.startswith(("http://", "https://")):
+            message = f"{name} is an address; download it and give the file"
+        elif isinstance(error, FileNotFoundError):
+            message = f"no file {name}; check the path (relative paths start at {Path.cwd()})"
+        elif isinstance(error, IsADirectoryError):
+            message = f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"
+        elif isinstance(error, PermissionError):
+            message = f"no permission to read {name}; change its mode or run as its owner"
+        raise ReadError(message) from error
 
 
 def check_encoding(encoding: str | None) -> None:
@@ -123,16 +124,13 @@ def _wide(data: bytes) -> str | None:
 
 
 def _refuse_binary(data: bytes, name: str) -> None:
-    advice = "expected text, or a document of a kind in docs/documents.md"
-    at = data.find(0)
-    if at >= 0:
-        raise UnsupportedKind(f"{name} is binary (a NUL byte at offset {at}); {advice}")
-    head = data[:_HEAD_BYTES]
+    at, head = data.find(0), data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    if controls > _CONTROL_SHARE * len(head):
-        raise UnsupportedKind(
-            f"{name} is binary ({controls / len(head):.0%} of its first bytes are control characters); {advice}"
+    if at >= 0 or controls > _CONTROL_SHARE * len(head):
+        sign = (
+            f"a NUL byte at offset {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
         )
+        raise UnsupportedKind(f"{name} is binary ({sign}); expected text, or a document of a kind in docs/documents.md")
 
 
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
@@ -155,11 +153,11 @@ def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
 def _decode(data: bytes, encoding: str, name: str) -> str:
     try:
         return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
+    except (UnicodeError, ValueError) as error:  # some codecs raise their own errors
+        place = ""
+        if isinstance(error, UnicodeDecodeError):
+            byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
+            place = f": byte 0x{byte:02x} at offset {error.start} (line {line}, {error.reason})"
         raise ReadError(
-            f"{name} is not valid {encoding}: byte 0x{byte:02x} at offset {error.start} (line {line}, {error.reason}); "
-            "give its encoding, for example encoding='cp1252' or encoding='latin-1'"
+            f"{name} is not valid {encoding}{place or f': {error}'}; give its encoding, for example encoding='cp1252'"
         ) from error
-    except (UnicodeError, ValueError) as error:  # codecs that raise their own errors
-        raise ReadError(f"{name} is not valid {encoding}: {error}; give its encoding") from error

@@ -76,6 +76,8 @@ def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
 
 def _unsupported(pieces: list[Piece], trainer: dict[int, Any], normalizer: dict[int, Any]) -> str:
     """Return why the model cannot be converted exactly; empty if it can."""
+    if not pieces:
+        return "has no pieces: it is damaged, or no SentencePiece model"
     kind = trainer.get(3, 1)
     if kind != 2:
         return f"is a {_MODEL_TYPES.get(kind, 'unknown')} model and only BPE models are converted"
@@ -106,8 +108,6 @@ def _parse(data: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
             pieces.append(Piece(str(fields[1], "utf-8"), score, fields.get(3, _NORMAL)))
         elif number in settings:
             settings[number] = dict(_fields(value))
-    if not pieces:
-        raise ValueError("no pieces")
     return pieces, settings[2], settings[3]
 
 
@@ -121,11 +121,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
             value, at = _varint(data, at)
             yield key >> 3, value
             continue
-        length = {_FIXED64: 8, _FIXED32: 4}.get(kind)
-        if length is None:
-            if kind != _LENGTH:
-                raise ValueError(f"wire type {kind} at byte {at}")
-            length, at = _varint(data, at)
+        length, at = _varint(data, at) if kind == _LENGTH else ({_FIXED64: 8, _FIXED32: 4}[kind], at)
         if at + length > len(data):
             raise ValueError(f"{length} bytes at byte {at}, past the end")
         yield key >> 3, data[at : at + length]

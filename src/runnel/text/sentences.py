@@ -96,10 +96,8 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
             empty text has no spans.
 
     Raises:
-        InputError: `max_chars` is not positive, or `language` is not a code.
+        InputError: `language` is not a code.
     """
-    if max_chars < 1:
-        raise InputError(f"max_chars is {max_chars}; expected at least 1")
     if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
         raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
     starts = [at for start, end in _blocks(text) for at in _starts_in_block(text, start, end, language, max_chars)]

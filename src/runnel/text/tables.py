@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import ReadError, needing
+from runnel.errors import ReadError, damage_in, needing
 from runnel.records import titled
 from runnel.text.lines import Lines
 
@@ -59,11 +59,9 @@ def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with needing(f"{path}: parquet needs pyarrow", "lab"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    try:
+    with damage_in(path, ArrowException):
         rows = (row for batch in ParquetFile(path).iter_batches(256) for row in batch.to_pylist())
         yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, start=1))
-    except ArrowException as error:
-        raise ReadError(f"{path} is damaged or incomplete ({error}); download it again") from error
 
 
 def delimiter_of(names: str) -> str:

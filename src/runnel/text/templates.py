@@ -96,11 +96,7 @@ class Template:
             if match[0] in ("{{", "}}"):
                 text += match[0][0]
                 continue
-            if match[2]:
-                raise InputError(
-                    f"a single {match[0]!r} at character {match.start()} of the template {notation!r}; write {match[0] * 2!r}"
-                )
-            part = _named_part(match[1], notation)
+            part = _named_part(match)
             if part.kind == "field" and text.endswith(" "):
                 part, text = Part("field", part.value, space=True), text[:-1]
             parts += [Part("text", text)] * bool(text) + [part]
@@ -119,13 +115,8 @@ class Template:
         return [part.value for part in self.parts if part.kind == "field"]
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """Return a dict for JSON in a model folder.
-
-        Raises:
-            InputError: this is the rest of a longer template; store that one.
-        """
-        if self.continues:
-            raise InputError("this template is the rest of a longer one (starting_at); store the whole template")
+        """Return a dict for JSON in a model folder."""
+        assert not self.continues, "only whole templates are stored"
         budgets = {name: getattr(self, name) for name in ("max_query_tokens", "max_document_tokens", "max_tokens")}
         return {"template": str(self), **budgets}
 
@@ -137,12 +128,11 @@ class Template:
             InputError: a missing or unknown key, or a value of the wrong type.
         """
         known = {"template", "max_query_tokens", "max_document_tokens", "max_tokens"}
-        unknown = sorted(set(content) - known)
-        if unknown:
-            raise InputError(f"unknown key {unknown[0]!r} in a template; expected {', '.join(sorted(known))}")
         notation = content.get("template")
-        if not isinstance(notation, str):
-            raise InputError(f"a template's 'template' is {notation!r}; expected text such as 'query: {{query}}{{end}}'")
+        if not content.keys() <= known or not isinstance(notation, str):
+            raise InputError(
+                f"a template is {content!r}; expected an object with {', '.join(sorted(known))}, of which one is text"
+            )
         return cls.parse(notation, **{name: content.get(name) for name in known - {"template"}})  # type: ignore[arg-type]
 
     def before(self, field: Field) -> Template:
@@ -186,11 +176,10 @@ class Template:
             InputError: the query is not a string, is empty, or the tokenizer drops all its characters.
         """
         expect_text(query, "the query")
-        if not query.strip():
-            raise InputError("the query is empty; give the words to look for")
         ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
-        if not len(ids):
-            raise InputError(f"the query {query[:40]!r} has no tokens in this model's vocabulary; give words to look for")
+        if not query.strip() or not len(ids):
+            came = f"{query[:40]!r} has no tokens in this model's vocabulary" if query.strip() else "is empty"
+            raise InputError(f"the query {came}; give the words to look for")
         return ids
 
     def render(
@@ -244,11 +233,9 @@ class Template:
         columns[number] = columns[number][: length - over]
 
     def _check_fields(self, ids_of_fields: dict[str, np.ndarray]) -> None:
-        for name in _FIELDS:
-            if name in self.fields and name not in ids_of_fields:
-                raise InputError(f"the template {str(self)!r} needs the ids of the {name}; pass {name}=")
-            if name in ids_of_fields and name not in self.fields:
-                raise InputError(f"the template {str(self)!r} has no {{{name}}}; omit {name}=")
+        if ids_of_fields.keys() != set(self.fields):
+            came, needed = (" and ".join(sorted(names)) or "none" for names in (ids_of_fields, self.fields))
+            raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
@@ -277,7 +264,8 @@ class Template:
         return next(number for number, part in enumerate(self.parts) if part.kind == "field" and part.value == field)
 
 
-def _named_part(name: str, notation: str) -> Part:
+def _named_part(match: re.Match[str]) -> Part:
+    name = match[1] or ""
     if name in _FIELDS:
         return Part("field", name)
     if name in ("begin", "end") or (name.startswith("token:") and name != "token:"):
@@ -285,7 +273,10 @@ def _named_part(name: str, notation: str) -> Part:
     near = difflib.get_close_matches(name, ("query", "document", "begin", "end"), n=1)
     hint = f" (did you mean {{{near[0]}}}?)" if near else ""
     expected = "{query}, {document}, {begin}, {end} or {token:...}"
-    raise InputError(f"unknown {{{name}}} in the template {notation!r}{hint}; expected {expected}")
+    raise InputError(
+        f"unknown {match[0]!r} at character {match.start()} of the template {match.string!r}{hint}; expected {expected}, or {{{{ "
+        "and }} for braces"
+    )
 
 
 def _write(part: Part) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -223,15 +222,14 @@ def _is_space(codes: np.ndarray) -> np.ndarray:
     return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
 
 
-def unencodable(texts: Iterable[str], error: Exception) -> InputError:
-    """Return the error for texts that cannot be encoded as UTF-8, with the position of the lone surrogate."""
-    for text in texts:
-        surrogate = re.search("[\ud800-\udfff]", text)
-        if surrogate:
-            code = f"U+{ord(surrogate[0]):04X}"
-            advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
-            return InputError(f"the text contains {code} (half of a surrogate pair) at character {surrogate.start()}; {advice}")
-    return InputError(f"the text cannot be encoded: {error}")
+def utf8(text: str) -> bytes:
+    """Encode a text; raise InputError with the place of a lone surrogate."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
+        raise InputError(f"the text contains {code} (half of a surrogate pair) at character {error.start}; {advice}") from error
 
 
 def unpack_saved(saved: str, *kinds: type) -> list[Any]:
@@ -239,17 +237,16 @@ def unpack_saved(saved: str, *kinds: type) -> list[Any]:
     try:
         values = json.loads(saved)
         "".join(value for value in values if isinstance(value, str)).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise damaged_stream() from error
-    if not isinstance(values, list) or len(values) != len(kinds):
-        raise damaged_stream()
-    for value, kind in zip(values, kinds, strict=True):
-        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and not 0 <= value < _MOST_CHARS):
-            raise damaged_stream()
-    return values
+        offsets = [value for value in values if isinstance(value, int)]
+        sound = [type(value) for value in values] == list(kinds) and all(0 <= value < _MOST_CHARS for value in offsets)
+    except (TypeError, ValueError, RecursionError):
+        sound = False
+    if not sound:
+        raise damaged_stream_error()
+    return list(values)
 
 
-def damaged_stream() -> StateError:
+def damaged_stream_error() -> StateError:
     """Return the error for a saved stream whose pending text is invalid."""
     return StateError("the pending text of the saved stream is damaged; read the text again")
 

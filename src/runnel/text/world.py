@@ -23,10 +23,10 @@ from runnel.text.tokenizer import (
     Encoded,
     Marker,
     Tokenizer,
-    damaged_stream,
+    damaged_stream_error,
     skip_spaces,
-    unencodable,
     unpack_saved,
+    utf8,
 )
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
@@ -94,10 +94,7 @@ class WorldTokenizer(Tokenizer):
         Unless the text ends here (`final`), tokens that more text could change are omitted. Returns (tokens, characters consumed,
         bytes consumed of the next character).
         """
-        try:
-            data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-        except UnicodeEncodeError as error:
-            raise unencodable([text], error) from error
+        data = np.frombuffer(utf8(text), dtype=np.uint8)
         ids, starts, ends = np.empty(len(data), np.int32), np.empty(len(data), np.int64), np.empty(len(data), np.int64)
         count, stop, characters = self._match(data, used, final, self._trie, ids, starts, ends)
         ends = ends[:count].copy()  # the arrays are as long as the bytes
@@ -123,15 +120,12 @@ class WorldStream:
     def restore(self, saved: str) -> None:
         text, used, position = unpack_saved(saved, str, int, int)
         if used and used >= len(text[:1].encode()):
-            raise damaged_stream()
+            raise damaged_stream_error()
         self.text, self._used, self.position = text, used, position
 
     def feed(self, text: str) -> Encoded:
         expect_text(text, "the text")
-        try:
-            text.encode("utf-8")  # before any token is returned
-        except UnicodeEncodeError as error:
-            raise unencodable([text], error) from error
+        utf8(text)  # before any token is returned
         done: list[Encoded] = []
         for start in range(0, len(text), _PIECE_CHARS):
             whole = self.text + text[start : start + _PIECE_CHARS]
@@ -153,29 +147,24 @@ def _read_vocabulary(source: str) -> dict[bytes, int]:
     """Read token -> id."""
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
-        token, identifier = _read_line(line, number)
-        if tokens.setdefault(token, identifier) != identifier:
-            raise CheckpointError(f"line {number} has the token {token!r} a second time")
-    if len(set(tokens.values())) != len(tokens):
-        raise CheckpointError("an id has several tokens")
-    if missing := [byte for byte in range(256) if bytes([byte]) not in tokens]:
-        raise CheckpointError(f"{len(missing)} of the 256 single bytes are not tokens, the first is {bytes(missing[:1])!r}")
+        token, identifier = _read_line(line)
+        if not token or not 1 <= identifier < MOST_IDS or tokens.setdefault(token, identifier) != identifier:
+            expected = f"an id below {MOST_IDS:,}, a quoted token that no other line has, and its length in bytes"
+            raise CheckpointError(f"line {number} is {line[:60]!r}; expected {expected}")
+    missing = [byte for byte in range(256) if bytes([byte]) not in tokens]
+    if missing or len(set(tokens.values())) != len(tokens):
+        raise CheckpointError(f"an id has several tokens, or single bytes are no tokens: {bytes(missing[:1])!r}")
     return tokens
 
 
-def _read_line(line: str, number: int) -> tuple[bytes, int]:
+def _read_line(line: str) -> tuple[bytes, int]:
+    """Return a token and its id; b"" for a line of another form."""
     try:
         before, rest = line.split(" ", 1)
         literal, after = rest.rsplit(" ", 1)
         identifier, length = int(before), int(after)  # int() drops the "\r" of a file with the line ends of Windows
         value = ast.literal_eval(literal)
         token = value.encode("utf-8") if isinstance(value, str) else value
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise CheckpointError(
-            f"line {number} is {line[:60]!r}; expected an id, a quoted token and its length in bytes"
-        ) from error
-    if not isinstance(token, bytes) or len(token) != length or not token or identifier < 1:
-        raise CheckpointError(f"line {number} says id {identifier} and {length} bytes, but its token is {token!r}")
-    if identifier >= MOST_IDS:
-        raise CheckpointError(f"line {number} has the id {identifier:,}; expected ids below {MOST_IDS:,}")
-    return token, identifier
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return b"", 0
+    return (token, identifier) if isinstance(token, bytes) and len(token) == length else (b"", 0)

@@ -57,8 +57,8 @@ def test_parts_with_entities_or_damage_are_refused(folder, tmp_path, reader, nam
     for change, reason in (
         (lambda xml: b"<?xml version='1.0'?>" + ENTITY + xml.partition(b"?>")[2], "declares XML entities"),
         (lambda xml: (ENTITY + b"<x/>").decode().encode("utf-16"), "declares XML entities"),
-        (lambda xml: b"<?xml version='1.0' encoding='nonsense'?><x/>", "not valid XML|not a complete"),
-        (lambda xml: xml[: len(xml) - 20], "not valid XML|not a complete"),
+        (lambda xml: b"<?xml version='1.0' encoding='nonsense'?><x/>", "is damaged|not a complete"),
+        (lambda xml: xml[: len(xml) - 20], "is damaged|not a complete"),
     ):
         replace_in_zip(folder / name, tmp_path / name, {part: change})
         with pytest.raises(ReadError, match=reason):
@@ -70,7 +70,7 @@ def test_flipped_bytes_are_noticed(folder, tmp_path):
     at = data.index(b"chapter 0.xhtml") + 30
     data[at : at + 8] = bytes(8)
     (tmp_path / "b.epub").write_bytes(data)
-    with pytest.raises(ReadError, match="damaged in its part"):
+    with pytest.raises(ReadError, match=r"its part .* is damaged"):
         read_document(tmp_path / "b.epub")
 
 
@@ -91,7 +91,7 @@ def test_a_false_declaration_yields_no_more_than_it_says(tmp_path):
     (tmp_path / "a.zip").write_bytes(data)
     with (
         Archive(tmp_path / "a.zip", Limits(unpacked_bytes=1000)) as archive,
-        pytest.raises(ReadError, match="damaged in its part"),
+        pytest.raises(ReadError, match=r"its part .* is damaged"),
     ):
         archive.read("big")
 
@@ -112,5 +112,5 @@ def test_many_entries_encryption_and_rare_packing_are_refused(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(data)
-    with pytest.raises(ReadError, match="an encrypted archive"):
+    with pytest.raises(ReadError, match="is encrypted"):
         Archive(path, Limits())

@@ -52,7 +52,7 @@ def test_missing_pages_are_told_and_no_name_leaves_the_archive(tmp_path):
 
 def test_a_book_without_its_package(path, tmp_path):
     replace_in_zip(path, tmp_path / "b.epub", {"META-INF/container.xml": lambda xml: xml.replace(b"book.opf", b"none.opf")})
-    with pytest.raises(ReadError, match=r"without its part 'OEBPS/none\.opf'"):
+    with pytest.raises(ReadError, match=r"its part 'OEBPS/none\.opf' is damaged"):
         read(tmp_path / "b.epub")
 
 

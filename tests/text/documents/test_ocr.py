@@ -86,7 +86,7 @@ def test_a_scan_that_cannot_be_read_at_all(tmp_path, command):
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [("import sys; sys.stdout.buffer.write(b'\\xff')", "UTF-8"), ("import os; os.kill(os.getpid(), 9)", "exit code -9")],
+    [("import sys; sys.stdout.buffer.write(b'\\xff')", "utf-8"), ("import os; os.kill(os.getpid(), 9)", "exit code -9")],
 )
 def test_failures_of_the_command(script, reason):
     with pytest.raises(ReadError, match=reason):
@@ -96,7 +96,7 @@ def test_failures_of_the_command(script, reason):
 def test_a_command_that_hangs_ends_with_its_children(tmp_path):
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     start = time.monotonic()
-    with pytest.raises(ReadError, match=r"it took more than 0\.5 s"):
+    with pytest.raises(ReadError, match=r"timed out after 0\.5 s"):
         Ocr(shlex.join([sys.executable, "-c", child, "{image}"]), seconds=0.5).read(b"png")
     assert time.monotonic() - start < 30
 

@@ -52,7 +52,7 @@ def test_a_page_without_text_and_texts_without_lines():
     [("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT))],
 )
 def test_ranges_outside(by, start, end, count):
-    with pytest.raises(InputError, match=rf"a\.txt, .* to {count}$"):
+    with pytest.raises(InputError, match=rf"a\.txt has {count} {by}s"):
         part(by, start, end)
     with pytest.raises(InputError, match=r"a\.txt has no pages"):
         part("page", 1, 1, "no form feed")
@@ -71,7 +71,7 @@ def test_rows():
         ([whole], "b", "a.txt has no rows"),
         ([one, two], None, "2 rows; .*'a', 'b'$"),
         (rows(*"abcdef"), "x", "'x': 'a', 'b', 'c', 'd', 'e', ...$"),
-        ([], None, "0 rows"),
+        ([], None, "no rows"),
     ):
         with pytest.raises(InputError, match=named):
             choose_row(documents, "a.txt", row)

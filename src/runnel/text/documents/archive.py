@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from runnel.errors import ReadError
+from runnel.errors import ReadError, damage_in
 from runnel.text.documents.document import Limits
 
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in Office files and epub; others decompress without a bound
@@ -21,18 +21,16 @@ class Archive:
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
         self.path = path
-        try:
+        with damage_in("a zip archive that", zipfile.BadZipFile, NotImplementedError, ValueError, EOFError):
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
-            raise ReadError(f"a damaged or truncated zip archive ({error}); download it again or repair it") from error
         entries = self._zip.infolist()
         limits.check(len(entries), "entries", "the archive")
         limits.check(sum(entry.file_size for entry in entries), "unpacked_bytes", "the archive's unpacked content")
         for entry in entries:
-            if entry.flag_bits & _ENCRYPTED:
-                raise ReadError("an encrypted archive; decrypt it first")
-            if entry.compress_type not in _PLAIN:
-                raise ReadError(f"{entry.filename!r} in the archive is packed with method {entry.compress_type}; use deflate")
+            if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PLAIN:
+                how = f"packed with method {entry.compress_type}; use deflate"
+                how = "encrypted; decrypt it first" if entry.flag_bits & _ENCRYPTED else how
+                raise ReadError(f"{entry.filename!r} in the archive is {how}")
         self.names = frozenset(entry.filename for entry in entries)
 
     def __enter__(self) -> Archive:
@@ -43,12 +41,9 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """Read an entry."""
-        if name not in self.names:
-            raise ReadError(f"a file without its part {name!r}; download it again or repair it")
-        try:
+        kinds = (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
+        with damage_in(f"its part {name!r}", *kinds):
             return self._zip.read(name)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-            raise ReadError(f"damaged in its part {name!r} ({error}); download it again or repair it") from error
 
     def read_xml(self, name: str) -> bytes:
         """Read an XML entry; refuse it if it declares entities, which can expand without bound or refer to other files."""

@@ -34,17 +34,20 @@ class Ocr:
     seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        if not any(_IMAGE in word for word in self._words):
-            raise InputError(f"the OCR command {self.command!r} has no {_IMAGE}; expected a command such as {_EXAMPLE}")
-        if shutil.which(self._words[0]) is None:
-            raise InputError(f"the OCR command's program {self._words[0]!r} is not found; install it, or give its path")
+        problem = None
+        try:
+            if not any(_IMAGE in word for word in self._words):
+                problem = f"has no {_IMAGE}"
+            elif shutil.which(self._words[0]) is None:
+                problem = f"has a program, {self._words[0]!r}, that is not found; install it, or give its path"
+        except ValueError as error:
+            problem = f"cannot be parsed ({error}); check its quotes"
+        if problem:
+            raise InputError(f"the OCR command {self.command!r} {problem}; expected a command such as {_EXAMPLE}")
 
     @cached_property
     def _words(self) -> list[str]:
-        try:
-            return shlex.split(self.command)
-        except ValueError as error:
-            raise InputError(f"the OCR command {self.command!r} cannot be parsed ({error}); check its quotes") from error
+        return shlex.split(self.command)
 
     def read(self, png: bytes) -> str:
         """Return the text of a picture."""
@@ -52,26 +55,22 @@ class Ocr:
             image = Path(folder) / "page.png"
             image.write_bytes(png)
             words = [word.replace(_IMAGE, str(image)) for word in self._words]
-            code, out, err = self._run(words)
+            try:
+                code, out, err = self._run(words)
+                text = out.decode("utf-8")
+            except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+                raise ReadError(f"it failed: {error}") from error
         if code:
             last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
             raise ReadError(f"exit code {code}: {last.strip()[:200]}")
-        try:
-            return out.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ReadError(f"its output is not UTF-8 ({error})") from error
+        return text
 
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
         """Run the command in a group of processes of its own, which ends with it."""
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-        try:
-            process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True)
-        except OSError as error:
-            raise ReadError(f"it does not start: {error.strerror}") from error
+        process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True)
         try:
             out, err = process.communicate(timeout=self.seconds)
-        except subprocess.TimeoutExpired as error:
-            raise ReadError(f"it took more than {self.seconds:g} s") from error
         finally:
             if process.poll() is None:  # also after Ctrl-C
                 _kill(process)

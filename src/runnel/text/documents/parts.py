@@ -7,16 +7,15 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from xml.etree.ElementTree import Element
 
-from runnel.errors import ReadError
+from runnel.errors import damage_in
 from runnel.text.documents.archive import Archive
 
 
 def parse(archive: Archive, name: str) -> Element:
     """Return the root element of a part."""
-    try:
+    kinds = (ElementTree.ParseError, ValueError, LookupError)  # the last: an encoding that the parser does not know
+    with damage_in(f"its part {name!r}", *kinds):
         return ElementTree.fromstring(archive.read_xml(name))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an encoding that the parser does not know
-        raise ReadError(f"its part {name!r} is not valid XML ({error}); download it again or repair it") from error
 
 
 def tag(element: Element) -> str:

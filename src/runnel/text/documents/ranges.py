@@ -20,12 +20,10 @@ def span_of(document: DocumentText, name: str, by: By, start: int | None, end: i
     A page begins with its first block and ends where a block of a later page begins.
     """
     count = {"character": len(document.text), "line": document.text.count("\n") + 1, "page": document.pages or 0}[by]
-    if by == "page" and not count:
-        raise InputError(f"{name} has no pages; read it by line or character")
     least = 0 if by == "character" else 1
     first, last = least if start is None else start, count if end is None else end
     if not least <= first <= last <= count:
-        raise InputError(f"{by}s {first} to {last} are outside of {name}, which has {by}s {least} to {count}")
+        raise InputError(f"{name} has {count or 'no'} {by}s, from {least}: {by}s {first} to {last} are outside of it")
     if by == "character":
         return first, last
     if by == "line":
@@ -38,14 +36,10 @@ def span_of(document: DocumentText, name: str, by: By, start: int | None, end: i
 
 def choose_row(documents: Sequence[DocumentText], name: str, row: str | None) -> DocumentText:
     """Return the document of a file, or of the row with an id."""
-    if len(documents) == 1 and documents[0].id is None:
-        if row is not None:
-            raise InputError(f"{name} has no rows; omit the row")
-        return documents[0]
     for document in documents:
         if document.id == row:
             return document
-    names = ", ".join(repr(document.id) for document in documents[:_ROWS_NAMED]) or "none"
-    more = ", ..." if len(documents) > _ROWS_NAMED else ""
+    ids = [repr(document.id) for document in documents if document.id is not None]
+    names, more = ", ".join(ids[:_ROWS_NAMED]) or "none", ", ..." if len(ids) > _ROWS_NAMED else ""
     problem = "name one of them by its id" if row is None else f"none has the id {row!r}"
-    raise InputError(f"{name} has {len(documents):,} rows; {problem}: {names}{more}")
+    raise InputError(f"{name} has {len(ids) or 'no'} rows; {problem}: {names}{more}")

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
+from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe
 from runnel.files import signature
 from runnel.formats import FORMATS, ROWS
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
-from runnel.text.lines import DAMAGED, damaged, unpacked
+from runnel.text.lines import DAMAGED, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
 
 if TYPE_CHECKING:
@@ -101,10 +101,8 @@ class DocumentReader:
             ReadError, MissingDependency: as `read_document`.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
-        try:
+        with damage_in(name, OSError, advice="check the file and its disk"):  # a failing disk, a removed file
             yield from self._read_file(path, name)
-        except OSError as error:  # a failing disk, a removed file
-            raise ReadError(f"{name} cannot be read: {error.strerror or error}; check the file and its disk") from error
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
         file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
@@ -146,7 +144,7 @@ class DocumentReader:
             yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
 
     def _read_packed(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
-        try:
+        with damage_in(name, *DAMAGED):
             kind = recognize(unpacked(file, name).read(HEAD_BYTES), name)
             file.seek(0)
             if kind == "packed":
@@ -156,8 +154,6 @@ class DocumentReader:
                 return
             with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
                 yield from self._read(copy, Path(copy.name), name)
-        except DAMAGED as error:
-            raise ReadError(damaged(name, error)) from error
 
     def _read_rows(self, file: BinaryIO, kind: str, name: str) -> Iterator[DocumentText]:
         yield from FORMATS[kind].load()(file, kind, name, self.limits, self.encoding)

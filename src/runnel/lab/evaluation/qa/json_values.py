@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
-from runnel.errors import ReadError
-from runnel.text.lines import DAMAGED, damaged, unpacked
+from runnel.errors import ReadError, damage_in
+from runnel.text.lines import DAMAGED, unpacked
 from runnel.text.reading import open_bytes
 
 _CHARS = 1 << 20  # read at once; doubled while a value is longer
@@ -91,11 +91,10 @@ class _Reader:
     def _more(self, size: int) -> bool:
         """Read on; what is before the place is forgotten."""
         try:
-            new = self._file.read(size)
-        except UnicodeError as error:
+            with damage_in(self._path, *DAMAGED):
+                new = self._file.read(size)
+        except UnicodeDecodeError as error:
             raise self.error(f"not UTF-8 ({error})") from error
-        except DAMAGED as error:
-            raise ReadError(damaged(str(self._path), error)) from error
         if new:
             self._before += self._at
             self._text, self._at = self._text[self._at :] + new, 0
