@@ -4,7 +4,7 @@ Published comparisons of families start from checkpoints that were pretrained on
 every model has the same vocabulary, the same width, nearly the same number of active parameters, the same batches in the same
 order for a seed, and its family's own initialization.
 
-TO/FAMILY-SEED/     a part: start/ (random weights), recipe.toml, run/ (of `runnel train`), evaluation/ (of `runnel evaluate`),
+TO/FAMILY-SEED/     a part: start/ (random weights), recipe.toml, run/ (of `lab train`), evaluation/ (of `lab evaluate`),
                     settings.json and part.json, its result
 TO/bm25/            BM25 on the same tasks
 TO/control.json     all figures;  control.md: the table;  control.png: loss and quality
@@ -32,8 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import typer
-from typer.core import TyperCommand
 
 from benchmarks.families import Shape, load_vocabulary, match, write_random_model
 from benchmarks.machine import peak_bytes, reset_peak
@@ -56,8 +54,8 @@ class Settings:
 
     Attributes:
         seeds: of random weights and of the order of the data; a run for each.
-        tasks: what `runnel evaluate` measures, relative to the data's folder.
-        metrics: names as for `runnel evaluate --metrics`; the first is plotted.
+        tasks: what `runnel lab evaluate` measures, relative to the data's folder.
+        metrics: names as for `runnel lab evaluate --metrics`; the first is plotted.
         parameters: active ones, which the number of layers of each family is chosen for (`families.match`).
         hidden_size: width of all models.
         vocabulary: a built-in model or a folder with a tokenizer.
@@ -269,7 +267,7 @@ def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 
 def _train(folder: Path, data: Path) -> int:
-    """Run `runnel train`; return the peak memory in bytes, on a CPU beyond that of the process before."""
+    """Run `runnel lab train`; return the peak memory in bytes, on a CPU beyond that of the process before."""
     from runnel.lab.commands.train import train
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -282,20 +280,13 @@ def _train(folder: Path, data: Path) -> int:
 
 
 def _evaluate(model: str, part: Part | Experiment, data: Path, folder: Path) -> dict[str, dict[str, float]]:
-    """Run `runnel evaluate`; return task -> metric -> value."""
-    from runnel.lab.commands.evaluate import TaskOptions, evaluate
+    """Run `runnel lab evaluate`; return task -> metric -> value."""
+    from runnel.lab.evaluation.run import evaluate
 
     tasks = [str(data / task) for task in part.settings.tasks]
     job: Any = None if model == "bm25" else part.recipe.job
-    evaluate(
-        typer.Context(TyperCommand("evaluate")),
-        [model, *tasks],
-        job,
-        out=str(folder),
-        task=TaskOptions(",".join(part.settings.metrics)),
-    )
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return {one["task"]: one["metrics"] for one in results if "task" in one}
+    found = evaluate(model, tasks, job, metrics=",".join(part.settings.metrics), out=folder)
+    return {one["task"]: one["metrics"] for one in found["results"]}
 
 
 def _bm25(experiment: Experiment, data: Path, folder: Path) -> dict[str, dict[str, float]]:

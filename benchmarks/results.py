@@ -1,6 +1,6 @@
-"""Quality on a data folder: BM25, all-MiniLM-L6-v2, `pocket` and fusions, by the functions of `runnel evaluate`.
+"""Quality on a data folder: BM25, all-MiniLM-L6-v2, `pocket` and fusions, by the functions of `runnel lab evaluate`.
 
-WORK/SYSTEM has what `runnel evaluate --out` writes, with SYSTEM inside pocket-DIGEST for what depends on the built-in model, and
+WORK/SYSTEM has what `lab evaluate --out` writes, with SYSTEM inside pocket-DIGEST for what depends on the built-in model, and
 TASK.made.json as soon as a task is finished. So the command can be stopped at any moment, and does only what is missing.
 """
 
@@ -14,26 +14,22 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import typer
-from typer.core import TyperCommand
 
 from benchmarks.machine import in_words
 from runnel.commands.doctor import machine
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
 from runnel.files import write
-from runnel.lab.commands import evaluate_sentences
-from runnel.lab.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions
-from runnel.lab.commands.evaluate import evaluate as evaluate_command
-from runnel.lab.commands.evaluate_results import save
-from runnel.lab.commands.evaluate_retrieval import System as Scored
-from runnel.lab.commands.evaluate_sentences import scorer_of
+from runnel.lab.evaluation.evidence import measure as measure_evidence
+from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import ranked
+from runnel.lab.evaluation.results import save
+from runnel.lab.evaluation.retrieval import System as Scored
+from runnel.lab.evaluation.run import evaluate
 from runnel.lab.evaluation.segments import Reading
 from runnel.lab.evaluation.sentences import Scorer, Units
 from runnel.lab.evaluation.tasks import find_task, read_task
@@ -51,12 +47,11 @@ _TOKENS = 256  # that all-MiniLM-L6-v2 reads
 _SATURATED = 0.97  # BM25's nDCG@10 from which a set says nothing about the others
 
 Say = Callable[[str], None]
-evaluate = partial(evaluate_command, typer.Context(TyperCommand("evaluate")))
 
 
 @dataclass(frozen=True)
 class System:
-    """What is measured: a model with options of `runnel evaluate`, or a run made of other systems' runs.
+    """What is measured: a model with options of `runnel lab evaluate`, or a run made of other systems' runs.
 
     Attributes:
         part: of the page.
@@ -73,7 +68,7 @@ class System:
     of: tuple[str, ...] = ()
 
 
-_MINILM = {"reading": ReadingOptions(max_tokens=_TOKENS, max_query_tokens=_TOKENS)}
+_MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
 # Each comes after what it is made of or searches; the first of a part is what the others are compared with.
 SYSTEMS = (
     System("retrieval", "bm25", "BM25", "bm25"),
@@ -82,8 +77,8 @@ SYSTEMS = (
     System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
     System("retrieval", "index", "index", options={"how": "index"}),
-    System("retrieval", "index-vectors", "index, vectors only", options={"search": IndexOptions(math.inf, 0)}, index=True),
-    System("retrieval", "index-merged", "index, not reranked", options={"search": IndexOptions(rerank=0)}, index=True),
+    System("retrieval", "index-vectors", "index, vectors only", options={"weight": math.inf, "rerank": 0}, index=True),
+    System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
     System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),
@@ -206,24 +201,26 @@ def _measure(one: Set, system: System, work: Work) -> None:
 
 def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
     source, folder, options = find_task(one.folder), work.of(system), dict(system.options)
-    options["task"] = TaskOptions(corpus=None if system.index else str(source.corpus), queries=str(source.queries))
+    options["queries"] = str(source.queries)
     if system.index:
         options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
+    else:
+        options["corpus"] = str(source.corpus)
     model = _model(system)
     if system.of:
         model = str(folder / f"{one.name}.run")
         first, second = (work.of(_named(name)) for name in system.of)
         lists = _cosines(one, task, first, second) if system.part == "rerank" else _fused(one, first, second)
         write(Path(model), "".join(lines_of(query, hits, ".9g") for query, hits in lists))
-    evaluate([model, str(task)], out=str(folder), **options)
+    evaluate(model, [str(task)], out=folder, **options)
 
 
 def _rank_sentences(system: System, task: Path, folder: Path) -> None:
     if not system.of:
-        evaluate([_model(system), str(task)], out=str(folder), **system.options)
+        evaluate(_model(system), [str(task)], out=folder, **system.options)
         return
     reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
-    save(*evaluate_sentences.measure(task, Scored(minilm(), "embed", reading=reading), None, folder, _both), folder)
+    save(*measure_evidence(task, Scored(minilm(), "embed", reading=reading), None, folder, _both), folder)
 
 
 def _both(system: Scored) -> tuple[Scorer, str | None]:
@@ -351,7 +348,7 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
 
 
 def _asked(folder: Path) -> list[dict[str, Any]]:
-    """Return what `runnel evaluate --questions questions.jsonl --out WORK/questions/NAME` measured: BM25, then each system."""
+    """Return what `runnel lab questions questions.jsonl --out WORK/questions/NAME` measured: BM25, then each system."""
     systems: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("questions/*/questions.json")):
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -76,7 +76,7 @@ def _trainable(system: System) -> nn.Module:
 
 def _adapted(system: System, rank: int) -> nn.Module:
     """Freeze the weights of a system and add adapters to its linear layers."""
-    from runnel.lab.training.adapters import add_lora
+    from runnel.models.adapters import add_lora
 
     if not isinstance(system, Subject):
         raise InputError(f"{system.title} is not trained with adapters here; name a transformer such as pythia-410m as a model")

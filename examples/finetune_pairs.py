@@ -1,4 +1,4 @@
-"""Fine-tune the built-in embedder on pairs with sentence-transformers' own trainer. `runnel train pairs` is the same in one line.
+"""Fine-tune the built-in embedder on pairs with sentence-transformers' own trainer. `runnel lab train pairs` does the same.
 
 python examples/finetune_pairs.py tuned-model
 """

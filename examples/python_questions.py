@@ -1,4 +1,4 @@
-"""Write questions about the Python language reference, with their answers marked, in every form that `runnel evaluate` reads.
+"""Write questions about the Python language reference, with their answers marked, in every form that `runnel lab evaluate` reads.
 
 python examples/python_questions.py python
 

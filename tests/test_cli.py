@@ -55,24 +55,49 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
 
 @pytest.mark.parametrize(
     "arguments",
-    ["", "find", "find query", "find q file --top-k 0", "find q file --context -1", "lookup", "rerank q", "embed in.txt"],
+    [
+        "",
+        "lab",
+        "lab find",
+        "find",
+        "find query",
+        "find q file --top-k 0",
+        "find q file --context -1",
+        "rerank q",
+        "embed in.txt",
+    ],
 )
 def test_wrong_usage_is_exit_code_2(run, arguments):
     done = run(*arguments.split())
     assert done.code == 2 and "Usage: runnel" in done.out + done.err
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+COMMANDS = [*(name for name in cli.COMMANDS if name != "lab"), *(f"lab {name}" for name in cli.LAB)]
+
+
+def parameters_of(command):
+    group = cli.lab if command.startswith("lab ") else cli.app
+    return typer.main.get_command(group).get_command(None, command.removeprefix("lab ")).params
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
     """A letter in the middle, or a dash, is missing."""
-    parameters = typer.main.get_command(cli.app).get_command(None, command).params
+    parameters = parameters_of(command)
     options = [name for one in parameters for name in one.opts if name.startswith("--") and len(name) > 3]
     for option in options:
         for at in {len(option) // 2 + 1, *(at for at in range(2, len(option)) if option[at] == "-")}:
             typo = option[:at] + option[at + 1 :]
-            done = run(command, typo)
+            done = run(*command.split(), typo)
             assert re.findall("--[a-z0-9-]+", done.err.partition("No such option")[2]) == [typo, option]
             assert done.code == 2
+
+
+def test_help_fits_one_screen(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--help").out
+    assert shown.count("\n") <= 24 and all(f"  {name} " in shown for name in cli.COMMANDS)
+    assert all(f"  {name} " in run("lab", "--help").out for name in cli.LAB)
 
 
 def test_version(run):
@@ -95,9 +120,9 @@ def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, argum
     assert caplog.messages.count("at work") == told
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_shared_options_are_the_same_in_all_commands(command):
-    parameters = typer.main.get_command(cli.app).get_command(None, command).params
+    parameters, command = parameters_of(command), command.removeprefix("lab ")
     shared = ["--json", *(["--device"] if command in cli.READERS else []), "--progress", "--quiet", "--verbose"]
     options = [one for one in parameters if one.opts[0].startswith("--")]
     assert [one.opts[0] for one in options[-len(shared) :]] == shared

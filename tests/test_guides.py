@@ -16,7 +16,7 @@ from helpers.document_files import pdf
 from helpers.pages import blocks, commands, missing, printed
 
 from runnel import Embedder, Engine, Request
-from runnel.cli import COMMANDS, app
+from runnel.cli import COMMANDS, LAB, app, lab
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def run_new_line(run, folder, line, names):
         assert (folder / line.removeprefix("cat ")).stat().st_size
     elif not line.startswith("runnel "):
         execute(line, line, names)
-    elif not line.startswith("runnel train "):  # tests/test_readme.py trains
+    elif not line.startswith("runnel lab train "):  # tests/test_readme.py trains
         call(run, line)
 
 
@@ -143,9 +143,10 @@ def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
 
 
 OPTIONS = {
-    name: {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
-    for name in COMMANDS
-    for command in [typer.main.get_command(app).get_command(None, name)]
+    f"{above}{name}": {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+    for above, group, names in (("", app, COMMANDS), ("lab ", lab, LAB))
+    for name in names
+    for command in [typer.main.get_command(group).get_command(None, name)]
 }
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
 
@@ -156,7 +157,8 @@ def mentions(text):
     code += re.findall(r"`(runnel [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
     for line in code:
         for command in re.findall(r"(?:^|\| |\$ |&& |-m |-I\{\} )(?=runnel \w)([^|>#&;]+)", line):
-            yield command.split()[1:]
+            _, name, *arguments = command.split()
+            yield [f"lab {arguments.pop(0)}" if name == "lab" and arguments else name, *arguments]
 
 
 def test_commands_that_pages_mention_exist_with_their_options():
@@ -164,4 +166,6 @@ def test_commands_that_pages_mention_exist_with_their_options():
     assert len(named) > 200
     for page, command, *arguments in named:
         options = {one.partition("=")[0].rstrip(".,)") for one in arguments if re.match(r"--?[a-zA-Z]", one)}
-        assert command in ("COMMAND", "...") or options <= OPTIONS[command], f"{page}: runnel {command} {' '.join(arguments)}"
+        assert command in ("COMMAND", "...", "lab COMMAND") or options <= OPTIONS[command], (
+            f"{page}: runnel {command} {' '.join(arguments)}"
+        )

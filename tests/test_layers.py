@@ -28,7 +28,6 @@ ALLOWED = {
 ALLOWED["models"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"search", "integrations"} for name in ("search", "integrations")}
-ALLOWED["integrations"].add("lab")  # what trains a module of sentence-transformers
 ALLOWED["generation"] = set(ALLOWED)
 ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}
 BELOW = set(ALLOWED)

@@ -17,8 +17,8 @@ from benchmarks.__main__ import _parser
 from benchmarks.__main__ import main as benchmarks
 from benchmarks.reading import read_documents
 from benchmarks.shapes import SHAPES
-from runnel.cli import app
-from runnel.lab.commands import evaluate_retrieval
+from runnel.cli import app, lab
+from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training import recipes
 
@@ -79,8 +79,11 @@ def test_command_can_be_run(command):
             assert read_documents(parsed.documents)
         return
     assert program == "runnel"
+    group = app
+    if arguments[0] == "lab":
+        group, (_, *arguments) = lab, arguments
     name, *arguments = arguments
-    given = typer.main.get_command(app).get_command(None, name).make_context(name, arguments).params
+    given = typer.main.get_command(group).get_command(None, name).make_context(name, arguments).params
     if name == "train":
         recipe = recipes.read(given["recipe"], size=given["size"], changes=tuple(given["changes"]))
         assert recipe.data.sets
@@ -89,7 +92,7 @@ def test_command_can_be_run(command):
 
 
 def test_sizes_exist():
-    lines = re.findall(r"^# .*also --size (.*)\n(?:runnel mine .*\n)?runnel train (\S+)", PAGE, re.M)
+    lines = re.findall(r"^# .*also --size (.*)\n(?:runnel lab mine .*\n)?runnel lab train (\S+)", PAGE, re.M)
     assert len(lines) == PAGE.count("also --size") == 7
     for line, command in lines:
         named = [size for size in line.split(", ") if size != "..."]
@@ -99,15 +102,15 @@ def test_sizes_exist():
 # ---- commands that are run ---------------------------------------------------------------------------------------------------
 
 ELSEWHERE = (  # what the other commands need
-    r"runnel (train|qa|synthesize|info) ",  # a small run of every trainer is in tests/lab/training
-    r"runnel evaluate .*(mteb|st-code):",  # the hub
-    r"runnel evaluate --compare qa-",  # results of `runnel qa`
+    r"runnel (lab train|lab qa|lab synthesize|info) ",  # a small run of every trainer is in tests/lab/training
+    r"runnel lab evaluate .*(--mteb|st-code:)",  # the hub
+    r"runnel lab compare qa-",  # results of `runnel lab qa`
     r"python -m benchmarks (page|control|compare|train) ",
     r"python -m benchmarks read (?!.*--count)",
 )
 RUN = [command for command in COMMANDS if not any(re.match(pattern, command) for pattern in ELSEWHERE)]
 WORDS = "the cat sat on a mat and the dog sat by a river that runs to the sea".split()
-BEIR = re.search(r"^runnel evaluate a-130m/model (arguana .*?) --", PAGE, re.M)[1].split()
+BEIR = re.search(r"^runnel lab evaluate a-130m/model (arguana .*?) --", PAGE, re.M)[1].split()
 
 
 def stand_ins(folder):
@@ -156,7 +159,7 @@ def _lines(rows):
 def test_commands_run_in_the_order_of_the_page(run, tmp_path):
     for package in ("bm25s", "ir_measures", "matplotlib"):
         pytest.importorskip(package)
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
     stand_ins(tmp_path)
     assert len(RUN) > 25
     for command in RUN:
@@ -166,7 +169,7 @@ def test_commands_run_in_the_order_of_the_page(run, tmp_path):
             assert done.code == 0, f"{command}: {done.err}"
         else:
             assert benchmarks(arguments[2:]) == 0, command
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
 
 
 def test_no_two_commands_write_to_one_place():
@@ -176,6 +179,6 @@ def test_no_two_commands_write_to_one_place():
 
 def test_training_data_are_mined_before_or_listed():
     listed = set(re.findall(r"`([\w.-]+)`", "\n".join(re.findall(r"^\| (.*?) \| ", PAGE, re.M))))
-    mined = {re.search(r" --to (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel mine ")}
-    trained = {re.search(r" --data (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel train ")}
+    mined = {re.search(r" --to (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel lab mine ")}
+    trained = {re.search(r" --data (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel lab train ")}
     assert len(mined) == 4 and trained <= mined | listed

@@ -51,14 +51,23 @@ def commands_page() -> str:
     group: Any = typer.main.get_command(app)  # typer's classes, or click's
     with group.make_context("runnel", [], resilient_parsing=True) as context:
         parts = ["# Commands", f"{group.help} `runnel COMMAND --help` prints the same as this page."]
-        for name in group.list_commands(context):
-            parts += _command(group.get_command(context, name), context)
+        parts += _commands(group, context)
     return "\n\n".join(parts) + "\n"
+
+
+def _commands(group: Any, context: Any) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            with command.make_context(name, [], parent=context, resilient_parsing=True) as below:
+                yield from _commands(command, below)
+        else:
+            yield from _command(command, context)
 
 
 def _command(command: Any, above: Any) -> Iterator[str]:
     with command.make_context(command.name, [], parent=above, resilient_parsing=True) as context:
-        yield f"## {command.name}"
+        yield f"## {context.command_path.removeprefix('runnel ')}"
         yield f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```"
         yield str(command.help)
         records = [record for one in command.get_params(context) if (record := one.get_help_record(context))]

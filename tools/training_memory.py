@@ -19,9 +19,9 @@ from torch import nn
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
-from runnel.lab.training.forward import trainable, vectors
-from runnel.lab.training.segments import Long
+from runnel.lab.training.forward import trainable
 from runnel.models.base import BUILT_IN, Model
+from runnel.models.graph import Long, vectors
 from runnel.models.heads import EndVector
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer

@@ -44,19 +44,37 @@ COMMANDS = {
     "mcp": "Serve documents to language-model agents.",
     "embed": "Write one vector for each text of INPUT.",
     "rerank": "Order documents by how well they answer a query.",
-    "evaluate": "Measure how good MODEL is, on tasks or on your questions.",
-    "qa": "Measure answers of a language model to long documents.",
-    "analyze": "Compare results of evaluate or qa in a table and a plot.",
-    "train": "Train or fine-tune a model as a recipe says.",
-    "mine": "Find hard negatives for training.",
-    "synthesize": "Let a language model write training examples.",
-    "adapt": "Adapt sentence retrieval to your documents.",
     "info": "Show what a model is and what fits this machine.",
     "doctor": "Check this installation.",
-}  # one file of `runnel.commands` each, or of `runnel.lab.commands`, imported when it runs
-LAB = ("evaluate", "qa", "analyze", "train", "mine", "synthesize", "adapt")
+    "lab": "Train, measure and compare models.",
+}  # one file of `runnel.commands` each, imported when it runs; `lab` is a group of more
+LAB = {
+    "train": "Train or fine-tune a model as a recipe says.",
+    "adapt": "Adapt sentence retrieval to your documents.",
+    "mine": "Find hard negatives for training.",
+    "synthesize": "Write training examples, by a language model or from structure.",
+    "evaluate": "Measure how good a model is on judged tasks.",
+    "questions": "Measure how well your own questions are answered.",
+    "qa": "Measure answers of a language model to long documents.",
+    "compare": "Compare results of evaluate, questions and qa.",
+}  # one file of `runnel.lab.commands` each
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
-READERS = ("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "evaluate", "qa", "mine", "synthesize", "doctor")
+READERS = (
+    "find",
+    "ask",
+    "index",
+    "search",
+    "serve",
+    "mcp",
+    "embed",
+    "rerank",
+    "doctor",
+    "mine",
+    "synthesize",
+    "evaluate",
+    "questions",
+    "qa",
+)
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 _NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
@@ -65,31 +83,41 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or ty
 class _Commands(TyperGroup):
     """The commands, each imported when it is needed; their list needs none."""
 
+    table, package = COMMANDS, "runnel.commands"
+
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options | {"commands": dict.fromkeys(COMMANDS)})
+        super().__init__(**options | {"commands": dict.fromkeys(self.table)})
 
     def get_command(self, context: Any, name: str) -> Any:
-        if name not in COMMANDS:
+        if name not in self.table:
             return None
+        if name == "lab":
+            return typer.main.get_command(lab)
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        folder = "runnel.lab.commands" if name in LAB else "runnel.commands"
-        alone.command(name)(_command(getattr(import_module(f"{folder}.{name}"), name)))
+        alone.command(name)(_command(getattr(import_module(f"{self.package}.{name}"), name)))
         return typer.main.get_command(alone)
 
     def format_commands(self, context: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(self.table.items()))
 
 
+class _LabCommands(_Commands):
+    """The commands of `runnel lab`."""
+
+    table, package = LAB, "runnel.lab.commands"
+
+
+_GROUP: dict[str, Any] = {
+    "rich_markup_mode": None,  # its libraries would take half of the time
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "epilog": "Each has --help, --progress, --quiet and --verbose.",
+}
 app = typer.Typer(
-    name="runnel",
-    cls=_Commands,
-    rich_markup_mode=None,  # its libraries would take half of the time
-    help="One pass over a text of any length, in model memory that does not grow: its vector, its relevance, "
-    "or the sentences that answer.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    name="runnel", cls=_Commands, help="Read texts of any length once: answering sentences, vectors, relevance.", **_GROUP
 )
+lab = typer.Typer(name="lab", cls=_LabCommands, help="Train, measure and compare models (extra: lab).", **_GROUP)
 interrupted = threading.Event()  # Ctrl-C was pressed
 bug = threading.Event()  # a command ended by an error that no code expects
 
@@ -148,17 +176,22 @@ def run() -> int:
 def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    progress: Progress = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    progress: Annotated[bool | None, typer.Option("--progress/--no-progress", hidden=True)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", hidden=True)] = False,
 ) -> None:
     if version:
         print_text(f"runnel {__version__}")
         raise typer.Exit
+    _expect_command(context)
+    show_on_stderr(progress, quiet=quiet, verbose=verbose)
+
+
+@lab.callback(invoke_without_command=True)
+def _expect_command(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")
         raise typer.Exit(2)
-    show_on_stderr(progress, quiet=quiet, verbose=verbose)
 
 
 def _command(run: Callable[..., int]) -> Callable[..., None]:

@@ -57,11 +57,11 @@ def test_results(data, tmp_path, monkeypatch):
     page.mkdir()
     evaluate, done, stop = results.evaluate, [], 4
 
-    def counted(what, **options):
+    def counted(model, tasks, **options):
         if len(done) == stop:
             raise KeyboardInterrupt
-        done.append(what)
-        return evaluate(what, **options)
+        done.append(model)
+        return evaluate(model, tasks, **options)
 
     monkeypatch.setattr(results, "evaluate", counted)
     command = ["results", str(data), str(work), str(page)]
@@ -69,7 +69,7 @@ def test_results(data, tmp_path, monkeypatch):
         main(command)
     stop = None
     assert main(command) == 0
-    retrieval, sentences = 11 - 1, 2 * 3  # BM25's run serves two parts; the sum of two scores is none of `runnel evaluate`'s
+    retrieval, sentences = 11 - 1, 2 * 3  # BM25's run serves two parts; the sum of two scores is none of `runnel lab evaluate`'s
     assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
     found = json.loads((page / "results.json").read_text())
     assert [part["missing"] for part in found["parts"]] == [[], [], []]
@@ -96,7 +96,7 @@ def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeyp
     """An index that is not finished holds some of the documents: a search of it would look like a bad result."""
     called = []
 
-    def failing(what, **options):
+    def failing(model, tasks, **options):
         called.append(Path(options["out"]).name)
         if called[-1] in ("index", "embed"):
             raise InputError("out of order")

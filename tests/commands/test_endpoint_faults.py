@@ -47,9 +47,13 @@ class Job:
 
 JOBS = {
     "synthesize": Job(
-        ("synthesize", "books", "--limit", 4, "--lengths", "500,100"), "--to", "link.jsonl", 12, "note: rejected: {} requests "
+        ("lab", "synthesize", "books", "--limit", 4, "--lengths", "500,100"),
+        "--to",
+        "link.jsonl",
+        12,
+        "note: rejected: {} requests ",
     ),
-    "qa": Job(("qa", "bm25", "mills.jsonl", "-k", 2), "--out", "mills.answers.jsonl", 12, "in no score: {} questions"),
+    "qa": Job(("lab", "qa", "bm25", "mills.jsonl", "-k", 2), "--out", "mills.answers.jsonl", 12, "in no score: {} questions"),
 }
 
 

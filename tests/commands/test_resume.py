@@ -21,7 +21,7 @@ import runnel.files
 import runnel.journal
 from runnel import Embedder, Reranker
 from runnel.journal import Journal
-from runnel.lab.commands import evaluate_retrieval
+from runnel.lab.evaluation import retrieval
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
@@ -45,12 +45,12 @@ USERS = {
     "embed a shard": User((*EMBED, "--shard", "1/2"), ("--max-tokens", 3), "max_tokens", "fake"),
     "embed to jsonl": User((*EMBED[:-1], "work/out.jsonl"), ("--precision", "ubinary"), "precision", "fake"),
     "rerank": User(RERANK, ("-k", 1), "top_k", "fake"),
-    "mine": User(("mine", "pairs.csv", "--to", "work/out.jsonl", "-n", 2), ("--seed", 1), "seed"),
-    "evaluate by words": User(("evaluate", "bm25", "beir", "--out", "work"), ("--k1", 1.5), "k1"),
-    "evaluate by vectors": User(("evaluate", "toy", "beir", "--out", "work"), model="toy"),
-    "evaluate evidence": User(("evaluate", "bm25", "evidence.jsonl", "--out", "work"), ("--b", 0.5), "b"),
-    "qa": User(("qa", "bm25", "mills.jsonl", "--out", "work", *ASKING), ("-k", 3), "top_k"),
-    "synthesize": User(("synthesize", "books", "--to", "work", "--limit", 2, "--lengths", "500,100", *ASKING)),
+    "mine": User(("lab", "mine", "pairs.csv", "--to", "work/out.jsonl", "-n", 2), ("--seed", 1), "seed"),
+    "evaluate by words": User(("lab", "evaluate", "bm25", "beir", "--out", "work"), ("--k1", 1.5), "k1"),
+    "evaluate by vectors": User(("lab", "evaluate", "toy", "beir", "--out", "work"), model="toy"),
+    "evaluate evidence": User(("lab", "evaluate", "bm25", "evidence.jsonl", "--out", "work"), ("--b", 0.5), "b"),
+    "qa": User(("lab", "qa", "bm25", "mills.jsonl", "--out", "work", *ASKING), ("-k", 3), "top_k"),
+    "synthesize": User(("lab", "synthesize", "books", "--to", "work", "--limit", 2, "--lengths", "500,100", *ASKING)),
 }
 
 
@@ -95,7 +95,7 @@ def work(run, files):
     """Run a command from a state in which no model is loaded; the folder `work` has what it writes."""
 
     def call(*arguments):
-        evaluate_retrieval._model.cache_clear()
+        retrieval._model.cache_clear()
         (files / "work").mkdir(exist_ok=True)
         return run(*arguments)
 
@@ -271,7 +271,7 @@ def test_interrupted_work_equals_unbroken_work(work, files, model, monkeypatch, 
 def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path):
     (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
     for folder in ("a.md", "a.md/out"):
-        ended = run("synthesize", "--without-llm", "a.md", "--to", folder)
+        ended = run("lab", "synthesize", "--without-llm", "a.md", "--to", folder)
         assert ended.code == 1 and "a.md is a file" in ended.err
-    run("synthesize", "--without-llm", "a.md", "--to", "new/out")
+    run("lab", "synthesize", "--without-llm", "a.md", "--to", "new/out")
     assert (tmp_path / "new" / "out").is_dir()

@@ -97,12 +97,12 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
 
 def test_mine_train_and_info(run, tmp_path):
     check(run("info", NAME), code=1)
-    check(run("train", f"{NAME}.toml"), code=1)
-    check(run("train", "pairs", "--data", f"{NAME}.csv"), code=1)
-    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
+    check(run("lab", "train", f"{NAME}.toml"), code=1)
+    check(run("lab", "train", "pairs", "--data", f"{NAME}.csv"), code=1)
+    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
     pytest.importorskip("bm25s")
     (tmp_path / f"{NAME}.csv").write_text("query,positive\nwhere is it,it is here\n")
-    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
+    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
 
 
 def test_json_has_what_the_texts_have(run, fake, rows):
@@ -154,7 +154,7 @@ def _calls(path):
 
 
 def test_only_display_writes_to_the_terminal():
-    parts = ("commands", "cli", "training", "models", "search")
+    parts = ("commands", "cli", "lab", "models", "search")
     found = {path: set(_calls(path)) for part in parts for path in (SOURCE / part).rglob("*.py")}
     names = {path.relative_to(SOURCE).as_posix(): calls for path, calls in found.items() if calls}
     assert {name: calls - ALLOWED.get(name, set()) for name, calls in names.items() if calls - ALLOWED.get(name, set())} == {}

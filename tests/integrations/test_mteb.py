@@ -20,7 +20,7 @@ from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, 
 from mteb.types import PromptType  # noqa: E402
 
 from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker, instructions  # noqa: E402
-from runnel.lab.commands import evaluate_mteb  # noqa: E402
+from runnel.lab.evaluation import mteb as evaluate_mteb  # noqa: E402
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "
 
@@ -101,7 +101,7 @@ def test_paper_d_has_an_instruction_for_each_english_task(model):
         instructions()
     )
     assert [len(evaluate_mteb.find_tasks(name)) for name in ("eng-v1", "multilingual-v2", "SciFact")] == [56, 131, 1]
-    with pytest.raises(InputError, match=r"unknown task 'mteb:SciFcat'; did you mean mteb:SciFact"):
+    with pytest.raises(InputError, match=r"unknown task 'SciFcat'; did you mean SciFact"):
         evaluate_mteb.find_tasks("SciFcat")
 
 

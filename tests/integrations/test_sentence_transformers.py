@@ -23,8 +23,8 @@ from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule, RerankerModule, cross_encoder, sentence_transformer
-from runnel.lab.training.segments import Long
 from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.models.graph import Long
 from runnel.text.templates import Template
 
 NO_INT8 = int8_problem(torch.device("cpu"))

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.forward import make_pair
 from runnel.models.embedding_rwkv import PROMPTS, TEMPLATES
+from runnel.models.graph import make_pair
 from runnel.models.items import Item
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny"

@@ -16,7 +16,7 @@ from helpers.tiny_training import BACKBONES, training_model
 
 from runnel import Document, Reranker
 from runnel.errors import InputError, NumericalError
-from runnel.lab.training.forward import make_pair
+from runnel.models.graph import make_pair
 from runnel.text.templates import Template
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]

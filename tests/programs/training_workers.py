@@ -19,9 +19,9 @@ from transformers import Trainer, TrainerCallback
 
 from runnel.integrations.sentence_transformers import sentence_transformer
 from runnel.lab.training.checkpoints import find_whole_checkpoint
-from runnel.lab.training.segments import Long
 from runnel.lab.training.sentence_table import SentenceData
 from runnel.lab.training.sentences import SentenceTrainer
+from runnel.models.graph import Long
 from runnel.ops import backend
 
 # A high rate: what the gradients were shows in the weights.

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import runnel
-from runnel.cli import COMMANDS
+from runnel.cli import COMMANDS, LAB
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install --group docs")
 pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; pip install --group docs")
@@ -43,13 +43,13 @@ def test_every_page_is_built_and_listed(site):
     assert all((site / name).with_suffix(".html").exists() for name in listed) and (site / "index.html").exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name != "lab"), *(f"lab {name}" for name in LAB)])
 def test_the_page_of_commands_has_what_help_prints(site, run, terminal, command):
     _, _, section = docs_site.commands_page().partition(f"\n## {command}\n")
     section = html.unescape(section.partition("\n## ")[0])
-    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(command, "--help").out)) - {"--help"}
+    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(*command.split(), "--help").out)) - {"--help"}
     assert options and {option for option in options if option not in section} == set()
-    assert f'id="{command}"' in (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert f'id="{command.replace(" ", "-")}"' in (site / "reference" / "commands.html").read_text(encoding="utf-8")
 
 
 def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):

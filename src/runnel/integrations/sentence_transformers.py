@@ -1,7 +1,7 @@
 """Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators and tools work on them.
 
 In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`, through the same engine; in
-training mode those of `lab/training/forward.py`. Texts are cut at the document's end, so that end markers and queries are kept.
+training mode those of `models/graph.py`. Texts are cut at the document's end, so that end markers and queries are kept.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)` after training. Until then
 only adapters and heads are saved, and a trainer's `_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`.
@@ -29,13 +29,12 @@ from torch.nn.utils.rnn import pad_sequence
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, needing
-from runnel.lab.training.adapters import FILE as ADAPTER_FILE
-from runnel.lab.training.adapters import save_adapter
-from runnel.lab.training.forward import make_pair, pair_scores, trains_pairs, vectors
-from runnel.lab.training.segments import Long
+from runnel.models.adapters import FILE as ADAPTER_FILE
+from runnel.models.adapters import save_adapter
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.foreign import Job
+from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
 from runnel.models.transformers import LIBRARY_FOLDER
 from runnel.records import read_model_json

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass
 from operator import add
 from pathlib import Path
 from threading import Condition
+from typing import Any
 
+from runnel.commands.display import say
 from runnel.errors import EndpointError, RunnelError
-from runnel.files import digest
+from runnel.files import create_folder, digest, sweep
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
@@ -122,6 +126,22 @@ class Replies:
             self._seen.add(key)
             self.used += usage
             self.used_by[version] = self.used_by.get(version, Usage()) + usage
+
+
+@contextmanager
+def stored_replies(folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient) -> Iterator[Replies]:
+    """Open the replies that are stored in a folder, which is created."""
+    create_folder(folder)
+    with Replies(endpoint, folder / "replies") as replies:
+        judged = "".join(f", judged by {judge.model}" for judge in judges)
+        sweep(folder)
+        say(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
+        yield replies
+
+
+def costs(replies: Replies, **versions: str) -> dict[str, Any]:
+    """Return the tokens of the replies of this run to each kind of request, by its version."""
+    return {name: asdict(replies.used_by.get(version, Usage())) for name, version in versions.items()}
 
 
 def _tokens(text: str) -> int:

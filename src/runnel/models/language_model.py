@@ -54,7 +54,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> LanguageModel:
-        """Load a published checkpoint of a recurrent language model, or a generator that `runnel train` wrote."""
+        """Load a published checkpoint of a recurrent language model, or a generator that `runnel lab train` wrote."""
         model = load_generator(name, dtype, device)
         return cls(model.backbone, model.tokenizer, lm_head(model))
 
@@ -126,7 +126,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
 
 
 def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
-    """Load a recurrent model with the head "generate": a published checkpoint, or a generator that `runnel train` wrote."""
+    """Load a recurrent model with the head "generate": a published checkpoint, or a generator that `runnel lab train` wrote."""
     found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
     config = read_config(found) or {}
     if "runnel" in config:

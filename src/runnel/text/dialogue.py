@@ -1,6 +1,6 @@
 """What a language model is asked about a document, and the plain dialogue in which a local model reads it.
 
-One place for both sides: `runnel qa` asks with these texts, and `runnel train` teaches a recurrent model to reply to them.
+One place for both sides: `lab qa` asks with these texts, and `lab train` teaches a recurrent model to reply to them.
 
 Source: paper E, sections 5.4 and 7.3, and the authors' code, for reasons before the answer and for its length.
 Differs: the wording is our own. A model that is trained to reply writes no reasons.

@@ -1,4 +1,4 @@
-"""`runnel adapt`: from documents to a measured model."""
+"""`runnel lab adapt`: from documents to a measured model."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ def trained(monkeypatch):
 
 
 def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_path):
-    ended = run("adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
+    ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     facts = json.loads(ended.out)
     rows = {name: [json.loads(line) for line in open(tmp_path / "out" / f"{name}.jsonl")] for name in ("train", "held-back")}
     sources = {name: {row["source"] for row in part} for name, part in rows.items()}
@@ -74,7 +74,7 @@ def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_pat
     assert ended.code == (not better) and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
     start, end = (load_model(folder, "float32").backbone.state_dict() for folder in (tiny, tmp_path / "out" / "run" / "model"))
     assert {name.partition(".")[0] for name in start if not (start[name] == end[name]).all()} == {"sentence_layers"}
-    again = run("adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
+    again = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     assert (again.code, json.loads(again.out)) == (ended.code, facts), "nothing is computed twice"
 
 
@@ -86,7 +86,7 @@ def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
         + "It rains. " * 30
         + 'Tuples are immutable.", "evidence": [[300, 321]]}\n'
     )
-    ended = run("adapt", "manuals", "--to", "out", "-m", "contrary", "--dev", "dev.jsonl")
+    ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "contrary", "--dev", "dev.jsonl")
     assert ended.code == 0, ended.err
     held, dev, last = ended.out.splitlines()
     assert held.startswith("held-back.jsonl: recall@10 1.0000 before"), "documents of 8 sentences"
@@ -96,7 +96,7 @@ def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
 
 def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_path):
     trained(BUILT_IN["pocket"])
-    ended = run("adapt", "manuals", "--to", "out")
+    ended = run("lab", "adapt", "manuals", "--to", "out")
     assert ended.code == 1 and "difference +0.0000" in ended.out and "out/run/model is not better than pocket" in ended.err
     assert not (tmp_path / "out" / "model").exists()
 
@@ -104,7 +104,7 @@ def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_pa
 def test_too_little_structure(run, trained, tmp_path):
     calls = trained(BUILT_IN["pocket"])
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
-    ended = run("adapt", "a.txt", "--to", "out")
+    ended = run("lab", "adapt", "a.txt", "--to", "out")
     assert ended.code == 1 and "the structure of 1 document asks 0 questions; expected at least 30 to train on" in ended.err
     assert calls == []
 
@@ -117,5 +117,5 @@ def test_questions_to_measure_on_are_read_before_training(run, manuals, trained,
     calls = trained(BUILT_IN["pocket"])
     if text is not None:
         (tmp_path / "dev.jsonl").write_text(text)
-    ended = run("adapt", "manuals", "--to", "out", "--dev", "dev.jsonl")
+    ended = run("lab", "adapt", "manuals", "--to", "out", "--dev", "dev.jsonl")
     assert ended.code == 1 and message in ended.err and calls == []

@@ -1,4 +1,4 @@
-"""`runnel evaluate` on published benchmarks: their metrics, means in which a group of sets counts once, and resumed work."""
+"""`runnel lab evaluate` on published benchmarks: their metrics, means in which a group of sets counts once, and resumed work."""
 
 import json
 
@@ -33,7 +33,7 @@ def longembed(tmp_path):
 
 
 def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_path):
-    done = run("evaluate", "bm25", "longembed", "--out", "out", "--json")
+    done = run("lab", "evaluate", "bm25", "longembed", "--out", "out", "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert {one["task"]: one["metrics"] for one in found["results"]} == {
@@ -46,13 +46,13 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_pat
         {"name": "mean", "sets": 2, "metrics": {}},
     ]
     assert (tmp_path / "out" / "needle-256.trec").read_text().startswith("256q Q0 256gold 1 ")
-    done = run("evaluate", "bm25", "longembed", "--out", "out")
+    done = run("lab", "evaluate", "bm25", "longembed", "--out", "out")
     assert done.err.count("is finished already") == 3 and "needle, mean" in done.out
     assert done.out.count("mean") == 1  # nDCG@1 and nDCG@10 are not averaged
 
 
 def test_generated_passkeys_are_found_by_their_words(run):
-    done = run("evaluate", "bm25", "generated:passkey-256", "--json")
+    done = run("lab", "evaluate", "bm25", "generated:passkey-256", "--json")
     assert done.code == 0, done.err
     ((result,), means) = json.loads(done.out)["results"], json.loads(done.out)["means"]
     assert result["task"] == "passkey-256" and result["queries"] == 50 and result["documents"] == 100

@@ -1,4 +1,4 @@
-"""`runnel evaluate RUN/checkpoints`: every checkpoint of a run, in order; what is no checkpoint is named."""
+"""`runnel lab evaluate RUN/checkpoints`: every checkpoint of a run, in order; what is no checkpoint is named."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.tiny_examples import tiny_recipe
 
-from runnel.lab.commands import evaluate_retrieval
+from runnel.lab.evaluation import retrieval
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def place(trained, tmp_path):
     """The same in the test's own folder."""
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
     for name in ("run", "task"):
         shutil.copytree(trained / name, tmp_path / name)
     return tmp_path
@@ -51,42 +51,42 @@ def metrics(done):
 
 
 def test_each_checkpoint_is_evaluated_in_order(run, place):
-    done = run("evaluate", "run/checkpoints", "task", "--out", "curve")
+    done = run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve")
     assert done.code == 0, done.err
     points = json.loads((place / "curve" / "checkpoints.json").read_text())["checkpoints"]
     assert [point["step"] for point in points] == [4, 5, 6]
     for point in points:
         (result,) = point["results"]
         assert result["reading"] == {"max_query_tokens": 4}, "as the run's recipe says"
-        alone = metrics(run("evaluate", f"run/checkpoints/checkpoint-{point['step']}", "task", "--json"))
+        alone = metrics(run("lab", "evaluate", f"run/checkpoints/checkpoint-{point['step']}", "task", "--json"))
         assert alone == result["metrics"] and f"{alone['nDCG@10']:.4f}" in done.out
-    assert points[-1]["results"][0]["metrics"] == metrics(run("evaluate", "run/model", "task", "--json"))
+    assert points[-1]["results"][0]["metrics"] == metrics(run("lab", "evaluate", "run/model", "task", "--json"))
     assert points[0]["results"][0]["metrics"] != points[-1]["results"][0]["metrics"]
     assert (place / "curve" / "checkpoints.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_finished_checkpoints_are_not_searched_again(run, place):
-    run("evaluate", "run/checkpoints", "task", "--out", "curve")
+    run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve")
     shutil.rmtree(place / "curve" / "checkpoint-5")  # as if it had been stopped there
-    done = run("evaluate", "run/checkpoints", "task", "--out", "curve", "--json")
+    done = run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve", "--json")
     finished = [step for step in (4, 5, 6) if f"curve/checkpoint-{step}/task.trec is finished already" in done.err]
     assert finished == [4, 6] and [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 5, 6]
 
 
 def test_an_incomplete_checkpoint_is_skipped(run, place, caplog):
     (place / "run" / "checkpoints" / "checkpoint-5" / "trainer_state.json").write_text("{")
-    done = run("evaluate", "run/checkpoints", "task", "--json")
+    done = run("lab", "evaluate", "run/checkpoints", "task", "--json")
     assert "checkpoint-5 is incomplete" in caplog.text
     assert [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 6]
 
 
 def test_what_cannot_be_evaluated(run, place):
-    done = run("evaluate", "run", "task")
+    done = run("lab", "evaluate", "run", "task")
     assert done.code == 1 and "run is a run; evaluate its result, run/model, or its checkpoints, run/checkpoints" in done.err
     (place / "run" / "checkpoints" / "checkpoint-4" / "config.json").unlink()  # as with LoRA
-    done = run("evaluate", "run/checkpoints", "task")
+    done = run("lab", "evaluate", "run/checkpoints", "task")
     assert done.code == 1 and "checkpoint-4 holds only what was trained, adapters or a head" in done.err
     shutil.rmtree(place / "run" / "checkpoints")
     (place / "run" / "checkpoints").mkdir()
-    done = run("evaluate", "run/checkpoints", "task")
+    done = run("lab", "evaluate", "run/checkpoints", "task")
     assert done.code == 1 and "run/checkpoints has no complete checkpoint; train first" in done.err

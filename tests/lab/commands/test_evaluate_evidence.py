@@ -1,11 +1,12 @@
-"""`runnel evaluate` on marked evidence: metrics, interrupted work resumed, bad input named."""
+"""`runnel lab evaluate` on marked evidence: metrics, interrupted work resumed, bad input named."""
 
 import json
 
 import pytest
 from helpers.judged_tasks import ToyEmbedder, results
 
-from runnel.lab.commands import evaluate_retrieval, evaluate_sentences
+from runnel.lab.evaluation import retrieval
+from runnel.lab.evaluation.evidence import retriever_of
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
@@ -13,7 +14,7 @@ pytest.importorskip("ir_measures")
 
 @pytest.fixture(autouse=True)
 def no_models_of_other_tests():
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
 
 
 DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
@@ -28,7 +29,7 @@ EVIDENCE = [
 @pytest.fixture
 def evidence(tmp_path):
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
-    evaluate_sentences.retriever_of.cache_clear()
+    retriever_of.cache_clear()
     return "evidence.jsonl"
 
 
@@ -36,13 +37,13 @@ def test_rows_with_units_are_ranked_by_them(run, tmp_path):
     units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
     rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = json.loads(run("evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
+    (found,) = json.loads(run("lab", "evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
     ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
     assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
 
 
 def test_evidence(run, evidence, fake, tmp_path):
-    command = ("evaluate", "toy", evidence, "--out", "out")
+    command = ("lab", "evaluate", "toy", evidence, "--out", "out")
     done = run(*command)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "out" / "evidence.json").read_text())
@@ -59,9 +60,9 @@ def test_evidence(run, evidence, fake, tmp_path):
 def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
     fake.embed = ToyEmbedder()
     fake.embed.encode_document = fake.embed.encode_query
-    both = results(run("evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
+    both = results(run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
     assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
-    found = results(run("evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
+    found = results(run("lab", "evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
     assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
 
 
@@ -75,5 +76,5 @@ def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
 )
 def test_bad_evidence(run, evidence, tmp_path, rows, arguments, message):
     (tmp_path / evidence).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = run("evaluate", arguments[0], evidence, *arguments[1:])
+    done = run("lab", "evaluate", arguments[0], evidence, *arguments[1:])
     assert done.code == 1 and message in done.err

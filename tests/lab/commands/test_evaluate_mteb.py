@@ -1,4 +1,4 @@
-"""`runnel evaluate MODEL mteb:TASK` on small tasks of mteb with local data: scores, means, resumed work, bad arguments."""
+"""`runnel lab evaluate --mteb` on small tasks of mteb with local data: scores, means, resumed work, bad arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from helpers.tiny import tiny_model
 from helpers.toy import Toy, ToyConfig
 
 from runnel import Embedder, Reranker
-from runnel.lab.commands import evaluate_mteb, evaluate_retrieval
+from runnel.lab.evaluation import mteb as evaluate_mteb
+from runnel.lab.evaluation import retrieval as evaluate_retrieval
 
 pytest.importorskip("mteb")
 
@@ -29,7 +30,7 @@ def tasks(monkeypatch, tmp_path):
 
 
 def test_the_command_reports_scores_and_means_and_resumes(run, tasks, tmp_path):
-    command = ("evaluate", "tiny", "mteb:retrieval", "mteb:reranking", "mteb:sts", "--out", "out", "--prompt", TEMPLATE)
+    command = ("lab", "evaluate", "tiny", "--mteb", "retrieval", "reranking", "sts", "--out", "out", "--prompt", TEMPLATE)
     done = run(*command, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
@@ -48,8 +49,8 @@ def test_the_command_reports_scores_and_means_and_resumes(run, tasks, tmp_path):
 
 
 def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, tasks):
-    assert run("evaluate", "tiny", "mteb:retrieval", "--out", "first").code == 0
-    done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank")
+    assert run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--out", "first").code == 0
+    done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank")
     assert done.code == 1 and "--run FOLDER/mteb/predictions" in done.err
-    done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
+    done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
     assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err

@@ -1,4 +1,4 @@
-"""`runnel evaluate --questions` with an index: what is printed and written, and the advice of a sweep."""
+"""`runnel lab questions` with an index: what is printed and written, and the advice of a sweep."""
 
 import json
 import shlex
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.tiny import tiny_encoder
 
-from runnel.lab.commands import evaluate_questions
 from runnel.lab.evaluation.metrics import Comparison
+from runnel.lab.evaluation.own import advice
 from runnel.lab.evaluation.questions import Setting
 
 
@@ -33,21 +33,21 @@ QUESTIONS = """{"question": "the river runs", "file": "river.txt", "text": "to t
 def test_questions(run, library, tmp_path):
     (tmp_path / "q.jsonl").write_text(QUESTIONS)
     words = ("--weight", 0, "--rerank", 0)
-    done = run("evaluate", "--questions", "q.jsonl", "--in", library, *words, "--out", "out", "-k", 1)
+    done = run("lab", "questions", "q.jsonl", "--in", library, *words, "--out", "out", "-k", 1)
     assert done.code == 0, done.err
     assert "2 of 3 questions answered by the first 1 of 2 documents in library" in done.out
     assert "what went wrong: 1 not in the index" in done.out and "bird.txt is not in the index" in done.out
     result = json.loads((tmp_path / "out" / "q.json").read_text())
     assert (result["version"], result["kind"], result["queries"], result["places"]) == (1, "questions", 3, 1)
     assert result["metrics"]["hits@1"] == pytest.approx(2 / 3) and result["metrics"]["place hits@1"] == 1
-    assert run("evaluate", "tiny", "--questions", "q.jsonl", "--in", library, "--out", "other").code == 0
-    compared = json.loads(run("evaluate", "--compare", "out", "other", "--json").out)["comparisons"]
-    assert {"hits@1", "MRR"} <= {c["metric"] for c in compared}
+    assert run("lab", "questions", "q.jsonl", "-m", "tiny", "--in", library, "--out", "other").code == 0
+    compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
+    assert {"hits@1", "MRR"} <= {row["value"] for row in compared if row["comparison"]}
 
 
 def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
     (tmp_path / "q.jsonl").write_text(QUESTIONS)
-    done = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep", "--json", "--out", "out")
+    done = run("lab", "questions", "q.jsonl", "--in", library, "--sweep", "--json", "--out", "out")
     result = json.loads(done.out)
     ranks = [json.loads(line) for line in (tmp_path / "out" / "q.sweep.jsonl").read_text().splitlines()]
     assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
@@ -58,7 +58,7 @@ def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
         found = [Path(hit["id"]).name for hit in hits["documents"]]
         (rank,) = (row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1"))
         assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting["name"]
-    shown = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep").out
+    shown = run("lab", "questions", "q.jsonl", "--in", library, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
 
 
@@ -78,12 +78,12 @@ def setting(name, mrr, difference, p):
 def test_advice(best, expected):
     default = setting("default", 0.5, 0.0, 1.0)
     settings = [default, best, setting("y", 0.1, -0.4, 0.1)]
-    assert evaluate_questions.advice(settings, "library", None).startswith(expected)
+    assert advice(settings, "library", None).startswith(expected)
 
 
 def test_the_command_to_use_works_in_a_shell():
     settings = [setting("default", 0.5, 0.0, 1.0), setting("x", 0.7, 0.2, 0.01)]
-    text = evaluate_questions.advice(settings, "my library", "models/it's")
+    text = advice(settings, "my library", "models/it's")
     command = shlex.split(text.partition("Use: ")[2])
     assert command[:3] == ["runnel", "search", "..."]
     options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]

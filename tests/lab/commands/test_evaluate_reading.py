@@ -1,4 +1,4 @@
-"""`runnel evaluate`: texts that are cut, documents scored by segments, and the recipe of a run that says so."""
+"""`runnel lab evaluate`: texts that are cut, documents scored by segments, and the recipe of a run that says so."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from helpers.command_line import FakeReranker
 from helpers.tiny import tiny_encoder
 
-from runnel.lab.commands import evaluate_retrieval
+from runnel.lab.evaluation import retrieval
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -20,7 +20,7 @@ QUERIES = {"1": "the cat and a dog", "2": "a river"}
 
 @pytest.fixture(autouse=True)
 def no_models_of_other_tests():
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def segments(tokenizer, text, tokens, stride):
 @pytest.mark.parametrize(("aggregate", "combine"), [("max", max), ("sum", sum)])
 def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine):
     options = ("--segment-tokens", 4, "--stride", 2, "--aggregate", aggregate, "--dtype", "fp32")
-    done = run("evaluate", model, task, *options, "--out", "out")
+    done = run("lab", "evaluate", model, task, *options, "--out", "out")
     assert done.code == 0, done.err
     embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
     queries = dict(zip(QUERIES, embedder.encode_query(QUERIES.values()), strict=True))
@@ -67,7 +67,7 @@ def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine)
 
 
 def test_a_reranker_by_segments(run, task, model, tmp_path):
-    command = ("evaluate", model, task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--dtype", "fp32")
+    command = ("lab", "evaluate", model, task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--dtype", "fp32")
     for aggregate in ("max", "sum"):
         done = run(*command, "--aggregate", aggregate, "--out", aggregate)
         assert done.code == 0, done.err
@@ -86,9 +86,9 @@ def test_a_reranker_by_segments(run, task, model, tmp_path):
 def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
     fake.rerank = FakeReranker(stop_after=1)
     fake.rerank.model.tokenizer = tiny_encoder(tmp_path / "tokenizer").tokenizer
-    command = ("evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
+    command = ("lab", "evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
     assert run(*command).code == 130
-    evaluate_retrieval._model.cache_clear()
+    retrieval._model.cache_clear()
     fake.rerank.stop_after = None
     assert run(*command).code == 0
     pieces = segments(fake.rerank.model.tokenizer, DOCUMENTS["d0"], 4, 4)
@@ -100,7 +100,7 @@ def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
 
 
 def test_texts_are_cut(run, task, model, tmp_path):
-    done = run("evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
+    done = run("lab", "evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
     assert done.code == 0 and "texts were cut to 5 tokens" in done.err
     assert json.loads((tmp_path / "out" / "task.json").read_text())["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
     embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
@@ -113,12 +113,12 @@ def test_texts_are_cut(run, task, model, tmp_path):
 def test_the_recipe_of_a_run_is_followed(run, task, model, tmp_path):
     expected = {}
     for out, options in (("cut", ("--max-tokens", 5)), ("whole", ())):
-        assert run("evaluate", model, task, *options, "--out", out).code == 0
+        assert run("lab", "evaluate", model, task, *options, "--out", out).code == 0
         expected[out] = scores(tmp_path / out / "task.trec")
     recipe = recipes.read("mamba-retriever-msmarco", changes=("evaluation.max_document_tokens=5",))
     recipes.write(recipe, tmp_path / "run" / "recipe.toml")
-    done = run("evaluate", model, task, "--out", "recipe")
+    done = run("lab", "evaluate", model, task, "--out", "recipe")
     assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 32" in done.err
     assert scores(tmp_path / "recipe" / "task.trec") == expected["cut"] != expected["whole"]
-    done = run("evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
+    done = run("lab", "evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
     assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == expected["whole"]

@@ -1,4 +1,4 @@
-"""`runnel mine`: what it writes, work that was stopped, and bad input."""
+"""`runnel lab mine`: what it writes, work that was stopped, and bad input."""
 
 import json
 
@@ -113,12 +113,12 @@ def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
     lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run("mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82).code == 0
+    assert run("lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82).code == 0
     facts = json.loads((tmp_path / "out.jsonl.json").read_text())
     assert (facts["k1"], facts["b"]) == (4.46, 0.82)
     assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
     assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
-    run("mine", "data.jsonl", "--to", "default.jsonl")
+    run("lab", "mine", "data.jsonl", "--to", "default.jsonl")
     facts = json.loads((tmp_path / "default.jsonl.json").read_text())
     assert (facts["k1"], facts["b"]) == (0.9, 0.4)
 
@@ -140,5 +140,5 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
     assert not {"where is the red cat number 3", "where is the blue cat number 19"} & {
         row["query"] for row in rows(tmp_path / "out.jsonl")
     }
-    done = run("mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
+    done = run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
     assert done.code == 1 and "no example is left to mine for" in done.err

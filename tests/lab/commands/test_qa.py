@@ -1,4 +1,4 @@
-"""`runnel qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
+"""`runnel lab qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from runnel.lab.evaluation.qa.records import QaDocument
 from runnel.lab.training.data import read_evidence
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
+BM25 = ("lab", "qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_several_sets_and_their_means(run, stub, tmp_path):
     for name, wheels in (("small", 2), ("large", 8)):
         write(tmp_path / f"{name}.jsonl", mill_set(documents=1, wheels=wheels))
     stub.rule = lambda messages: "DECISION: NO" if "wheel number 11 " in str(messages) else follow(messages)
-    report = json.loads(run("qa", "bm25", "small.jsonl", "large.jsonl", "--out", "out", "-k", 2, "--json").out)
+    report = json.loads(run("lab", "qa", "bm25", "small.jsonl", "large.jsonl", "--out", "out", "-k", 2, "--json").out)
     assert [(one["task"], one["accuracy"]) for one in report["sets"]] == [("small", 0.5), ("large", 7 / 8)]
     assert report["all"]["accuracy"] == 0.8 and report["mean_of_sets"]["accuracy"] == pytest.approx(11 / 16)
     assert report["notes"] == {"replies without ANSWER:, which are judged whole": 2}
@@ -76,7 +76,7 @@ def test_several_sets_and_their_means(run, stub, tmp_path):
 
 @pytest.mark.parametrize("options", [(), ("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")])
 def test_systems_that_retrieve(run, stub, mills, options):
-    ended = run("qa", "pocket", mills, "--out", "out", *options, "--json")
+    ended = run("lab", "qa", "pocket", mills, "--out", "out", *options, "--json")
     report = json.loads(ended.out)
     assert ended.code == 0 and report["all"]["correct"] == (5 if "--chunk-words" in options else 6), ended.err
     assert report["top_k"] == (5 if "--chunk-words" in options else 50)
@@ -91,13 +91,13 @@ def test_the_sentences_of_the_data_are_retrieved(run, stub, tmp_path, monkeypatc
     document = QaDocument("d0", text, tuple(itertools.pairwise(edges)))
     given = replace(data, documents={"d0": document})
     monkeypatch.setattr("runnel.lab.evaluation.qa.loading.read_qa_sets", lambda path, only: iter([given]))
-    assert run("qa", *system, "any", "--out", "out", "-k", 1).code == 0
+    assert run("lab", "qa", *system, "any", "--out", "out", "-k", 1).code == 0
     parts = [row["parts"] for row in lines(tmp_path / "out" / "mills.found.jsonl")]
     assert len(parts) == 3 and all(tuple(span) in document.sentences for ((span,),) in parts)
 
 
 def test_whole_documents_in_windows(run, stub, mills, tmp_path):
-    report = json.loads(run("qa", "whole", mills, "--out", "out", "--window-tokens", 100, "--json").out)
+    report = json.loads(run("lab", "qa", "whole", mills, "--out", "out", "--window-tokens", 100, "--json").out)
     parts = len(lines(tmp_path / "out" / "mills.found.jsonl")[0]["parts"])
     assert report["all"]["accuracy"] == 1.0 and parts > 2 and report["stride"] == 50
     assert report["cost"]["answers"]["requests"] == 6 * (parts + 1) and report["cost"]["judgments"]["requests"] == 6
@@ -117,21 +117,21 @@ def test_what_was_copied_for_a_right_answer_is_evidence(run, stub, tmp_path):
         return follow(messages)
 
     stub.rule = rule
-    assert run("qa", "copied", "mills.jsonl", "--out", "out").code == 0
+    assert run("lab", "qa", "copied", "mills.jsonl", "--out", "out").code == 0
     found = list(read_evidence(tmp_path / "out" / "mills.evidence.jsonl"))
     asked = [10, 11, 13, 14, 15]
     assert [one.query for one in found] == [f"Which color was wheel number {n} painted?" for n in asked]
     assert all(one.document == text for one in found)
     sentences = [[" ".join(text[a:b].split()) for a, b in one.spans] for one in found]
     assert sentences == [[f"Wheel number {n} was painted {color(n)}."] for n in asked]
-    metrics = json.loads(run("evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)["results"][0]
+    metrics = json.loads(run("lab", "evaluate", "bm25", "out/mills.evidence.jsonl", "--json").out)["results"][0]
     assert metrics["queries"] == 5 and metrics["metrics"]["Recall@5"] == 1.0
 
 
 def test_a_recurrent_model_on_this_machine_answers(run, stub, mills, monkeypatch, tmp_path):
     monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
     local = f"local:{GOLDEN / 'mamba2-tiny-hf'}"
-    command = ("qa", "bm25", mills, "--out", "out", "-k", 2, "--llm", local, "--judge", stub.url, "--answer-tokens", 3)
+    command = ("lab", "qa", "bm25", mills, "--out", "out", "-k", 2, "--llm", local, "--judge", stub.url, "--answer-tokens", 3)
     ended = run(*command, "--judge-model", "stub", "--json")
     report = json.loads(ended.out)
     assert ended.code == 0 and report["all"]["correct"] == 0 and len(stub.asked) <= 6, ended.err
@@ -169,7 +169,7 @@ def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
         for n in range(270)
     ]
     write_rows(tmp_path / "mills.jsonl", rows)
-    command = ("qa", "bm25", "mills.jsonl", "--limit", 60)
+    command = ("lab", "qa", "bm25", "mills.jsonl", "--limit", 60)
 
     def asked(out, *options):
         assert run(*command, "--out", out, *options).code == 0

@@ -1,4 +1,4 @@
-"""`runnel synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
+"""`runnel lab synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
 
 import json
 
@@ -34,7 +34,9 @@ def rows(path):
 @pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
 @pytest.mark.parametrize("unit", ["sentence", "clauses"])
 def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):
-    ended = run("synthesize", books, "--to", "out", "--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json")
+    ended = run(
+        "lab", "synthesize", books, "--to", "out", "--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json"
+    )
     facts = json.loads(ended.out)
     assert ended.code == 0 and facts["examples"] == 7 and facts["rejected"] == {}, ended.err
     assert len(stub.asked) == 7 * requests == facts["used"]["requests"]
@@ -62,7 +64,7 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
 
 
 def test_a_report_for_readers(run, stub, books, tmp_path):
-    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000")
+    ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000")
     facts = json.loads((tmp_path / "out" / "chunk.json").read_text())
     used, rate = facts["used"], facts["per_million_examples"]
     written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
@@ -74,7 +76,7 @@ def test_a_report_for_readers(run, stub, books, tmp_path):
 def test_bad_replies_are_counted_by_reason(run, stub, books):
     answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
     stub.rule = lambda messages: next(answers, None) or follow(messages)
-    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
+    ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
     assert ended.code == 0 and "3 examples from 7 subsequences" in ended.out
     assert "runnel: note: rejected: 2 replies that are not JSON\n" in ended.err
     assert "runnel: note: rejected: 2 replies of another form than requested\n" in ended.err
@@ -82,7 +84,7 @@ def test_bad_replies_are_counted_by_reason(run, stub, books):
 
 def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "q", "document": story(30, name="Keeper2")}) + "\n")
-    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--exclude", "test.jsonl", *LENGTHS, "--json")
+    ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--exclude", "test.jsonl", *LENGTHS, "--json")
     facts = json.loads(ended.out)
     overlapping = facts["rejected"]["subsequences that overlap with a test set"]
     assert ended.code == 0 and overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
@@ -93,7 +95,7 @@ def test_question_answering_sets_are_excluded(run, stub, books, tmp_path):
     row = {"input": "Who?", "context": story(30, name="Keeper2"), "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / "narrativeqa.jsonl").write_text(json.dumps(row) + "\n")
-    command = ("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
+    command = ("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
     facts = json.loads(run(*command, "qa:sets").out)
     assert facts["rejected"]["subsequences that overlap with a test set"] >= 1
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
@@ -112,7 +114,7 @@ def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_pa
     left_out = facts["rejected"]["subsequences that are not in en"]
     assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]
     assert len(stub.asked) == facts["examples"] >= 3 and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
-    assert "error: the language is 'english'" in run("synthesize", "en.txt", "--to", "out", "--language", "english").err
+    assert "error: the language is 'english'" in run("lab", "synthesize", "en.txt", "--to", "out", "--language", "english").err
 
 
 def test_examples_without_a_language_model(run, tmp_path):
@@ -123,7 +125,7 @@ def test_examples_without_a_language_model(run, tmp_path):
             f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
         )
     (folder / "copy.md").write_text((folder / "0.md").read_text())
-    ended = run("synthesize", "manuals", "--without-llm", "--to", "out")
+    ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out")
     assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
     assert "note: left out: 1 document with the same text as another\n" in ended.err
     found = rows(tmp_path / "out" / "structure.jsonl")
@@ -135,19 +137,21 @@ def test_examples_without_a_language_model(run, tmp_path):
         ((start, end),) = row["evidence"]
         assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
     assert run("index", "manuals", "--to", "library").code == 0
-    ended = run("synthesize", "library", "--without-llm", "--to", "indexed")
+    ended = run("lab", "synthesize", "library", "--without-llm", "--to", "indexed")
     assert ended.code == 0, ended.err
     indexed = rows(tmp_path / "indexed" / "structure.jsonl")
     assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
     same = ("question", "document", "evidence")
     assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
-    facts = json.loads(run("synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out)
+    facts = json.loads(
+        run("lab", "synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out
+    )
     assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
 
 
 def test_documents_without_structure(run, tmp_path):
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
-    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out")
+    ended = run("lab", "synthesize", "a.txt", "--without-llm", "--to", "out")
     assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
     assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
     assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err

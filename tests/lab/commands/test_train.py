@@ -1,4 +1,4 @@
-"""`runnel train`: the two commands of the README on real files, and what is said of mistakes."""
+"""`runnel lab train`: the two commands of the README on real files, and what is said of mistakes."""
 
 import json
 import re
@@ -37,7 +37,8 @@ def examples(tmp_path_factory):
 
 
 def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
-    command = ("train", "pairs", "--data", examples / "pairs.csv", "--to", "tuned", "--set=batch=16", "--set=data.held_out=8")
+    options = ("--set=batch=16", "--set=data.held_out=8")
+    command = ("lab", "train", "pairs", "--data", examples / "pairs.csv", "--to", "tuned", *options)
     done = run(*command)
     assert done.code == 0, done.err
     assert done.out.startswith("tuned/model: 6 steps, loss ")
@@ -50,7 +51,7 @@ def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
 
 
 def test_pocket_adapts_to_evidence(run, examples, tmp_path):
-    done = run("train", "evidence", "--data", examples / "evidence.jsonl", "--to", "tuned", "--json")
+    done = run("lab", "train", "evidence", "--data", examples / "evidence.jsonl", "--to", "tuned", "--json")
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert summary["steps"] == 6 and summary["last_loss"] < summary["first_loss"]
@@ -72,7 +73,7 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
 def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "_FIRST_S", 0.001)
     recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
-    done = run("train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
+    done = run("lab", "train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
     assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
@@ -87,7 +88,7 @@ def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeyp
 )
 def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, message):
     (tmp_path / "p.csv").write_text("query,positive\n" + rows)
-    done = run("train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
+    done = run("lab", "train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
     assert done.code == 1 and message in done.err
 
 
@@ -96,7 +97,7 @@ def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
     (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")
     recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
     (tmp_path / "here" / "mine.toml").write_text(recipe)
-    done = run("train", "here/mine.toml", "--to", "out")
+    done = run("lab", "train", "here/mine.toml", "--to", "out")
     assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
 
 
@@ -125,7 +126,7 @@ def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
     (tmp_path / "e.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[0, 2]]}\n')
     (tmp_path / "bad.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[3, 99]]}\n')
     (tmp_path / "empty.jsonl").write_text("")
-    done = run("train", *arguments)
+    done = run("lab", "train", *arguments)
     assert done.code == 1 and done.out == "" and MISTAKES[arguments] in done.err
     assert len(done.err.splitlines()) == 1 and done.err.startswith("runnel: error: ")
     assert not list(tmp_path.glob("runs/*/model"))
@@ -135,5 +136,5 @@ def test_without_the_packages_for_training(run, monkeypatch):
     import runnel.lab.commands.train as command
 
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    done = run("train", "pairs", "--data", "p.csv")
+    done = run("lab", "train", "pairs", "--data", "p.csv")
     assert done.code == 1 and "[lab]" in done.err

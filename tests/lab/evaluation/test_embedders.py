@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from runnel.errors import ReadError
-from runnel.lab.commands import evaluate_retrieval
-from runnel.lab.evaluation import embedders
+from runnel.lab.evaluation import embedders, retrieval
 from runnel.lab.evaluation.embedders import ApiEmbedder
 
 WORDS = ("red", "blue", "cat", "dog")
@@ -47,7 +46,7 @@ def server(monkeypatch):
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1/")
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
         monkeypatch.setattr(embedders.time, "sleep", lambda seconds: None)
-        evaluate_retrieval._model.cache_clear()
+        retrieval._model.cache_clear()
         yield server
         server.shutdown()
         thread.join()
@@ -98,23 +97,23 @@ def evidence(tmp_path):
 
 
 def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
-    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--metrics", "Recall@1", "--json")
+    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--metrics", "Recall@1", "--json")
     assert done.code == 0, done.err
     (result,) = json.loads(done.out)["results"]
     assert result["metrics"] == {"Recall@1": 1.0} and result["sentences"] == 8
-    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "5", "--out", "out")
+    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "5", "--out", "out")
     assert done.code == 0 and "8 chunks of 5 words ranked" in done.out, done.err
-    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "6", "--out", "out")
+    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "6", "--out", "out")
     assert done.code == 1 and "another chunk_words (5, now 6)" in done.err
-    done = run("evaluate", "bm25", evidence, "--chunk-words", "5", "--metrics", "Recall@1", "--json")
+    done = run("lab", "evaluate", "bm25", evidence, "--chunk-words", "5", "--metrics", "Recall@1", "--json")
     (result,) = json.loads(done.out)["results"]
     assert result["chunk_words"] == 5 and result["metrics"] == {"Recall@1": 1.0}
 
 
 def test_other_tasks_are_refused(run, evidence):
-    done = run("evaluate", "api:toy", evidence)
+    done = run("lab", "evaluate", "api:toy", evidence)
     assert (
         done.code == 1
         and "api:toy is not read by runnel, and can only rank the sentences of evidence, with --as embed" in done.err
     )
-    assert run("evaluate", "pocket", evidence, "--chunk-words", "5").code == 2
+    assert run("lab", "evaluate", "pocket", evidence, "--chunk-words", "5").code == 1

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
-from runnel.lab.training.forward import make_item, make_pair, pair_scores, render_document, sentence_scores, trainable, vectors
-from runnel.lab.training.segments import Long
+from runnel.lab.training.forward import make_item, render_document, sentence_scores, trainable
 from runnel.models.base import Model, load_model
+from runnel.models.graph import Long, make_pair, pair_scores, vectors
 from runnel.models.heads import EndScore, vector_head
 
 NO_INT8 = int8_problem(torch.device("cpu"))

@@ -31,8 +31,8 @@ from runnel.lab.training.generator import (
 )
 from runnel.lab.training.preparing import prepared
 from runnel.lab.training.run import train
-from runnel.lab.training.segments import Long
 from runnel.models.base import Model
+from runnel.models.graph import Long
 from runnel.models.heads import LmHead
 from runnel.models.language_model import LanguageModel, load_generator
 from runnel.text.dialogue import ask_answer, ask_copies, dialogue
@@ -199,7 +199,7 @@ def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
     model = trained(tmp_path, mills())
     with serve(follow) as judge:
         options = ("--llm", f"local:{model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
-        report = json.loads(run("qa", "whole", "rows.jsonl", *options).out)
+        report = json.loads(run("lab", "qa", "whole", "rows.jsonl", *options).out)
     assert (report["all"]["correct"], report["all"]["questions"], report["notes"]) == (3, 3, {})
     found = (tmp_path / "out" / "rows.answers.jsonl").read_text().splitlines()
     assert [json.loads(line)["answer"] for line in found] == list(COLORS.values())

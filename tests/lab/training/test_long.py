@@ -15,19 +15,9 @@ from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, traini
 from torch import Tensor
 
 from runnel import SentenceRetriever
-from runnel.lab.training.forward import (
-    SegmentScores,
-    make_item,
-    make_pair,
-    pair_scores,
-    render_document,
-    sentence_scores,
-    sentence_segments,
-    trainable,
-    vectors,
-)
-from runnel.lab.training.segments import Long
+from runnel.lab.training.forward import SegmentScores, make_item, render_document, sentence_scores, sentence_segments, trainable
 from runnel.models.base import Model
+from runnel.models.graph import Long, make_pair, pair_scores, vectors
 
 LONG_TEXT = " ".join(DOCUMENTS * 2)
 SEGMENT = 9

@@ -27,7 +27,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
-from runnel.lab.training.adapters import add_lora, load_adapter, merge
+from runnel.models.adapters import add_lora, load_adapter, merge
 from runnel.models.base import Model, load_model
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from helpers.tiny import tiny_model
 
 from runnel.lab.training.forward import finished
 from runnel.lab.training.losses import sentence_loss
-from runnel.lab.training.segments import Long
 from runnel.lab.training.sentence_table import SentenceData
 from runnel.lab.training.sentences import SentenceModule, SentenceTrainer
 from runnel.models.base import Model
+from runnel.models.graph import Long
 from runnel.models.sentence_retriever import SentenceRetriever
 
 pytestmark = pytest.mark.usefixtures("one_thread")

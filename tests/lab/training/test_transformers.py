@@ -15,10 +15,10 @@ from helpers.tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
-from runnel.lab.training.forward import render_document, trainable, vectors
+from runnel.lab.training.forward import render_document, trainable
 from runnel.lab.training.run import train
-from runnel.lab.training.segments import Long
 from runnel.models.base import BUILT_IN, load_model
+from runnel.models.graph import Long, vectors
 
 pytestmark = [
     pytest.mark.slow,

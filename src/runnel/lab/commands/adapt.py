@@ -1,4 +1,4 @@
-"""`runnel adapt`: adapt sentence retrieval to documents, without a language model, and measure what it gains."""
+"""`runnel lab adapt`: adapt sentence retrieval to documents, without a language model, and measure what it gains."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ def _train(model: str, data: Path, seed: int, to: Path) -> Path:
 
 
 def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
-    from runnel.lab.commands.evaluate_retrieval import System
-    from runnel.lab.commands.evaluate_sentences import measure
+    from runnel.lab.evaluation.evidence import measure
     from runnel.lab.evaluation.metrics import compare
+    from runnel.lab.evaluation.retrieval import System
 
     def recalls(name: str, folder: Path) -> list[float]:
         folder.mkdir(exist_ok=True)

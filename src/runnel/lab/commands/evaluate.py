@@ -1,56 +1,16 @@
-"""`runnel evaluate`: how good a model, a run or an index is, on judged tasks or on your own questions.
-
-This file has the options; the work is in `evaluate_tasks.py`, `_questions.py`, `_patterns.py` and `_results.py`.
-"""
+"""`runnel lab evaluate`: how good a model, a run or an index is on judged tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import print_json
-from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse, refuse_others
-from runnel.lab.commands.evaluate_results import compare_folders, results_folder, save
-
-_FOR_QUESTIONS = ("what", "--questions", "--in", "--out", "--device", "--json")
-_FOR_INDEX = ("--top-k", "--sweep", "--weight", "--rerank")
-_FOR_PATTERNS = ("--as", "--dtype", "--k1", "--b", "--prompt", "--document-prompt")
-What = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[MODEL TASK...]",
-        help="A model, bm25, a run file or RUN/checkpoints; and BEIR folders, benchmarks, qrels or evidence files.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class TaskOptions:
-    """What is measured on the tasks, and where their texts are."""
-
-    metrics: Annotated[str | None, typer.Option("--metrics", help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")] = (
-        None
-    )
-    depth: Annotated[
-        int | None, typer.Option(min=1, help="Documents of a query to return or rerank; default: 100, or more for the metrics.")
-    ] = None
-    run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.")] = None
-    corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None
-    queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None
-
-
-@dataclass(frozen=True)
-class IndexOptions:
-    """How an index is searched."""
-
-    dense_weight: Annotated[
-        float | None, typer.Option("--weight", help="Of an index: weight of meaning, where that of words is 1.")
-    ] = None
-    rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None
+from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions
+from runnel.errors import counted
 
 
 @dataclass(frozen=True)
@@ -63,17 +23,11 @@ class ReadingOptions:
     max_query_tokens: Annotated[int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")] = None
     segment_tokens: Annotated[int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")] = None
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens from one segment's start to the next; default: no overlap.")
+        int | None, typer.Option(min=1, help="Tokens from one segment's start to the next (default: no overlap).")
     ] = None
     aggregate: Annotated[
-        Literal["max", "sum"] | None, typer.Option(help="Score of a document from its segments'; default: max.")
+        Literal["max", "sum"] | None, typer.Option(help="Score of a document from its segments' (default: max).")
     ] = None
-
-
-@dataclass(frozen=True)
-class EvidenceOptions:
-    """How the documents of evidence are read and ranked."""
-
     context: Annotated[
         str | None, typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.")
     ] = None
@@ -82,133 +36,113 @@ class EvidenceOptions:
     ] = None
 
 
-@dataclass(frozen=True)
-class QuestionOptions:
-    """The user's own questions about an index."""
-
-    questions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Instead: your own questions, with the file, page, text or patterns that answer (jsonl or csv)."
-        ),
-    ] = None
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, max=50, help="With --questions: documents that a reader would look at.")
-    ] = 10
-    sweep: Annotated[bool, typer.Option("--sweep", help="With --questions: try the settings of search, and print the best.")] = (
-        False
-    )
-
-
 def evaluate(
-    usage: typer.Context,
-    what: What = None,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")],
+    tasks: Annotated[
+        list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, files of judgments (qrels) or of evidence.")
+    ],
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
-        typer.Option("--as", help="What MODEL does; default: embed, and sentences for evidence."),
+        typer.Option("--as", help="What MODEL does (default: embed, and sentences for evidence)."),
     ] = None,
-    task: TaskOptions = TaskOptions(),
+    of_mteb: Annotated[bool, typer.Option("--mteb", help="TASKs are names of tasks or benchmarks of the library mteb.")] = False,
+    metrics: Annotated[str | None, typer.Option(help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Documents of a query to return or rerank (default: 100, or more for the metrics).")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None,
+    queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None,
+    place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
+    rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
     dtype: Dtype = "auto",
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
-    search: IndexOptions = IndexOptions(),
     reading: ReadingOptions = ReadingOptions(),
-    evidence: EvidenceOptions = EvidenceOptions(),
-    place: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Existing index to search; for patterns, folder of documents.")
-    ] = None,
-    own: QuestionOptions = QuestionOptions(),
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.")
     ] = None,
-    compare: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="FOLDER FOLDER", help="Instead: compare the results in two folders, query by query."),
-    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Measure how good MODEL is on each TASK, by the rules of trec_eval; or how well an index answers your own questions.
+    """Measure how good MODEL is on each TASK, by the rules of trec_eval.
 
-    Interrupted work resumes when you repeat the command.
+    Prints a table of metrics for each task. Example: runnel lab evaluate pocket scifact --out results
     """
-    if compare is not None:
-        refuse_others(usage, "--compare", ["--json"])
-        return compare_folders(*compare, as_json=as_json)
-    model, *tasks = what or [""]
-    if own.questions is not None:
-        refuse({"TASK": tasks}, "has no effect with --questions")
-        folder = _FolderOptions(how, dtype, given(**asdict(bm25)), prompts.by_kind())
-        return _ask(usage, own, place, model or None, given(**asdict(search)), folder, out, as_json=as_json)
-    refuse(given_options(own), "goes with --questions")
-    if not tasks:
-        raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
-    if place is not None:
-        refuse({"--as": how != "index" and how, "--corpus": task.corpus}, "has no effect with --in, which has the documents")
-        how = "index"
-    from runnel.lab.commands.evaluate_retrieval import System
-    from runnel.lab.commands.evaluate_sentences import context_of
-    from runnel.lab.commands.evaluate_tasks import Tasks, evaluate_tasks
+    from runnel.lab.evaluation import run as evaluation
 
-    system = System(
-        model,
-        how or "embed",
-        dtype,
-        task.depth,
-        task.run,
-        bm25=given(**asdict(bm25)),
-        search=given(**asdict(search)),
-        prompts=prompts.by_kind(),
-        place=place,
-        context=context_of(evidence.context),
-        chunk_words=evidence.chunk_words,
-    )
-    judged = Tasks(tasks, how, task.corpus, task.queries, task.metrics, given(**asdict(reading)))
-    return evaluate_tasks(system, judged, out, as_json=as_json)
-
-
-class _FolderOptions(NamedTuple):
-    """How sentences are ranked for questions with patterns."""
-
-    how: Literal["embed", "rerank", "index", "sentences"] | None
-    dtype: str
-    bm25: Mapping[str, float]
-    prompts: Mapping[str, str]
-
-
-def _ask(
-    usage: typer.Context,
-    own: QuestionOptions,
-    place: str | None,
-    model: str | None,
-    search: Mapping[str, float],
-    options: _FolderOptions,
-    out: str | None,
-    *,
-    as_json: bool,
-) -> int:
-    refuse_others(usage, "--questions", _FOR_QUESTIONS + _FOR_INDEX + _FOR_PATTERNS)
-    if place is None:
-        raise typer.BadParameter("--questions needs the index to search, or the folder of the documents: --in DIR")
-    from runnel.lab.commands import evaluate_patterns, evaluate_questions
-    from runnel.lab.commands.evaluate_retrieval import System, kind_of
-    from runnel.lab.evaluation.patterns import has_patterns
-
-    path = Path(str(own.questions))
-    if has_patterns(path):
-        refuse_others(usage, "--questions with patterns", _FOR_QUESTIONS + _FOR_PATTERNS)
-        model = model or "pocket"
-        kind = kind_of(model, options.how) or "sentences"
-        refuse({"--dtype": kind == "bm25" and options.dtype != "auto"}, "is for models; none reads here")
-        refuse({"--prompt": kind != "embed" and options.prompts}, "is put before texts that an embedder reads; none reads here")
-        system, show = System(model, kind, options.dtype, bm25=options.bm25, prompts=options.prompts), evaluate_patterns.show
+    options = {"depth": depth, "run": run, "corpus": corpus, "queries": queries, "place": place, "weight": weight}
+    options |= {"rerank": rerank, "dtype": dtype, **asdict(bm25), **asdict(prompts), **asdict(reading)}
+    found = evaluation.evaluate(model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options)
+    if as_json:
+        print_json(found)
+    elif of_mteb:
+        _show_mteb(found)
+    elif "checkpoints" in found:
+        _show_checkpoints(found["checkpoints"])
     else:
-        refuse_others(usage, "--questions without patterns", _FOR_QUESTIONS + _FOR_INDEX)
-        system, show = None, evaluate_questions.show
-    with results_folder(out) as folder:
-        if system is None:
-            found = evaluate_questions.measure(path, place, model, own.top_k, search, folder, sweep=own.sweep)
-        else:
-            found = evaluate_patterns.measure(path, place, system, folder)
-        result = save(*found, folder)
-    print_json(result) if as_json else show(result)
+        _show_tasks(found["results"])
     return 0
+
+
+def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
+    """Print a table of the sets of retrieval for each choice of metrics, and one for each evidence task."""
+    from runnel.lab.evaluation.results import means
+
+    retrieval = [result for result in results if result["kind"] == "retrieval"]
+    tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for result in retrieval:
+        tables.setdefault(tuple(result["metrics"]), []).append(result)
+    if retrieval:
+        print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
+    for metrics, shown in tables.items():
+        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in shown]
+        rows += [
+            [one["name"] if one["name"] == "mean" else f"{one['name']}, mean", "", *(f"{one['metrics'][m]:.4f}" for m in metrics)]
+            for one in means(shown)
+        ]
+        print_table(["task", "queries", *metrics], rows)
+    for result in results:
+        if result["kind"] == "sentences":
+            _show_evidence(result)
+
+
+def _show_evidence(result: Mapping[str, Any]) -> None:
+    """Print the metrics by length and position, and what scores say."""
+    metrics = list(result["metrics"])
+
+    def row(name: str, of: Mapping[str, Any]) -> list[str]:
+        return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
+
+    ranked = f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
+    print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked} ranked")
+    rows = [row("all", result)]  # recall by tenths and at several depths is for plots: `runnel lab compare`
+    for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
+        rows += [row(title + group["name"], group) for group in groups]
+    print_table(["questions", "number", *metrics], rows)
+    if result["calibration"]:
+        print_table(
+            ["score", "sentences", "answers", "share", "sigmoid", "share from here up", "answers from here up"],
+            [
+                [f"{r['score']} to {r['score'] + 1}", f"{r['sentences']:,}", f"{r['answers']:,}", f"{r['share']:.3f}",
+                 f"{r['sigmoid']:.3f}", f"{r['share_above']:.3f}", f"{r['found_above']:.3f}"]
+                for r in result["calibration"]
+            ],
+        )  # fmt: skip
+
+
+def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of steps and metrics for each task."""
+    for place, task in enumerate(points[0]["results"]):
+        metrics = list(task["metrics"])
+        rows = [[f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)] for p in points]
+        print_text(f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}")
+        print_table(["step", *metrics], rows)
+
+
+def _show_mteb(whole: dict[str, Any]) -> None:
+    """Print the score of each task, and the means."""
+    print_text(f"{whole['model']} as {whole['as']}, by mteb")
+    rows = [[one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]]
+    rows += [[one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"] for one in whole["means"]]
+    print_table(["task", "type", "metric", "score"], rows, left=3)

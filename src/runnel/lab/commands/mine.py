@@ -1,4 +1,4 @@
-"""`runnel mine`: training examples with hard negatives."""
+"""`runnel lab mine`: training examples with hard negatives."""
 
 from __future__ import annotations
 

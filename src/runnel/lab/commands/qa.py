@@ -1,34 +1,18 @@
-"""`runnel qa`: questions about long documents, answered by a language model from what was retrieved, and judged by another.
-
-For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and SET.queries.jsonl, and of MODEL
-"copied" SET.evidence.jsonl for `runnel evaluate`; for all of them qa.json, and replies.sqlite: none is paid for twice.
-"""
+"""`runnel lab qa`: questions about long documents, answered from what was retrieved, and judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import Meter, print_json
-from runnel.commands.options import Dtype, Json, refuse
-from runnel.errors import InputError
-from runnel.files import write_jsonl
-from runnel.lab.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, open_llm, say_notes
-from runnel.lab.commands.qa_reading import Setup, draw, find, read_excerpts, read_windows, system_of, window_of
-from runnel.lab.commands.qa_results import SetResult, save_all, say_about_sets, show
-
-if TYPE_CHECKING:
-    from runnel.lab.evaluation.qa.answering import Exam
-    from runnel.lab.evaluation.qa.records import QaSet
-    from runnel.lab.evaluation.qa.scores import Outcome
-
-WINDOWED: tuple[Literal["whole", "copied"], ...] = ("whole", "copied")  # instead of a model; see `retrieving.Way`
-SENTENCES, CHUNKS = 50, 5  # to read, as in paper E
-WINDOW = 120_000  # tokens, as in paper E
+from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.options import Dtype, Json
+from runnel.errors import counted
+from runnel.lab.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, open_llm, show_costs
 
 
 @dataclass(frozen=True)
@@ -46,19 +30,6 @@ class ExcerptOptions:
     context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
     window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
     stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
-
-    def setup(self, model: str, dtype: str) -> Setup:
-        """Return what is read of the documents."""
-        excerpts = {"--as": self.how, "--top-k": self.top_k, "--chunk-words": self.chunk_words, "--context": self.context}
-        if way := next((way for way in WINDOWED if way == model), None):
-            given = {**excerpts, "--context-tokens": self.context_tokens, "--dtype": dtype != "auto"}
-            refuse(given, f"is for retrieval by a model; {way} reads whole documents")
-            return read_windows(way, window_of(self.window_tokens or WINDOW, self.stride))
-        refuse({"--stride": self.window_tokens is None and self.stride}, "goes with --window-tokens")
-        window = None if self.window_tokens is None else window_of(self.window_tokens, self.stride)
-        system = system_of(model, self.how, dtype, self.chunk_words, self.context)
-        top_k = self.top_k or (SENTENCES if self.chunk_words is None else CHUNKS)
-        return read_excerpts(system, top_k, self.context_tokens, window)
 
 
 def qa(
@@ -81,64 +52,58 @@ def qa(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> int:
-    """Measure how well questions about long documents are answered from what MODEL retrieves.
+    """Measure how well a language model answers the questions of PATHs from what MODEL retrieves; a judge compares its answers.
 
-    A language model answers from the retrieved sentences, and a judge compares each answer with the true ones. Repeat the command
-    after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
+    Prints a table of scores. Example: runnel lab qa pocket questions.jsonl --out pocket
+    Repeat the command after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
-    setup = excerpts.setup(model, dtype)
-    refuse({"--seed": limit is None and seed}, "goes with --limit")
-    from runnel.lab.evaluation.qa.answering import Exam
-    from runnel.lab.evaluation.qa.inquiry import Inquiry
-    from runnel.lab.evaluation.qa.judging import read_labels
-    from runnel.lab.evaluation.qa.loading import read_qa_sets
+    from runnel.lab.evaluation.qa.examination import examine
 
-    labeled = {} if labels is None else read_labels(labels)
     endpoint, own_judge = asking.open(), judge is not None or judge_model is not None
-    judging = open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else endpoint
-    with asking.replies(out, endpoint, judging) as replies:
-        exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
-        data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only or ()))
-        results = _examine_all(exam, data, setup, out, "" if limit is None else f".{limit}-seed-{seed}")
-        report = save_all(results, exam, setup.settings, out, labeled)
+    report = examine(
+        model,
+        paths,
+        out,
+        endpoint,
+        open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else None,
+        only=only or (),
+        limit=limit,
+        seed=seed,
+        labels=labels,
+        answer_tokens=answer_tokens,
+        threads=asking.threads,
+        dtype=dtype,
+        **asdict(excerpts),
+    )
     if as_json:
         print_json(report)
     else:
-        show(report)
-    say_about_sets(report)
-    say_notes(exam.inquiry, report["all"]["unanswered"])
+        _show(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
-def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> list[SetResult]:
-    """Return the outcomes of all sets, or of a part of each that is named."""
-    results: dict[str, SetResult] = {}
-    for data in sets:
-        if data.name in results:
-            raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
-        outcomes = _examine(exam, data, setup, out, part)
-        results[data.name] = SetResult(data.name, data.suite, data.license, data.notes, outcomes)
-    return list(results.values())
+def _show(report: Mapping[str, Any]) -> None:
+    """Print the scores: of sets, of all questions, of categories and of lengths; and what they cost."""
+    print_text(f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by {report['judge']}")
+    rows = [_row(one["task"], one) for one in report["sets"]]
+    if len(report["sets"]) > 1:
+        rows.append(_row("all questions", report["all"]))
+        rows.append(_row("mean of sets", report["mean_of_sets"]))
+    for groups in (report["by_category"], report["by_length"]):
+        rows += [_row(one["name"], one) for one in groups]
+    print_table(["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"], rows)
+    if (found := report["agreement"]) is not None:
+        each = ", ".join(f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None)
+        equal = f"{found['accuracy']:.1%} of verdicts equal"
+        print_text(f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f} ({each}), {equal}")
+    show_costs(report["cost"])
 
 
-def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
-    """Return the outcome of each question of a set; they are also written to OUT."""
-    found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
-    with Meter("answering", unit="questions") as meter:
-        outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
-    rows = (
-        {"set": data.name, "text": one.question, "answers": one.answers, **asdict(outcome)}
-        for one, outcome in zip(data.questions, outcomes, strict=True)
-    )
-    write_jsonl(out / f"{data.name}.answers.jsonl", rows)
-    if setup.way == "copied":
-        write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-    return outcomes
+def _row(name: str, one: Mapping[str, Any]) -> list[str]:
+    interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
+    counts = [f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")]
+    return [name, counts[0], _share(one["accuracy"]), interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]
 
 
-def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
-    """Yield rows of the questions whose right answer follows from sentences of their document, with these sentences."""
-    for one, outcome in zip(data.questions, outcomes, strict=True):
-        if outcome.correct and outcome.evidence:
-            row = {"id": one.id, "question": one.question, "document": data.documents[one.document].text}
-            yield {**row, "answers": one.answers, "evidence": outcome.evidence}
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"

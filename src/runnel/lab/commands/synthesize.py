@@ -1,4 +1,4 @@
-"""`runnel synthesize`: questions about documents with their evidence, by a language model or from the documents' structure."""
+"""`runnel lab synthesize`: questions about documents with their evidence, by a language model or from structure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.options import Json, Model, TestSets, refuse_others
 from runnel.errors import InputError, counted
 from runnel.files import create_folder, write_json, write_jsonl
-from runnel.lab.commands.inquiries import AskingOptions, costs
+from runnel.lab.commands.inquiries import AskingOptions
 
 if TYPE_CHECKING:
     from runnel.lab.synthesis.run import Synthesis
@@ -45,8 +45,8 @@ def synthesize(
 ) -> int:
     """Let a language model write training examples about SOURCEs: questions, answers and the sentences that answer.
 
-    The examples are DIR/STRATEGY.jsonl, for `runnel train`. Replies are stored in DIR: repeat the command after an interruption,
-    and nothing is paid for twice. The model -m counts tokens, and finds pairs.
+    The examples are DIR/STRATEGY.jsonl, for `runnel lab train`. Replies are stored in DIR: repeat the command after an
+    interruption, and nothing is paid for twice. The model -m counts tokens, and finds pairs.
 
     With --without-llm, headings, questions, definitions, lists and references of the documents become the questions, in
     DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
@@ -54,6 +54,7 @@ def synthesize(
     if without_llm:
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
+    from runnel.lab.replies import stored_replies
     from runnel.lab.synthesis.run import Settings, Synthesis
     from runnel.lab.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
@@ -62,7 +63,7 @@ def synthesize(
     settings = Settings(strategy, unit, seed, reply_tokens, asking.threads, language)
     endpoint, guard = asking.open(), open_guard(exclude or [])
     embedder, tokens = Embedder.load(model), _numbers(lengths)
-    with asking.replies(to, endpoint) as replies:
+    with stored_replies(to, endpoint) as replies:
         cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
         synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
         _write_examples(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
@@ -143,6 +144,7 @@ def _write_examples(rows: Iterable[dict[str, Any]], path: Path, limit: int | Non
 def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from runnel.lab.replies import costs
     from runnel.lab.synthesis.prompts import VERSION
 
     replies = synthesis.replies

@@ -1,4 +1,4 @@
-"""`runnel train`: train or fine-tune a model as a recipe says."""
+"""`runnel lab train`: train or fine-tune a model as a recipe says."""
 
 from __future__ import annotations
 

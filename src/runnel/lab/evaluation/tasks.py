@@ -62,7 +62,7 @@ def is_evidence(path: Path) -> bool:
     if "evidence" not in row:
         raise InputError(
             f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels); '
-            "questions about an index go to --questions"
+            "questions about an index go to `runnel lab questions`"
         )
     return True
 

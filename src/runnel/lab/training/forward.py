@@ -15,11 +15,10 @@ from torch import Tensor
 
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import InputError
-from runnel.lab.training.segments import WHOLE, Long, Step, begin, close, read, steps
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
+from runnel.models.graph import WHOLE, Long, Step, begin, close, read, steps
 from runnel.models.items import Item, UnitScores, unit_scores
-from runnel.models.reranker import Reranker
 from runnel.models.scanner import Scanner
 from runnel.text.sentences import read_sentences, read_spans
 
@@ -48,40 +47,9 @@ def finished(model: Model) -> None:
     model.refresh()
 
 
-# ---- vectors ---------------------------------------------------------------------------------------------------------
-
-
 def render_document(model: Model, text: str, prompt: str = "", max_tokens: int | None = None) -> np.ndarray:
     """Return the ids (T,) int32 that `Embedder` reads for a text; see `Embedder.render`, which also counts cut texts."""
     return next(Embedder(model).render([text], prompt=prompt, max_tokens=max_tokens))
-
-
-def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
-    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
-    head = model.head("embed")
-    requests = [head.request(row) for row in rows]
-    result: Tensor = head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
-    return result
-
-
-# ---- pairs and sentences -----------------------------------------------------------------------------------------------
-
-
-def trains_pairs(model: Model) -> bool:
-    """Return whether the reranker scores one vector of a pair that is read as one text; others cannot be trained here."""
-    head = model.head("rerank")
-    return not head.stored and head.state is None and head.pooling != "mean"
-
-
-def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
-    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`."""
-    if not trains_pairs(model):
-        kind = "stored vectors" if model.head("rerank").stored else "a state, or the mean of a pair"
-        raise InputError(f"{model.source} scores {kind}, which cannot be trained here; train a model that scores one vector")
-    reranker, template = Reranker(model), model.templates["rerank"]
-    query_ids = template.encode_query(model.tokenizer, query)
-    document_ids = template.encode(model.tokenizer, "document", document).ids
-    return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
 
 
 def make_item(
@@ -103,12 +71,6 @@ def make_item(
         else read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
     )
     return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
-
-
-def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
-    """Return scores (n,) of pairs, as from `Reranker.score`."""
-    head = model.head("rerank")
-    return torch.cat([unit_scores(head, result) for result in read(model, [pair.request for pair in pairs], long)])
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:

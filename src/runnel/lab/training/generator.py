@@ -1,4 +1,4 @@
-"""Training of recurrent language models to reply: questions about documents, as `runnel qa` asks them, and the replies to learn.
+"""Training of recurrent language models to reply: questions about documents, as `lab qa` asks them, and the replies to learn.
 
 The loss is the cross entropy of the replies' tokens, end markers included.
 
@@ -27,9 +27,9 @@ from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.packed_trainer import ModelModule, PackedTrainer
 from runnel.lab.training.rows import RowData, write_rows
-from runnel.lab.training.segments import Long, begin, read, steps
 from runnel.lab.training.sentence_table import label_sentences, units_of
 from runnel.models.base import Model
+from runnel.models.graph import Long, begin, read, steps
 from runnel.models.heads import LmHead
 from runnel.models.language_model import embedding_table, encode_prompt, lm_head
 from runnel.request import Request

@@ -20,11 +20,11 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.adapters import load_adapter, save_adapter
 from runnel.lab.training.document_trainer import DocumentTrainer
 from runnel.lab.training.forward import trainable
-from runnel.lab.training.segments import Long
+from runnel.models.adapters import load_adapter, save_adapter
 from runnel.models.base import Model
+from runnel.models.graph import Long
 
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 

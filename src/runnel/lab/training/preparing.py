@@ -11,12 +11,12 @@ import torch
 
 from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, MissingDependency, install_command
-from runnel.lab.training.adapters import add_lora
-from runnel.lab.training.segments import check_segments
 from runnel.lab.training.settings import LongTable, Recipe
 from runnel.lab.training.trainers import long
 from runnel.lab.training.triple_table import trained_prompts
+from runnel.models.adapters import add_lora
 from runnel.models.base import Model, load_model
+from runnel.models.graph import check_segments
 from runnel.models.heads import EndScore, VectorScore
 from runnel.models.language_model import load_generator
 from runnel.models.transformers import Scores
@@ -42,7 +42,7 @@ def prepared(recipe: Recipe) -> Model:
             )
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
     model.prompts = trained_prompts(recipe.data, model.prompts)
-    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
+    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel lab train` for {recipe.job!r} from {table.name}.\n"
     return model
 
 

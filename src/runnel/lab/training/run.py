@@ -26,7 +26,6 @@ from transformers import Trainer
 from runnel.errors import InputError, NumericalError
 from runnel.files import write_json, write_jsonl
 from runnel.lab.training import recipes
-from runnel.lab.training.adapters import merge, save_adapter
 from runnel.lab.training.checkpoints import find_whole_checkpoint
 from runnel.lab.training.document_trainer import AveragedTrainer
 from runnel.lab.training.forward import finished
@@ -37,6 +36,7 @@ from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.settings import Recipe
 from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorboard
 from runnel.lock import WriterLock
+from runnel.models.adapters import merge, save_adapter
 from runnel.models.base import Model
 
 log = logging.getLogger("runnel")

@@ -95,7 +95,7 @@ class TrainTable:
 
 @dataclass(frozen=True)
 class LongTable:
-    """Settings for reading long texts in training; see `training.segments.Long`."""
+    """Settings for reading long texts in training; see `models.graph.Long`."""
 
     segment_tokens: int | None = None
     recompute: bool = False
@@ -123,7 +123,7 @@ class SearchTable:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The lengths at which `runnel evaluate RUN/model` reads texts, cut to the `max_...` tokens."""
+    """The lengths at which `runnel lab evaluate RUN/model` reads texts, cut to the `max_...` tokens."""
 
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")

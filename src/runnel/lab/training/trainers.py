@@ -34,17 +34,17 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
-from runnel.lab.training.adapters import load_adapter
 from runnel.lab.training.document_trainer import Documents
 from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watch, Watched
-from runnel.lab.training.segments import Long
 from runnel.lab.training.sentence_layers import LayerTrainer
 from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.settings import DataTable, Recipe
 from runnel.lab.training.vectors import VectorTrainer
+from runnel.models.adapters import load_adapter
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
+from runnel.models.graph import Long
 from runnel.models.heads import VectorScore
 
 log = logging.getLogger("runnel")

@@ -26,7 +26,7 @@ from runnel.lab.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
 
-_NEGATIVES_FROM = "find some with `runnel mine`, use documents of other queries with --set data.negative_source=random"
+_NEGATIVES_FROM = "find some with `runnel lab mine`, use documents of other queries with --set data.negative_source=random"
 _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 

@@ -48,7 +48,7 @@ def _document(values: Mapping[str, object], number: int, kind: str, name: str, e
 
 
 def _asks(values: Mapping[str, object]) -> bool:
-    """Return whether a row is a question with its answer: of `runnel evaluate --questions`, or evidence."""
+    """Return whether a row is a question with its answer: of `runnel lab questions`, or evidence."""
     return not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
 
 

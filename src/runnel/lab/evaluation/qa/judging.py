@@ -22,7 +22,7 @@ Answer = tuple[str, str, str]
 
 
 def read_labels(path: str | Path) -> dict[Answer, bool]:
-    """Return people's judgments: rows of SET.answers.jsonl, as `runnel qa` writes them, with "right": true or false."""
+    """Return people's judgments: rows of SET.answers.jsonl, as `runnel lab qa` writes them, with "right": true or false."""
     labels: dict[Answer, bool] = {}
     for where, row in read_json(path):
         if "right" not in row:

@@ -1,4 +1,4 @@
-"""Results of `runnel qa`: the files of each set, the table, and the notes."""
+"""Results of examinations: the files of each set, and the notes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import print_table, print_text, say
+from runnel.commands.display import say
 from runnel.errors import counted
 from runnel.files import write_json
-from runnel.lab.commands.evaluate_results import VERSION, save
-from runnel.lab.commands.inquiries import costs, show_costs
+from runnel.lab.evaluation.results import VERSION, save
+from runnel.lab.replies import costs
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.qa.answering import Exam
+    from runnel.lab.evaluation.qa.inquiry import Inquiry
     from runnel.lab.evaluation.qa.judging import Answer
     from runnel.lab.evaluation.qa.scores import Outcome
 
@@ -71,37 +72,20 @@ def _agreement(results: Sequence[SetResult], labels: Mapping[Answer, bool]) -> d
     return agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
-def show(report: Mapping[str, Any]) -> None:
-    """Print the scores: of sets, of all questions, of categories and of lengths; and what they cost."""
-    print_text(f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by {report['judge']}")
-    rows = [_row(one["task"], one) for one in report["sets"]]
-    if len(report["sets"]) > 1:
-        rows.append(_row("all questions", report["all"]))
-        rows.append(_row("mean of sets", report["mean_of_sets"]))
-    for groups in (report["by_category"], report["by_length"]):
-        rows += [_row(one["name"], one) for one in groups]
-    print_table(["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"], rows)
-    if (found := report["agreement"]) is not None:
-        each = ", ".join(f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None)
-        equal = f"{found['accuracy']:.1%} of verdicts equal"
-        print_text(f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f} ({each}), {equal}")
-    show_costs(report["cost"])
-
-
-def say_about_sets(report: Mapping[str, Any]) -> None:
-    """Report on stderr what differs in the data, its licenses, and how many verdicts cannot be read."""
+def say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
+    """Report on stderr what differs in the data, its licenses, and what was unusual about replies."""
     for one in report["sets"]:
         for note in (*one["notes"], *([f"license {one['license']}"] if one["license"] else [])):
             say(f"note: {one['task']}: {note}")
     if unreadable := report["all"]["unreadable"]:
         say(f"note: {unreadable:,} questions have no verdict that can be read; they are in no share of right answers")
-
-
-def _row(name: str, one: Mapping[str, Any]) -> list[str]:
-    interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
-    counts = [f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")]
-    return [name, counts[0], _share(one["accuracy"]), interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+    for note, count in inquiry.notes.most_common():
+        say(f"note: {count:,} {note}")
+    if inquiry.replies.used.estimated:
+        say(f"note: the endpoint did not count the tokens of {inquiry.replies.used.estimated:,} replies; they are estimated")
+    if inquiry.failure is not None:
+        say(f"note: the last failure of an endpoint: {inquiry.failure}")
+    if inquiry.stopped is not None:
+        say(f"note: stopped: {inquiry.stopped}")
+    if missing := report["all"]["unanswered"]:
+        say(f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat the command to ask again")

@@ -1,4 +1,4 @@
-"""What `runnel qa` lets a language model read: excerpts that a system retrieves, or windows of whole documents."""
+"""What `runnel lab qa` lets a language model read: excerpts that a system retrieves, or windows of whole documents."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runnel.errors import InputError
 from runnel.files import digest
 
 if TYPE_CHECKING:
-    from runnel.lab.commands.evaluate_retrieval import How, System
     from runnel.lab.evaluation.qa.records import QaSet
     from runnel.lab.evaluation.qa.retrieving import Choose, Material, Parts, Way
+    from runnel.lab.evaluation.retrieval import How, System
     from runnel.text.tokenizer import Tokenizer
 
 
@@ -28,11 +28,45 @@ class Setup:
     load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]  # what chooses it, and the fingerprint of the model
 
 
+WINDOWED: tuple[Way, ...] = ("whole", "copied")  # instead of a model; see `retrieving.Way`
+SENTENCES, CHUNKS, WINDOW = 50, 5, 120_000  # to read, and tokens of a window, as in paper E
+
+
+def setup_of(
+    model: str,
+    *,
+    how: How | None = None,
+    dtype: str = "auto",
+    top_k: int | None = None,
+    chunk_words: int | None = None,
+    context: str | None = None,
+    context_tokens: int | None = None,
+    window_tokens: int | None = None,
+    stride: int | None = None,
+) -> Setup:
+    """Return what is read of documents; the arguments are options of `runnel lab qa`.
+
+    Raises:
+        InputError: an option has no effect on what the model reads.
+    """
+    if model in WINDOWED:
+        options = {"--as": how, "--top-k": top_k, "--chunk-words": chunk_words, "--context": context}
+        options |= {"--context-tokens": context_tokens, "--dtype": None if dtype == "auto" else dtype}
+        if unused := next((name for name, value in options.items() if value is not None), None):
+            raise InputError(f"{unused} is for retrieval by a model; {model} reads whole documents")
+        return read_windows("whole" if model == "whole" else "copied", window_of(window_tokens or WINDOW, stride))
+    if window_tokens is None and stride is not None:
+        raise InputError(f"--stride is {stride:,} tokens between windows; give --window-tokens too")
+    window = None if window_tokens is None else window_of(window_tokens, stride)
+    system = system_of(model, how, dtype, chunk_words, context)
+    return read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens, window)
+
+
 def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
     """Return what retrieves."""
-    from runnel.lab.commands.evaluate_retrieval import System
-    from runnel.lab.commands.evaluate_sentences import context_of
     from runnel.lab.evaluation.embedders import EMBEDDERS
+    from runnel.lab.evaluation.evidence import context_of
+    from runnel.lab.evaluation.retrieval import System
 
     kind: How = "bm25" if model == "bm25" else how or ("embed" if model.startswith(EMBEDDERS) else "sentences")
     if (how is not None and kind != how) or (model.startswith(EMBEDDERS) and kind != "embed"):
@@ -55,7 +89,7 @@ def read_excerpts(system: System, top_k: int, max_tokens: int | None, window: tu
         raise InputError("windows are for sentence retrievers that read whole documents; leave --window-tokens out")
 
     def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
-        from runnel.lab.commands.evaluate_sentences import scorer_of
+        from runnel.lab.evaluation.evidence import scorer_of
         from runnel.lab.evaluation.qa.retrieving import by_retrieval
 
         score, fingerprint = scorer_of(system, window)

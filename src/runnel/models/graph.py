@@ -1,10 +1,14 @@
-"""Reading of requests with a graph: segment by segment, keeping only the requested hidden vectors and sums."""
+"""Reading with a graph: segment by segment, keeping only the requested hidden vectors and sums; and what comes of it.
+
+d  width of vectors   n  rows or pairs
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -12,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.models.items import Item, unit_scores
+from runnel.models.reranker import Reranker
 from runnel.request import OpenRequest, Packed, Request, Result, as_leaf, pack
 
 
@@ -107,3 +113,37 @@ def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=long.bf16):
         hidden, state = model.backbone(ids, packed.cu_seqlens, state, added, recompute=long.recompute)
     return packed.parts(hidden, None if features is None else features.weight()), state
+
+
+# ---- vectors and scores -------------------------------------------------------------------------------------------------
+
+
+def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
+    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
+    head = model.head("embed")
+    requests = [head.request(row) for row in rows]
+    result: Tensor = head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
+    return result
+
+
+def trains_pairs(model: Model) -> bool:
+    """Return whether the reranker scores one vector of a pair that is read as one text; others cannot be trained here."""
+    head = model.head("rerank")
+    return not head.stored and head.state is None and head.pooling != "mean"
+
+
+def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
+    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`."""
+    if not trains_pairs(model):
+        kind = "stored vectors" if model.head("rerank").stored else "a state, or the mean of a pair"
+        raise InputError(f"{model.source} scores {kind}, which cannot be trained here; train a model that scores one vector")
+    reranker, template = Reranker(model), model.templates["rerank"]
+    query_ids = template.encode_query(model.tokenizer, query)
+    document_ids = template.encode(model.tokenizer, "document", document).ids
+    return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
+
+
+def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
+    """Return scores (n,) of pairs, as from `Reranker.score`."""
+    head = model.head("rerank")
+    return torch.cat([unit_scores(head, result) for result in read(model, [pair.request for pair in pairs], long)])

@@ -1,14 +1,16 @@
-"""`runnel evaluate RUN/checkpoints TASK...`: how good the checkpoints of a training run are, along its steps."""
+"""How good the checkpoints of a training run are, along its steps."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.commands.display import print_table, print_text, say
-from runnel.errors import InputError, counted, install_command
+from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
+
+log = logging.getLogger("runnel")
 
 
 def find_checkpoints(model: str) -> Mapping[int, Path]:
@@ -31,7 +33,7 @@ def find_checkpoints(model: str) -> Mapping[int, Path]:
             "is complete when the run is finished"
         )
     if len(found) == 1:
-        say(f"note: {model} has one checkpoint; a run with --set train.checkpoints=10 keeps ten")
+        log.warning("note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model)
     return found
 
 
@@ -41,21 +43,12 @@ def write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
     _plot(found["checkpoints"], folder / "checkpoints.png")
 
 
-def show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of steps and metrics for each task."""
-    for place, task in enumerate(points[0]["results"]):
-        metrics = list(task["metrics"])
-        rows = [[f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)] for p in points]
-        print_text(f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}")
-        print_table(["step", *metrics], rows)
-
-
 def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Plot each metric over the steps, a panel for each task; without matplotlib, say so."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        say(f"note: matplotlib is not installed, so {path} is not drawn; run `{install_command('lab')}`")
+        log.warning("note: matplotlib is not installed, so %s is not drawn; run `%s`", path, install_command("lab"))
         return
     tasks = points[0]["results"]
     figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Retrieval tasks of `runnel evaluate`: search or rerank, write the run query by query, measure it as written."""
+"""Retrieval tasks: search or rerank, write the run query by query, measure it as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own questions about a folder of documents in `runnel evaluate`: the ranks of the sentences that match the answers."""
+"""A user's own questions about a folder of documents: the ranks of the sentences that match the answers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import one_line, print_table, print_text, say
+from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
-from runnel.lab.commands.evaluate_retrieval import System
-from runnel.lab.commands.evaluate_sentences import retriever_of, scorer_of
+from runnel.lab.evaluation.evidence import retriever_of, scorer_of
+from runnel.lab.evaluation.retrieval import System
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.patterns import PatternQuestion, Ranking
 
-_TITLES = {"document": "in its document", "folder": "all documents"}
 
-
-def measure(path: Path, place: str, system: System, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure_patterns(path: Path, place: str, system: System, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result and the values of each question; `place` has the documents, and `folder` keeps the ranks."""
     from runnel.lab.evaluation.patterns import PLACES, Sentences, read_folder, read_patterns, summarize, values_of
 
@@ -89,23 +87,3 @@ def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Se
     if left_out:
         say(f"note: {path}: {counted(len(left_out), 'question')} left out, no pattern matches: {', '.join(left_out)}")
     return left_out
-
-
-def show(result: Mapping[str, Any]) -> None:
-    """Print the table of the rankings, then the evaluated system by kind of question."""
-    print_text(
-        f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an answer, "
-        f"{result['unanswerable']:,} without, {len(result['left_out']):,} left out; "
-        f"{result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
-    )
-    rankings, metrics = result["rankings"], list(result["rankings"][0]["metrics"])
-    heads = [f"{one_line(Path(one['system']).name)}, {_TITLES[one['place']]}" for one in rankings]
-    cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in one["metrics"].values()] for one in rankings]
-    print_table(["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)])
-    for one in rankings:
-        if one["kinds"] and one["system"] == rankings[0]["system"]:
-            rows = [
-                [one_line(kind), f"{of['queries']:,}", *(f"{of['metrics'][m][0]:.3f}" for m in metrics)]
-                for kind, of in one["kinds"].items()
-            ]
-            print_table([_TITLES[one["place"]], "questions", *metrics], rows)

@@ -15,19 +15,10 @@ from runnel import Embedder
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.adapters import FILE, add_lora, load_adapter, merge, save_adapter
-from runnel.lab.training.forward import (
-    finished,
-    make_item,
-    make_pair,
-    pair_scores,
-    render_document,
-    sentence_scores,
-    trainable,
-    vectors,
-)
-from runnel.lab.training.segments import Long
+from runnel.lab.training.forward import finished, make_item, render_document, sentence_scores, trainable
+from runnel.models.adapters import FILE, add_lora, load_adapter, merge, save_adapter
 from runnel.models.base import Model, load_model
+from runnel.models.graph import Long, make_pair, pair_scores, vectors
 
 
 def outputs(model: Model, long: Long | None = None) -> Tensor:

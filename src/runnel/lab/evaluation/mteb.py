@@ -1,4 +1,4 @@
-"""MTEB tasks of `runnel evaluate`, run by the library mteb, which keeps the results of finished tasks in FOLDER/mteb."""
+"""MTEB tasks, run by the library mteb, which keeps the results of finished tasks in FOLDER/mteb."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runnel.commands.display import print_table, print_text, say
+from runnel.commands.display import say
 from runnel.errors import InputError, ReadError, needing
 from runnel.files import write_json
-from runnel.lab.commands.evaluate_retrieval import System, load_model
+from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training import recipes
 
-PREFIX = "mteb:"
 _SEARCH, _RERANK = ("Retrieval", "InstructionRetrieval"), ("Reranking", "InstructionReranking")
 _SHORT = {"eng-v1": "MTEB(eng, v1)", "eng-v2": "MTEB(eng, v2)", "multilingual-v2": "MTEB(Multilingual, v2)"}
 
@@ -73,7 +72,7 @@ def find_tasks(name: str) -> list[Any]:
         return [found] if hasattr(found, "metadata") else list(found.tasks)
     names = [*_SHORT, *(one.name for one in mteb.get_benchmarks()), *(one.metadata.name for one in mteb.get_tasks())]
     near = difflib.get_close_matches(name, names, 3) or list(_SHORT)
-    raise InputError(f"unknown task {PREFIX + name!r}; did you mean {' or '.join(PREFIX + one for one in near)}?")
+    raise InputError(f"unknown task {name!r}; did you mean {' or '.join(near)}?")
 
 
 def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -91,14 +90,6 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {"name": "mean over tasks", "tasks": len(results), "score": over_tasks},
         {"name": "mean over types", "tasks": len(results), "score": over_types},
     ]
-
-
-def show(whole: dict[str, Any]) -> None:
-    """Print the score of each task, and the means."""
-    print_text(f"{whole['model']} as {whole['as']}, by mteb")
-    rows = [[one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]]
-    rows += [[one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"] for one in whole["means"]]
-    print_table(["task", "type", "metric", "score"], rows, left=3)
 
 
 def _model(system: System, folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""`runnel analyze`: means and spread of repeats, groups, the plot, and bad input."""
+"""`runnel lab compare`: means and spread of repeats, groups, the plot, and bad input."""
 
 import json
 
@@ -6,15 +6,15 @@ import pytest
 
 
 def result(folder, recall, *, queries=4, task="evidence", **groups):
-    """Write what `runnel evaluate --out` leaves in a folder."""
-    found = {"kind": "sentences", "queries": queries, "metrics": {"Recall@5": recall, "P@5": 0.1}}
-    return write(folder, task, found | groups)
+    """Write what `runnel lab evaluate --out` leaves in a folder."""
+    return write(folder, task, [{"Recall@5": recall, "P@5": 0.1}] * queries, {"kind": "sentences"} | groups)
 
 
-def write(folder, task, found):
+def write(folder, task, values, found):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{task}.json").write_text(json.dumps({"version": 1, "task": task} | found))
-    (folder / f"{task}.queries.jsonl").write_text("")
+    rows = ({"query": str(number), **row} for number, row in enumerate(values))
+    (folder / f"{task}.queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder)
 
 
@@ -33,7 +33,7 @@ def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_pat
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda axis, **more: None)
     seeds = [f"full={result(tmp_path / str(seed), recall, **groups(recall))}" for seed, recall in enumerate((0.5, 0.7, 0.9))]
     alone = f"alone={result(tmp_path / 'alone', 0.25)}"
-    done = run("analyze", *seeds, alone, "--to", str(tmp_path / "out"))
+    done = run("lab", "compare", *seeds, alone, "--to", str(tmp_path / "out"))
     assert done.code == 0, done.err
     lines = [" ".join(line.split()) for line in done.out.splitlines() if line.strip()]
     assert lines[0] == "task value number full alone" and lines[2:] == [
@@ -42,28 +42,22 @@ def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_pat
         "evidence Recall@5, up to 500 words 2 0.7000 ± 0.2000 –",
         "evidence Recall@5, evidence at 10% to 20% 3 0.7000 ± 0.2000 –",
     ]
-    rows = json.loads((tmp_path / "out" / "analysis.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"]
     assert rows[0]["systems"]["full"] == pytest.approx({"repeats": 3, "mean": 0.7, "deviation": 0.2, "min": 0.5, "max": 0.9})
     assert rows[0]["systems"]["alone"] == {"repeats": 1, "mean": 0.25, "deviation": 0.0, "min": 0.25, "max": 0.25}
     places, means, bars = drawn["full"]
     assert [round(place) for place in places] == [0, 1, 2, 3] and means == pytest.approx([0.7, 0.1, 0.7, 0.7])
     assert bars[0][0] == pytest.approx(0.2) == bars[1][0] and len(drawn["alone"][0]) == 2
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["analysis.json", "analysis.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["comparison.json", "comparison.png"]
 
 
 def test_answers_and_tasks_that_some_lack(run, tmp_path):
-    """Results of `runnel qa` have scores instead of metrics, and none where no question has one."""
-    scores = {
-        "kind": "qa",
-        "questions": 9,
-        "accuracy": 0.5,
-        "F1": None,
-        "by_length": [{"name": "up to 4,000 tokens", "questions": 3, "accuracy": 0.4}],
-    }
-    one = write(tmp_path / "bm25", "qasper", scores)
+    """Results of `runnel lab qa` have scores instead of metrics."""
+    scores = {"kind": "qa", "by_length": [{"name": "up to 4,000 tokens", "questions": 3, "accuracy": 0.4, "F1": None}]}
+    one = write(tmp_path / "bm25", "qasper", [{"accuracy": 1.0}, {"accuracy": 0.0}], scores)
     result(tmp_path / "bm25", 0.1, task="other")
-    two = write(tmp_path / "x", "qasper", scores | {"accuracy": 0.75})
-    done = run("analyze", one, f"x={two}", "--to", str(tmp_path / "out"), "--json")
+    two = write(tmp_path / "x", "qasper", [{"accuracy": 1.0}, {"accuracy": 0.5}], scores)
+    done = run("lab", "compare", one, f"x={two}", "--to", str(tmp_path / "out"), "--json")
     rows = json.loads(done.out)["rows"]
     shown = [(row["task"], row["value"], {name: one["mean"] for name, one in row["systems"].items()}) for row in rows]
     assert done.code == 0 and shown == [
@@ -72,12 +66,12 @@ def test_answers_and_tasks_that_some_lack(run, tmp_path):
         ("qasper", "accuracy", {"bm25": 0.5, "x": 0.75}),
         ("qasper", "accuracy, up to 4,000 tokens", {"bm25": 0.4, "x": 0.4}),
     ]
-    assert (tmp_path / "out" / "analysis.png").stat().st_size > 1000
+    assert (tmp_path / "out" / "comparison.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["empty"], "empty holds no results"), (["torn"], "torn/evidence.json cannot be read"), (["a=4", "b=5"], "4 of a, 5 of b")],
+    [(["empty"], "empty has no results"), (["torn"], "torn/evidence.json cannot be read"), (["a=4", "b=5"], "4 of a, 5 of b")],
 )
 def test_bad_results(run, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
@@ -85,5 +79,5 @@ def test_bad_results(run, tmp_path, monkeypatch, arguments, message):
     result(tmp_path / "4", 0.5), result(tmp_path / "5", 0.5, queries=5)
     result(tmp_path / "torn", 0.5)
     (tmp_path / "torn" / "evidence.json").write_text('{"task": "evid')
-    done = run("analyze", *arguments, "--to", "out")
+    done = run("lab", "compare", *arguments, "--to", "out")
     assert done.code == 1 and message in done.err and not (tmp_path / "out").exists()

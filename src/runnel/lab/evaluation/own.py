@@ -1,19 +1,21 @@
-"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use."""
+"""A user's own questions: what search finds, what went wrong, and the settings to use."""
 
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import note_compiling, one_line, print_table, print_text
+from runnel.commands.display import note_compiling
 from runnel.commands.runs import resumed_rows
-from runnel.errors import counted
+from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.lab.commands.evaluate_retrieval import state_of
+from runnel.lab.evaluation.pattern_ranks import measure_patterns
+from runnel.lab.evaluation.patterns import has_patterns
+from runnel.lab.evaluation.results import results_folder, save
+from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.questions import AnsweredQuestion, Question, Setting
@@ -22,7 +24,47 @@ _SURE = 0.05  # a better setting is called better if chance is less likely than 
 _VISIBLE = 0.0005  # a smaller difference is not shown
 
 
-def measure(
+def ask_questions(
+    path: str | Path,
+    place: str,
+    model: str | None = None,
+    how: How | None = None,
+    *,
+    out: str | Path | None = None,
+    top_k: int | None = None,
+    sweep: bool = False,
+    weight: float | None = None,
+    rerank: int | None = None,
+) -> dict[str, Any]:
+    """Measure how well questions are answered: what `runnel lab questions` does. Returns the result, also written to a folder.
+
+    Args:
+        path: questions about an index, or with patterns about a folder of documents.
+        place: the index, or the folder.
+        model: what answers; default: the index's own model, or for a folder pocket.
+        how: of questions with patterns, what the model does; default: sentences.
+        out: folder of the results; None: they are not kept.
+        top_k, sweep, weight, rerank: of an index: documents that a reader would look at (10), whether to try settings of the
+            search, and two of these settings.
+
+    Raises:
+        InputError: an option has no effect on these questions, or the file cannot be used.
+    """
+    options = {name: value for name, value in (("dense_weight", weight), ("rerank", rerank)) if value is not None}
+    path = Path(path)
+    with results_folder(out) as folder:
+        if not has_patterns(path):
+            if how is not None:
+                raise InputError(f"{path} has no patterns, so an index is searched; leave --as out")
+            return save(*_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder)
+        if options or sweep or top_k is not None:
+            of_index = "--top-k, --sweep, --weight and --rerank"
+            raise InputError(f"{path} has patterns, so sentences are ranked, not documents of an index; leave {of_index} out")
+        system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
+        return save(*measure_patterns(path, place, system, folder), folder)
+
+
+def _measure(
     path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
@@ -70,37 +112,6 @@ def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:
     return AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
 
 
-def show(result: Mapping[str, Any]) -> None:
-    """Print the table, what went wrong, and the settings."""
-    metrics, count = result["metrics"], result["queries"]
-    wrong = [answer for answer in result["answers"] if answer["problem"]]
-    first = min(result["top_k"], result["documents"])
-    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
-    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
-    names = [name for name in metrics if not name.startswith("place ")]
-    rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
-    if result["places"]:
-        rows.append(["page or text", f"{result['places']:,}", *(_number(n, metrics[f"place {n}"]) for n in names)])
-    print_table(["found", "questions", *names], rows)
-    if wrong:
-        kinds = Counter(answer["problem"]["kind"] for answer in wrong)
-        print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
-    for answer in wrong:
-        print_text(f"  {answer['id']}. {one_line(answer['question'])}")
-        print_text(f"     expected {one_line(answer['expected'])}")
-        print_text(f"     {one_line(answer['problem']['text'])}")
-        if answer["rank"] != 1 and answer["found"]:
-            print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
-    if "settings" in result:
-        rows = [
-            [s["name"], *(_number(name, s["metrics"][name]) for name in names), f"{s['difference']:+.3f}", f"{s['p']:.3f}"]
-            for s in result["settings"]
-        ]
-        print_text("")
-        print_table(["settings", *names, "difference", "p"], rows)
-        print_text(result["advice"])
-
-
 def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
     """Return the conclusion of a sweep, with the command to use; `settings` has the default first, then the best."""
     default, best = settings[0], settings[1]
@@ -127,7 +138,3 @@ def _as_json(answer: AnsweredQuestion) -> dict[str, Any]:
 def _setting(one: Setting) -> dict[str, Any]:
     compared = {name: asdict(one.comparison)[name] for name in ("difference", "low", "high", "p")}
     return {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)} | compared
-
-
-def _number(name: str, value: float) -> str:
-    return f"{value:.3f}" if name == "MRR" else f"{value:.0%}"

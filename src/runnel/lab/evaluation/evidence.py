@@ -1,20 +1,20 @@
-"""Evidence tasks of `runnel evaluate`: rank the sentences of each document, and say where the evidence is among them."""
+"""Evidence tasks: rank the sentences of each document, and measure where the evidence is among them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import note_compiling, print_table, print_text, say
+from runnel.commands.display import note_compiling, say
 from runnel.commands.options import DTYPES
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
-from runnel.lab.commands.evaluate_retrieval import System, load_model
 from runnel.lab.evaluation.embedders import API
+from runnel.lab.evaluation.retrieval import System, load_model
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.sentences import Judged, Scorer
@@ -117,27 +117,3 @@ def retriever_of(model: str, dtype: str) -> SentenceRetriever:
     from runnel.models.sentence_retriever import SentenceRetriever
 
     return SentenceRetriever.load(model, dtype=DTYPES[dtype])
-
-
-def show(result: Mapping[str, Any]) -> None:
-    """Print the metrics by length and position, and what scores say."""
-    metrics = list(result["metrics"])
-
-    def row(name: str, of: Mapping[str, Any]) -> list[str]:
-        return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
-
-    ranked = f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
-    print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked} ranked")
-    rows = [row("all", result)]  # recall by tenths and at several depths is for plots: `runnel analyze`
-    for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
-        rows += [row(title + group["name"], group) for group in groups]
-    print_table(["questions", "number", *metrics], rows)
-    if result["calibration"]:
-        print_table(
-            ["score", "sentences", "answers", "share", "sigmoid", "share from here up", "answers from here up"],
-            [
-                [f"{r['score']} to {r['score'] + 1}", f"{r['sentences']:,}", f"{r['answers']:,}", f"{r['share']:.3f}",
-                 f"{r['sigmoid']:.3f}", f"{r['share_above']:.3f}", f"{r['found_above']:.3f}"]
-                for r in result["calibration"]
-            ],
-        )  # fmt: skip

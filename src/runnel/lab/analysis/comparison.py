@@ -1,0 +1,146 @@
+"""What several results say together: a table, a plot, and of two results whether they differ by more than chance."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError, ReadError, needing
+from runnel.files import create_folder, replacing, write_json
+from runnel.lab.evaluation.metrics import compare
+from runnel.text.lines import read_json
+
+VERSION = 3  # of comparison.json
+Result = dict[str, Any]
+Named = Mapping[str, Sequence[Mapping[str, Result]]]
+"""Name -> its repeats: task -> result."""
+
+
+def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path | None = None) -> list[dict[str, Any]]:
+    """Compare results of `evaluate`, `questions` and `qa`; return a row for each task and value.
+
+    A row has of each name the mean, sample standard deviation (0 of one), minimum and maximum of its repeats; and, of two names
+    without repeats, "comparison": the paired test of their queries, which must be the same.
+
+    Args:
+        folders: name -> folders of results; several are repeats, such as training seeds.
+        to: folder for comparison.json and comparison.png; None: they are not written.
+
+    Raises:
+        InputError: a folder holds no results, or results of one task are of different queries.
+        ReadError: a result cannot be read.
+    """
+    named = {name: [_read(Path(folder)) for folder in repeats] for name, repeats in folders.items()}
+    tasks = list(dict.fromkeys(task for repeats in named.values() for one in repeats for task in one))
+    rows = [row for task in tasks for row in _rows(task, named)]
+    if [len(repeats) for repeats in named.values()] == [1, 1]:
+        (a, (first,)), (b, (second,)) = named.items()
+        if not first.keys() & second.keys():
+            raise InputError(
+                f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}); evaluate both on one"
+            )
+        for row in rows:
+            row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
+    if to is not None:
+        out = create_folder(Path(to))
+        write_json(out / "comparison.json", {"version": VERSION, "rows": rows})
+        _plot(rows, list(named), out / "comparison.png")
+    return rows
+
+
+def _read(folder: Path) -> dict[str, Result]:
+    """Return task -> the values of its queries by metric, and the values of groups: name -> (value, queries or spans)."""
+    found: dict[str, Result] = {}
+    for file in sorted(folder.glob("*.queries.jsonl")):
+        path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")
+        metrics: dict[str, dict[str, float]] = {}
+        queries = set()
+        for _, row in read_json(file):
+            queries.add(query := str(row.pop("query")))
+            for name, value in row.items():
+                metrics.setdefault(name, {})[query] = value
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            found[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise ReadError(f"{path} cannot be read as a result of runnel lab evaluate ({error}); evaluate again") from error
+    if not found:
+        raise InputError(f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate, questions or qa writes")
+    return found
+
+
+def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
+    """Return the deepest recall, or else the first metric, by length of the document and position of the evidence."""
+    recalls = [name for name in metrics if name.startswith("Recall@")]
+    metric = max(recalls, key=lambda name: int(name.partition("@")[2])) if recalls else next(iter(metrics), "")
+    places = [row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"} for row in result.get("recall_by_position", [])]
+    found = {}
+    for group in (*result.get("by_length", []), *places):
+        value = group.get("metrics", group).get(metric)
+        if value is not None:
+            number = next(int(group[name]) for name in ("queries", "questions", "spans") if name in group)
+            found[f"{metric}, {group['name']}"] = value, number
+    return found
+
+
+def _rows(task: str, named: Named) -> list[dict[str, Any]]:
+    found = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
+    counts = {f"{len(one['queries']):,} of {name}": one["queries"] for name, repeats in found.items() for one in repeats}
+    if any(queries != next(iter(counts.values())) for queries in counts.values()):
+        raise InputError(f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on the same ones")
+    values: dict[str, dict[str, list[tuple[float, int]]]] = {}
+    for name, repeats in found.items():
+        for one in repeats:
+            means = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in one["metrics"].items()}
+            for value, pair in (means | one["groups"]).items():
+                values.setdefault(value, {}).setdefault(name, []).append(pair)
+    rows = []
+    for value, systems in values.items():
+        of = {name: [mean for mean, _ in pairs] for name, pairs in systems.items()}
+        summary = {
+            name: {
+                "repeats": len(one),
+                "mean": statistics.fmean(one),
+                "deviation": statistics.stdev(one) if len(one) > 1 else 0.0,
+                "min": min(one),
+                "max": max(one),
+            }
+            for name, one in of.items()
+        }
+        rows.append({"task": task, "value": value, "number": next(iter(systems.values()))[0][1], "systems": summary})
+    return rows
+
+
+def _compare(row: Mapping[str, Any], first: Result | None, second: Result | None) -> dict[str, float] | None:
+    """Return the paired test of a metric; None for groups, and for what one of the two lacks."""
+    a, b = ({} if one is None else one["metrics"].get(row["value"], {}) for one in (first, second))
+    if not (both := [query for query in a if query in b]):
+        return None
+    tested = asdict(compare([a[query] for query in both], [b[query] for query in both]))
+    return {name: tested[name] for name in ("queries", "difference", "low", "high", "p")}
+
+
+def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -> None:
+    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of its repeats."""
+    with needing("plots need matplotlib", "lab"):
+        from matplotlib.figure import Figure
+    figure = Figure(figsize=(min(2 + 0.5 * len(rows), 60), 5), layout="constrained")
+    axis = figure.subplots()
+    for number, name in enumerate(names):
+        shown = [(place, row["systems"][name]) for place, row in enumerate(rows) if name in row["systems"]]
+        places = [place + 0.6 * (number + 0.5) / len(names) - 0.3 for place, _ in shown]
+        means = [one["mean"] for _, one in shown]
+        bars = [[one["mean"] - one["min"] for _, one in shown], [one["max"] - one["mean"] for _, one in shown]]
+        axis.errorbar(places, means, yerr=bars, fmt="o", markersize=4, capsize=2, label=name)
+    several = len({row["task"] for row in rows}) > 1
+    labels = [f"{row['task']}: {row['value']}" if several else row["value"] for row in rows]
+    axis.set_xticks(range(len(rows)), labels, rotation=45, ha="right", fontsize=8)
+    axis.set(title="" if several else rows[0]["task"], ylim=(0, None))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    with replacing(file) as partial:
+        figure.savefig(partial, format="png", dpi=110, metadata={"Software": None})

@@ -1,0 +1,102 @@
+"""`runnel lab questions`: how well your own questions are answered, by an index or by the sentences of a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from runnel.commands.display import one_line, print_json, print_table, print_text
+from runnel.commands.options import Json, ModelOfIndex
+from runnel.errors import counted
+
+_TITLES = {"document": "in its document", "folder": "all documents"}
+
+
+def questions(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions with the file, page, text or patterns that answer.")],
+    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
+    model: ModelOfIndex = None,
+    how: Annotated[
+        Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns: what the model does (default: sentences).")
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", "-k", min=1, max=50, help="Documents that a reader looks at (default: 10)."),
+    ] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
+    weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
+    rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Measure how well the questions of FILE (jsonl or csv) are answered, and show what went wrong.
+
+    Prints a table of metrics. Example: runnel lab questions questions.jsonl --in library
+    """
+    from runnel.lab.evaluation.own import ask_questions
+
+    result = ask_questions(file, place, model, how, out=out, top_k=top_k, sweep=sweep, weight=weight, rerank=rerank)
+    if as_json:
+        print_json(result)
+    else:
+        (_show_patterns if result["kind"] == "patterns" else _show_index)(result)
+    return 0
+
+
+def _show_index(result: Mapping[str, Any]) -> None:
+    """Print the table, what went wrong, and the settings."""
+    metrics, count = result["metrics"], result["queries"]
+    wrong = [answer for answer in result["answers"] if answer["problem"]]
+    first = min(result["top_k"], result["documents"])
+    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
+    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
+    names = [name for name in metrics if not name.startswith("place ")]
+    rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
+    if result["places"]:
+        rows.append(["page or text", f"{result['places']:,}", *(_number(n, metrics[f"place {n}"]) for n in names)])
+    print_table(["found", "questions", *names], rows)
+    if wrong:
+        kinds = Counter(answer["problem"]["kind"] for answer in wrong)
+        print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
+    for answer in wrong:
+        print_text(f"  {answer['id']}. {one_line(answer['question'])}")
+        print_text(f"     expected {one_line(answer['expected'])}")
+        print_text(f"     {one_line(answer['problem']['text'])}")
+        if answer["rank"] != 1 and answer["found"]:
+            print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
+    if "settings" in result:
+        rows = [
+            [s["name"], *(_number(name, s["metrics"][name]) for name in names), f"{s['difference']:+.3f}", f"{s['p']:.3f}"]
+            for s in result["settings"]
+        ]
+        print_text("")
+        print_table(["settings", *names, "difference", "p"], rows)
+        print_text(result["advice"])
+
+
+def _show_patterns(result: Mapping[str, Any]) -> None:
+    """Print the table of the rankings, then the evaluated system by kind of question."""
+    print_text(
+        f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an answer, "
+        f"{result['unanswerable']:,} without, {len(result['left_out']):,} left out; "
+        f"{result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
+    )
+    rankings, metrics = result["rankings"], list(result["rankings"][0]["metrics"])
+    heads = [f"{one_line(Path(one['system']).name)}, {_TITLES[one['place']]}" for one in rankings]
+    cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in one["metrics"].values()] for one in rankings]
+    print_table(["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)])
+    for one in rankings:
+        if one["kinds"] and one["system"] == rankings[0]["system"]:
+            rows = [
+                [one_line(kind), f"{of['queries']:,}", *(f"{of['metrics'][m][0]:.3f}" for m in metrics)]
+                for kind, of in one["kinds"].items()
+            ]
+            print_table([_TITLES[one["place"]], "questions", *metrics], rows)
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value:.3f}" if name == "MRR" else f"{value:.0%}"
