@@ -90,7 +90,7 @@ def test_the_sentences_of_the_data_are_retrieved(run, stub, tmp_path, monkeypatc
     edges = [0, *(text.index(f"Wheel number {n}") for n in (10, 11, 12)), len(text)]
     document = QaDocument("d0", text, tuple(itertools.pairwise(edges)))
     given = replace(data, documents={"d0": document})
-    monkeypatch.setattr("runnel.lab.evaluation.qa.loading.read_qa_sets", lambda path, only: iter([given]))
+    monkeypatch.setattr("runnel.lab.evaluation.qa.examination.read_qa_sets", lambda path, only: iter([given]))
     assert run("lab", "qa", *system, "any", "--out", "out", "-k", 1).code == 0
     parts = [row["parts"] for row in lines(tmp_path / "out" / "mills.found.jsonl")]
     assert len(parts) == 3 and all(tuple(span) in document.sentences for ((span,),) in parts)
