@@ -307,7 +307,7 @@ class PairTemplate(NamedTuple):
 
 
 OWN_PAIR = "{query}{end}{document}{end}"
-# Those of the papers, of paper B's checkpoints, and the tokenizer's own; docs/baselines.md explains them.
+# Those of the papers, of paper B's checkpoints, and the tokenizer's own; docs/models.md shows them.
 PAIR_TEMPLATES = {
     "rankmamba": PairTemplate(DOCUMENT_THEN_QUERY, OWN_PAIR),
     "rankmamba-code": PairTemplate(CAPITAL_DOCUMENT_THEN_QUERY, None),
