@@ -59,7 +59,7 @@ def test_it_cannot_be_trained_or_cut(model, tmp_path):
         InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here; train a model that scores one vector"
     ):
         there[0].train().preprocess(PAIRS)
-    if model.head("rerank").stored:
+    if model.head("rerank").inputs == "vectors":
         with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):
             cross_encoder(model, max_seq_length=8).predict(PAIRS)
 

@@ -280,7 +280,7 @@ class RerankerModule(_ModelModule):
 
     def _trained(self) -> list[nn.Parameter]:
         head = self.model.head("rerank")
-        features = self.model.features if head.matches else None
+        features = self.model.features if head.inputs == "matches" else None
         return [*head.parameters(), *(features.parameters() if features else [])]
 
     def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too

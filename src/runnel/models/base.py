@@ -32,28 +32,13 @@ from runnel.backbones.library import Library
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
+from runnel.models import heads, judges, published_heads
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
-from runnel.models.heads import (
-    POOLINGS,
-    EndScore,
-    EndVector,
-    FirstVector,
-    Head,
-    LmHead,
-    MatchScore,
-    MeanVector,
-    PlainMeanVector,
-    Pooling,
-    TokenFeatures,
-    VectorRelevance,
-    VectorScore,
-    vector_head,
-)
-from runnel.models.judges import Judge, PairJudge, sentence_heads
+from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, head_kind, vector_head
+from runnel.models.judges import LateInteraction, sentence_heads
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
-from runnel.models.published_heads import ResidualVector, StateScore
 from runnel.models.transformers import LIBRARY_FOLDER, causal, is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers, wanted_device
 from runnel.records import arguments, expect_text
@@ -62,11 +47,12 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
-_HEADS: tuple[Any, ...] = (
-    *(TokenFeatures, EndVector, FirstVector, PlainMeanVector, MeanVector, ResidualVector),
-    *(EndScore, StateScore, MatchScore, VectorScore, VectorRelevance, Judge, PairJudge, LmHead),
-)
-HEADS = {re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower(): head for head in _HEADS}  # by kind: "end_vector" and so on
+HEADS: dict[str, Any] = {
+    head_kind(head): head
+    for module in (heads, judges, published_heads)
+    for head in vars(module).values()
+    if isinstance(head, type) and issubclass(head, Head) and head not in (Head, LateInteraction)
+}
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # By one engine each.
 _READ_TOGETHER: tuple[tuple[Form, ...], ...] = (("sentences",), ("texts", "sentences"), ("judge",), ("pair",))
@@ -192,7 +178,7 @@ class Model:
             )
         head = self.heads[name]
         assert isinstance(head, Head)
-        if head.matches and self.features is None:
+        if head.inputs == "matches" and self.features is None:
             raise CheckpointError(f"{self.source} has no token features, which its {name!r} head needs; save the model again")
         return head
 
@@ -239,7 +225,7 @@ class Model:
             "runnel": {
                 "version": _VERSION,
                 "backbone": {"architecture": self.backbone.architecture, "config": self.backbone.config.to_dict()},
-                "heads": {name: _head_config(head) for name, head in self.heads.items()},
+                "heads": {name: head.config for name, head in self.heads.items()},
                 "templates": {name: template.to_dict() for name, template in self.templates.items()},
                 "prompts": self.prompts,
                 "markers": {"begin": self.tokenizer.begin_id, "end": self.tokenizer.end_id},
@@ -350,7 +336,8 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
         )
     read = _Description(**arguments(_Description, config, f"{source}: config.json"))
     heads = _read_heads(read.heads, checkpoint, source)
-    needed = {"document" if name == "embed" or head.stored else name for name, head in heads.items() if name in Head.jobs}
+    jobs = {name: head for name, head in heads.items() if name in Head.jobs}
+    needed = {"document" if name == "embed" or head.inputs == "vectors" else name for name, head in jobs.items()}
     if missing := sorted(needed - set(read.templates)):
         raise CheckpointError(
             f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
@@ -393,7 +380,3 @@ def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
     taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
     return HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))
-
-
-def _head_config(head: Any) -> dict[str, object]:
-    return {"kind": next(kind for kind, made in HEADS.items() if type(head) is made), **head.options}

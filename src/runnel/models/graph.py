@@ -129,13 +129,13 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
 def trains_pairs(model: Model) -> bool:
     """Return whether the reranker scores one vector of a pair that is read as one text; others cannot be trained here."""
     head = model.head("rerank")
-    return not head.stored and head.state is None and head.pooling != "mean"
+    return head.inputs in ("text", "matches") and head.pooling != "mean"
 
 
 def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
     """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`."""
     if not trains_pairs(model):
-        kind = "stored vectors" if model.head("rerank").stored else "a state, or the mean of a pair"
+        kind = "stored vectors" if model.head("rerank").inputs == "vectors" else "a state, or the mean of a pair"
         raise InputError(f"{model.source} scores {kind}, which cannot be trained here; train a model that scores one vector")
     reranker, template = Reranker(model), model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.models.lexical import FEATURES
+from runnel.models.lexical import COLUMNS
 from runnel.request import Request, Result
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
@@ -29,13 +31,48 @@ WITHOUT_TOKENS = -700.0  # a document's score if it has no token: below any othe
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 OneToken = Literal["cls", "eos"]
+# What a head scores: the pooled text; besides it the means of two parts and their matching tokens (`models/items.py`); the state
+# after the last token; or stored vectors, of a query and a document that are read separately.
+Inputs = Literal["text", "matches", "state", "vectors"]
 
 
-class TokenFeatures(nn.Module):
+class Head(nn.Module):
+    """A head, which declares what it needs of a text."""
+
+    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
+    pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
+    inputs: ClassVar[Inputs] = "text"
+    state: ClassVar[str] = ""  # the tensor of the state that it reads
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.options = options  # its settings in config.json, without the model's widths
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The head in config.json: its kind and settings."""
+        return {"kind": head_kind(type(self)), **self.options}
+
+    def request(self, ids: np.ndarray, **others: Any) -> Request:
+        """Return the request that `pooling` or `state` needs for a text; `others` are fields of a `Request`."""
+        if self.inputs == "state":
+            return Request(ids, [], keep_state=True, **others)
+        if self.pooling == "mean":
+            return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
+        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
+
+    def pooled(self, result: Result) -> Tensor:
+        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""
+        if self.inputs == "state":
+            assert result.state is not None
+            return result.state[self.state]
+        return result.means if self.pooling == "mean" else result.hidden
+
+
+class TokenFeatures(Head):
     """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
 
-    jobs: ClassVar[tuple[str, ...]] = ("features",)
-    options: ClassVar[dict[str, object]] = {}
+    jobs = ("features",)
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -47,35 +84,6 @@ class TokenFeatures(nn.Module):
     def weight(self) -> Tensor:
         """Return the positive weights (V,) of tokens in means."""
         return self.log_weight.exp()
-
-
-class Head(nn.Module):
-    """A head, which declares what it needs of a text."""
-
-    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
-    pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
-    matches: ClassVar[bool] = False  # it also needs the means of two parts and their matching tokens; see `models/items.py`
-    stored: ClassVar[bool] = False  # it uses stored vectors: query and document are read separately
-    state: ClassVar[str | None] = None  # the tensor of the state that it reads after the last token instead of hidden vectors
-
-    def __init__(self, **options: object) -> None:
-        super().__init__()
-        self.options = options  # its settings in config.json, without the model's widths
-
-    def request(self, ids: np.ndarray, **others: Any) -> Request:
-        """Return the request that `pooling` or `state` needs for a text; `others` are fields of a `Request`."""
-        if self.state is not None:
-            return Request(ids, [], keep_state=True, **others)
-        if self.pooling == "mean":
-            return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
-        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
-
-    def pooled(self, result: Result) -> Tensor:
-        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""
-        if self.state is not None:
-            assert result.state is not None
-            return result.state[self.state]
-        return result.means if self.pooling == "mean" else result.hidden
 
 
 class EndVector(Head):
@@ -139,7 +147,7 @@ class MatchScore(Head):
     `other` is the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
     """
 
-    matches = True
+    inputs = "matches"
 
     def __init__(self, hidden_size: int, lexical: int, match_size: int = 128) -> None:
         super().__init__(lexical=lexical, match_size=match_size)
@@ -183,22 +191,22 @@ class VectorScore(Head):
     the training questions preferred. The score is calibrated: its sigmoid is the probability that the sentence answers.
     """
 
-    stored = True
+    inputs = "vectors"
 
     def __init__(self, hidden_size: int, size: int = 96) -> None:
         super().__init__(size=size)
         self.sentence = nn.Linear(hidden_size, size)
         self.query = nn.Linear(hidden_size, size)
-        self.known = nn.Linear(_COSINES + FEATURES, size)
+        self.known = nn.Linear(len(_KNOWN), size)
         self.middle = nn.Linear(size, size)
         self.out = nn.Linear(size, 1)
-        self.direct = nn.Parameter(torch.zeros(_COSINES + FEATURES))
+        self.direct = nn.Parameter(torch.zeros(len(_KNOWN)))
         self.calibration: Tensor  # factor and summand
         self.register_buffer("calibration", torch.tensor(UNFIT))
         with torch.no_grad():  # the initial score is the sum of the z-scores of cosine and BM25
             self.out.weight.zero_()
             self.out.bias.zero_()
-            self.direct[1:3] = 1.0
+            self.direct[[_KNOWN.index("z cosine"), _KNOWN.index("z BM25")]] = 1.0
 
     def forward(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
@@ -248,7 +256,7 @@ class VectorRelevance(Head):
     """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents."""
 
     FEATURES = 3
-    stored = True
+    inputs = "vectors"
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -260,30 +268,36 @@ class VectorRelevance(Head):
 
 
 UNFIT = [1.0, 0.0]  # factor and summand before a fit
-_COSINES = 7  # columns of `known` before the features
 _AROUND = 3  # sentences on each side in the mean of its last column
 _BLOCK = 1024  # sentences
-# The columns of `known` that make a part of a score; the vectors belong to "meaning". The other columns are equal for all
-# sentences of a document, so no sentence differs from the average in them.
-PARTS: dict[str, tuple[int, ...]] = {
-    "meaning": (0, 1, 3),
-    "words": (2, *(_COSINES + column for column in (0, 1, 4, 5, 7, 12))),
-    "words of the best sentences": tuple(_COSINES + column for column in (14, 15)),
-    "neighbors": (4, 5, 6, *(_COSINES + column for column in (2, 3, 6))),
-    "length": (_COSINES + 8,),
+# The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of the means around them and the
+# `COLUMNS` (S, F), then the latter.
+_OF_VECTORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "cosine": lambda cosine, around, features: cosine,
+    "z cosine": lambda cosine, around, features: _standard(cosine),
+    "z BM25": lambda cosine, around, features: _standard(features[:, list(COLUMNS).index("BM25 share")]),
+    "below best": lambda cosine, around, features: cosine - cosine.amax(),
+    "z before": lambda cosine, around, features: F.pad(_standard(cosine)[:-1], (1, 0)),
+    "z after": lambda cosine, around, features: F.pad(_standard(cosine)[1:], (0, 1)),
+    "z around": lambda cosine, around, features: _standard(around),
 }
+_KNOWN = (*_OF_VECTORS, *COLUMNS)
+# The columns that make a part of a score; the vectors belong to "meaning". The other columns are equal for all sentences of a
+# document, so no sentence differs from the average in them.
+_PART_COLUMNS = {
+    "meaning": ("cosine", "z cosine", "below best"),
+    "words": ("z BM25", "BM25 share", "BM25", "idf", "local idf", "BM25 of pieces", "pairs"),
+    "words of the best sentences": ("BM25 of one lent", "BM25 of three lent"),
+    "neighbors": ("z before", "z after", "z around", "BM25 before", "BM25 after", "idf around"),
+    "length": ("length",),
+}
+PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.items()}
 
 
 def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features (S, F) -> (S, 7 + F).
-
-    Columns: cosine; z-scores of cosine and BM25; distance to the best cosine; z-scores of the cosine of the sentence before, of
-    the sentence after, and of the mean of the vectors around; and the features.
-    """
-    cosine = vectors @ query
-    z = _standard(cosine)
-    columns = [cosine, z, _standard(features[:, 0]), cosine - cosine.amax()]
-    columns += [F.pad(z[:-1], (1, 0)), F.pad(z[1:], (0, 1)), _standard(_cosines_around(query, vectors))]
+    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features (S, F) -> (S, K)."""
+    cosine, around = vectors @ query, _cosines_around(query, vectors)
+    columns = [column(cosine, around, features) for column in _OF_VECTORS.values()]
     return torch.cat([torch.stack(columns, dim=1), features], dim=1)
 
 
@@ -318,3 +332,8 @@ def score(logits: Tensor) -> Tensor:
 def vector_head(pooling: Pooling) -> EndVector:
     """Return the parameter-free head with this pooling."""
     return next(cls() for cls in (EndVector, FirstVector, PlainMeanVector) if cls.pooling == pooling)
+
+
+def head_kind(head: type[nn.Module]) -> str:
+    """Return the name of a kind of head in config.json, such as "end_vector"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower()

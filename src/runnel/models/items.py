@@ -72,7 +72,7 @@ def mark_pair(
 def unit_scores(head: Head, result: Result) -> Tensor:
     """Return the scores (n,) of an `Item`'s units from the result of its request."""
     inputs: tuple[Tensor, ...] = (head.pooled(result),)
-    if head.matches:
+    if head.inputs == "matches":
         means = result.means
         inputs = means[1:], result.hidden, means[:1], torch.from_numpy(result.tag)
     scores: Tensor = head(*inputs)
@@ -95,12 +95,12 @@ class UnitScores:
         """Return the scores (k,) of the units that are newly complete."""
         hidden, rows = self._reading.take_complete()
         first, self.done = self.done, self.done + len(hidden)
-        if self._head.matches and self._other is None and not len(self.cut[0]) and len(rows):
+        if self._head.inputs == "matches" and self._other is None and not len(self.cut[0]) and len(rows):
             self.cut = rows, as_leaf(rows)
             rows = self.cut[1][1:]
         if not len(hidden):
             return hidden.new_zeros(0)
-        if not self._head.matches:
+        if self._head.inputs != "matches":
             result: Tensor = self._head(hidden)
             return result
         other = _means(self.cut[1][:1]) if self._other is None else self._other

@@ -23,7 +23,7 @@ class LateInteraction(Head):
     makes of its hidden vector. Fresh weights judge by idf alone.
     """
 
-    stored = True
+    inputs = "vectors"
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,6 @@ K1, B = 0.9, 0.4  # parameters of BM25
 AVERAGE = 100.0  # words, without stop words, of a document of average length
 WINDOW = 2  # sentences on each side whose words count as near
 LEADING = (1, 3)  # numbers of best sentences whose words are added to the query
-FEATURES = 16  # F
 STOP_WORDS = frozenset(
     "a about am an and are as at be been being but by can could did do does doing for from had has have having he her his how "
     "i if in into is it its me my no nor not of on or our s she should so such t than that the their them then there these "
@@ -157,48 +156,72 @@ def words(ids: np.ndarray, table: WordTable, start: int = 0, stop: int | None = 
     return _words_at(ids, np.flatnonzero(begins & table.word[ids[start:stop]]) + start, table)
 
 
-def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
-    """Compute features (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) from the words of a query (Q,).
+class _Matches:
+    """The words of a query in a document, as the columns of `sentence_features` need them."""
 
-    Columns: 0 BM25 over words as a share of its maximum for a sentence; 1 BM25 relative to the best sentence; 2, 3 column 1 of
-    the sentences before and after; 4 share of the query's static idf in the sentence; 5 the same share with the idf in this
-    document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces relative to the best; 8 length; 9 as 4, in the
-    whole document; 10 words of the query; 11 sentences of the document; 12 share of the query's pairs of neighboring words;
-    13 mean static idf of the query; 14, 15 BM25, relative to the best, for the words that the best sentence and the three best
-    add to the query. 9, 10, 11, 13 are the same for all sentences.
-    """
+    def __init__(self, ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> None:
+        self.ids, self.bounds, self.query_ids, self.table = ids, bounds, query_ids, table
+        self.query, self.terms = _asked(query_ids, table)
+        self.sizes = _content_words(ids, table)
+        self.lengths = (self.sizes[bounds[1:]] - self.sizes[bounds[:-1]]).astype(np.float64)
+        self.found, self.where = _find(ids, self.terms, self.query, table)
+        self.hits = _count(np.searchsorted(bounds, self.where, side="right") - 1, self.found, len(self.terms.keys))
+        self.score, local = bm25(self.hits, self.terms.count, self.lengths)
+        self.local, self.static = local * self.terms.count, _shares(self.terms.idf * self.terms.count)  # (n,) of each term
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return (S,) the sums of the terms' values (n,) in each sentence."""
+        return np.bincount(self.hits.sentence, values[self.hits.term], len(self.lengths))
+
+    def pieces(self) -> np.ndarray:
+        """Return (S,) BM25 over pieces."""
+        pieces = np.unique(self.query_ids, return_counts=True)
+        return _of_pieces(self.ids, self.bounds, *pieces, len(self.table.idf))[1]
+
+    def lent(self, count: int) -> np.ndarray:
+        """Return (S,) BM25 for the words that the `count` best sentences add to the query."""
+        return _feedback(self.ids, self.bounds, self.lengths, _leading(self.score, count), self.terms, self.table)
+
+
+# The columns of `sentence_features` in the order of the heads' weights; one number: it is the same for all sentences.
+COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
+    "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),  # of its maximum for a sentence
+    "BM25": lambda m: _of_best(m.score),
+    "BM25 before": lambda m: np.append(0.0, _of_best(m.score))[: len(m.lengths)],
+    "BM25 after": lambda m: np.append(_of_best(m.score), 0.0)[1:],
+    "idf": lambda m: m.sums(m.static),  # share of the query's static idf in the sentence
+    "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
+    "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),  # up to `WINDOW` sentences before and after
+    "BM25 of pieces": lambda m: _of_best(m.pieces()),
+    "length": lambda m: np.log1p(m.lengths) / 4,
+    "document idf": lambda m: float(m.static[np.unique(m.found)].sum()),
+    "query words": lambda m: np.log1p(float(m.terms.count.sum())) / 4,
+    "sentences": lambda m: np.log1p(float(len(m.lengths))) / 8,
+    "pairs": lambda m: _pairs(m.found, m.where, m.sizes, m.bounds, m.query, m.terms),  # share of the query's word pairs
+    "query idf": lambda m: float((m.terms.idf * m.terms.count).sum()) / max(float(m.terms.count.sum()), 1.0),
+    "BM25 of one lent": lambda m: m.lent(LEADING[0]),
+    "BM25 of three lent": lambda m: m.lent(LEADING[1]),
+}
+FEATURES = len(COLUMNS)  # F
+
+
+def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
+    """Compute the `COLUMNS` (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) and a query (Q,)."""
     ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
     ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
-    sentences = len(bounds) - 1
-    query, terms = _asked(query_ids, table)
-    sizes = _content_words(ids, table)
-    lengths = (sizes[bounds[1:]] - sizes[bounds[:-1]]).astype(np.float64)
-    found, where = _find(ids, terms, query, table)
-    hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(terms.keys))
-    score, local = bm25(hits, terms.count, lengths)
-    static = terms.idf * terms.count / max(float((terms.idf * terms.count).sum()), 1e-9)
-    rel = score / max(float(score.max(initial=0.0)), 1e-9)
-    inside = np.zeros(len(terms.keys), bool)
-    inside[found] = True
-    out = np.empty((sentences, FEATURES), np.float32)
-    out[:, 0] = score / max(float((local * terms.count).sum()), 1e-9)
-    out[:, 1] = rel
-    out[:, 2], out[:, 3] = np.append(0.0, rel)[:sentences], np.append(rel, 0.0)[1:]
-    out[:, 4] = np.bincount(hits.sentence, static[hits.term], sentences)
-    local = local * terms.count / max(float((local * terms.count).sum()), 1e-9)
-    out[:, 5] = np.bincount(hits.sentence, local[hits.term], sentences)
-    out[:, 6] = _near(hits, static, sentences)
-    _, of_pieces, _ = _of_pieces(ids, bounds, *np.unique(query_ids, return_counts=True), len(table.idf))
-    out[:, 7] = of_pieces / max(float(of_pieces.max(initial=0.0)), 1e-9)
-    out[:, 8] = np.log1p(lengths) / 4
-    out[:, 9] = float(static[inside].sum())
-    out[:, 10] = np.log1p(float(terms.count.sum())) / 4
-    out[:, 11] = np.log1p(float(sentences)) / 8
-    out[:, 12] = _pairs(found, where, sizes, bounds, query, terms)
-    out[:, 13] = float((terms.idf * terms.count).sum()) / max(float(terms.count.sum()), 1.0)
-    for column, count in enumerate(LEADING, 14):
-        out[:, column] = _feedback(ids, bounds, lengths, _leading(score, count), terms, table)
+    matches = _Matches(ids, bounds, query_ids, table)
+    out = np.empty((len(bounds) - 1, FEATURES), np.float32)
+    for number, column in enumerate(COLUMNS.values()):
+        out[:, number] = column(matches)
     return out
+
+
+def _of_best(score: np.ndarray) -> np.ndarray:
+    return score / max(float(score.max(initial=0.0)), 1e-9)
+
+
+def _shares(values: np.ndarray) -> np.ndarray:
+    return values / max(float(values.sum()), 1e-9)
 
 
 def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> float:
@@ -347,7 +370,7 @@ def _feedback(
     hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(asked.keys))
     score, _ = bm25(hits, np.ones(len(asked.keys)), lengths)
     score[leading] = 0
-    return score / max(float(score.max(initial=0.0)), 1e-9)
+    return _of_best(score)
 
 
 def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:

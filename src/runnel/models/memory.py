@@ -276,13 +276,13 @@ class StateScorer:
             means = torch.stack([document.mean for document in documents]).view(count, self.model.backbone.hidden_size)
         except (KeyError, IndexError, RuntimeError) as error:
             raise StateError("a remembered document does not fit this model's shapes; remember or index it again") from error
-        if self._head.matches:
+        if self._head.inputs == "matches":
             matches = [mark_pair(self.model, ids, start, query_ids, document.ids) for document in documents]
             hidden = engine.extend(state, ids, np.stack([marks for marks, _ in matches]))
             weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
             mean = (weight @ hidden[:, start:]) / weight.sum()
             values = [mean, hidden[:, -1], means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
-        elif self._head.state is not None:
+        elif self._head.inputs == "state":
             engine.extend(state, ids, keep_states=True)
             values = [state[self._head.state]]
         else:

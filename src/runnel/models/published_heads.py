@@ -46,7 +46,7 @@ class StateScore(Head):
         CheckpointError: reader, layers and backbone do not fit together.
     """
 
-    state = "wkv"
+    inputs, state = "state", "wkv"
 
     def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
         super().__init__(reader=reader.to_dict(), layers=list(layers))

@@ -338,10 +338,10 @@ def reader_of(embedder: Embedder) -> Reader:
 
 def document_scorer(model: Model) -> StateScorer | VectorScorer:
     """Return what remembers documents and scores them."""
-    return VectorScorer(model, passages=True) if model.head("rerank").stored else StateScorer(model)
+    return VectorScorer(model, passages=True) if model.head("rerank").inputs == "vectors" else StateScorer(model)
 
 
 def sentence_scorer(model: Model) -> Scanner | VectorScorer:
     """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
     able = model.for_sentences
-    return VectorScorer(able) if able.head("sentences").stored else Scanner(able)
+    return VectorScorer(able) if able.head("sentences").inputs == "vectors" else Scanner(able)

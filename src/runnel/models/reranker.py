@@ -225,7 +225,7 @@ class Reranker:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
         ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
-        if not self._head.matches:
+        if self._head.inputs != "matches":
             return Item(self._head.request(ids), rendered.cut, empty)
         place, start = rendered.slices["document"], rendered.slices["query"].start
         marks, share = mark_pair(self.model, ids, start, query_ids, np.unique(ids[place]))

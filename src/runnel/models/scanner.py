@@ -49,7 +49,7 @@ class Scanner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("sentences")
-        if self._head.stored:
+        if self._head.inputs == "vectors":
             raise InputError(
                 f"{model.source} scores sentence vectors and does not read documents after a query; use a recurrent model"
             )
@@ -86,7 +86,7 @@ class Scanner:
         query_ids, before, place = self.prefix(query)
         ids, start = np.concatenate([before, tokens.ids]), len(before)
         ends, ranges, marks, lexical = self._units(query_ids, tokens)
-        if not self._head.matches:
+        if self._head.inputs != "matches":
             return Item(Request(ids, ends + start), sentences=tokens, labels=labels)
         ranges = np.concatenate([[[place.start, place.stop]], ranges + start])
         marks = np.pad(marks, ((start, 0), (0, 0)))
@@ -96,7 +96,7 @@ class Scanner:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the sentences with a token."""
         full, edges = tokens.full, np.unique(tokens.bounds)
         marks, lexical = np.zeros((len(tokens.ids), MARKS), np.float32), np.zeros((len(edges) - 1, 0), np.float32)
-        if self._head.matches:
+        if self._head.inputs == "matches":
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
         return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
@@ -142,7 +142,7 @@ class Scanner:
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         ends, ranges, marks, lexical = self._units(query.ids, tokens)
-        reading = OpenRequest(Request(tokens.ids, ends, ranges if self._head.matches else None), tokens.ids)
+        reading = OpenRequest(Request(tokens.ids, ends, ranges if self._head.inputs == "matches" else None), tokens.ids)
         units = UnitScores(self._head, reading, lexical, query.mean[None])
         scores: list[Tensor] = []
 

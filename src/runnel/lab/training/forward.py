@@ -105,7 +105,7 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
     full = [np.flatnonzero(item.full) for item in items]
     size = long.segment_tokens or max(reading.left for reading in readings)
     # The mean of the query is compared with every sentence, so the segments with the query are needed to the end.
-    query = max(int(item.request.wanted()[1][0, 1]) for item in items) if head.matches else 0
+    query = max(int(item.request.wanted()[1][0, 1]) for item in items) if head.inputs == "matches" else 0
     blocks: list[tuple[int, int, list[Step]]] = []  # with their first token and their end
     block: list[Step] = []
     for number, step in enumerate(steps(model, readings, long, cut=True), 1):

@@ -62,7 +62,7 @@ def _load_reader(recipe: Recipe) -> Model:
         own = isinstance(model.backbone, Library)  # sentence-transformers has made the layer
         model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
-    stored = model.head(recipe.job).stored
+    stored = model.head(recipe.job).inputs == "vectors"
     if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):
         raise InputError(
             f"model.layers trains layers for sentences through a head that stays: {table.name} needs such layers, as pocket has, "

@@ -58,7 +58,7 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
     """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes."""
-    stored = recipe.job == "sentences" and model.head("sentences").stored
+    stored = recipe.job == "sentences" and model.head("sentences").inputs == "vectors"
     # The examples for heads over stored vectors are in no file, so every process reads and filters them.
     guard = Decontaminator(recipe.data.exclude if write or stored else ())
     try:

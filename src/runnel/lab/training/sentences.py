@@ -25,7 +25,7 @@ class SentenceModule(ModelModule):
     """The parameters of a model as a module for the Trainer. Only the backbone and the parts for sentence scores are trained."""
 
     def __init__(self, model: Model, long: Long) -> None:
-        super().__init__(model, long, ("sentences", "features") if model.head("sentences").matches else ("sentences",))
+        super().__init__(model, long, ("sentences", *["features"] * (model.head("sentences").inputs == "matches")))
 
     def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
