@@ -44,6 +44,7 @@ from runnel.lab.evaluation.tasks import expect_task
 from runnel.lab.training import recipes
 from runnel.lab.training.settings import Recipe
 from runnel.lock import WriterLock
+from runnel.records import arguments
 
 VERSION = 1
 
@@ -117,7 +118,7 @@ def read_experiment(path: Path) -> Experiment:
     for name, table in tables.items():
         if not isinstance(table, dict) or not table:
             raise InputError(f"{path}: {name} must be a table, got {table!r}; see benchmarks/control.toml")
-    settings: Settings = recipes.build(Settings, content, str(path))
+    settings = Settings(**arguments(Settings, content, str(path), defaults=True, error=InputError))
     recipe = recipes.parse(tables["recipe"], f"{path}: recipe")
     for name, value, default in (("model.name", recipe.model.name, "pocket"), ("train.seed", recipe.train.seed, 0)):
         if value != default:

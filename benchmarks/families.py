@@ -21,10 +21,10 @@ from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
 from runnel.errors import InputError
-from runnel.lab.training import recipes
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
+from runnel.records import arguments
 from runnel.text.tokenizer import Tokenizer
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
@@ -148,9 +148,8 @@ def _shape(
     if family in _RECURRENT:
         architecture = family
         try:
-            config: BackboneConfig = recipes.build(
-                BACKBONES[family].config_class, {**sizes, "num_layers": layers, **settings}, where
-            )
+            kind: type[BackboneConfig] = BACKBONES[family].config_class
+            config = kind(**arguments(kind, {**sizes, "num_layers": layers, **settings}, where, defaults=True, error=InputError))
         except InputError as error:
             raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
         backbone = meta_backbone(architecture, config)

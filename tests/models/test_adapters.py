@@ -152,7 +152,6 @@ def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     for call, message in (
-        (lambda: add_lora(model, 0, 8), "r=0"),
         (lambda: merge(model), "no adapters"),
         (lambda: save_adapter(model, tmp_path), "no adapters"),
     ):
@@ -171,7 +170,7 @@ def test_bad_input(tmp_path: Path) -> None:
     other = training_model(tmp_path, "mamba2")
     add_lora(other, 4, 9)
     for wrong, message in (
-        (training_model(tmp_path, "rwkv7"), "a mamba2 of 2 layers, 32 wide; tiny is a rwkv7"),
+        (training_model(tmp_path, "rwkv7"), "a mamba2 of 2 layers, 32 wide.*; tiny is a rwkv7"),
         (other, r"'alpha': 8.*'alpha': 9"),
         (training_model(tmp_path, "mamba2", papers_heads=True), "heads"),
     ):

@@ -52,8 +52,8 @@ class AgentDocuments:
         A document that is not rows is kept, with its sentence vectors if `remember` returns them.
         """
         if name.startswith(INDEXED):
-            one = self._indexed(name)
-            return [self._keep((name, one.document.sha256), one, remember)]
+            indexed = self._indexed(name)
+            return [self._keep((name, indexed.document.sha256), indexed, remember)]
         path, file = self._open(name)
         try:
             key = str(path), *signature(file)
@@ -65,7 +65,7 @@ class AgentDocuments:
                     documents = [FileDocument(self.name(path), document) for document in read]
         finally:
             os.close(file)
-        notes += [warning for one in documents for warning in one.document.warnings]
+        notes += [warning for source in documents for warning in source.document.warnings]
         whole = len(documents) == 1 and documents[0].document.id is None
         return [self._keep(key, documents[0], remember)] if whole else documents
 

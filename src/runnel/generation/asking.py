@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from runnel.errors import InputError
 from runnel.generation.citations import NO_ANSWER, CheckedText
@@ -20,6 +21,7 @@ from runnel.search.finding import Findings
 from runnel.text.dialogue import Message
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
+T = TypeVar("T")
 _INSTRUCTIONS = f"""\
 You answer a question from numbered excerpts of documents.
 - Use what the excerpts say and nothing else. Be brief.
@@ -98,16 +100,23 @@ def choose(question: str, excerpts: Sequence[AnsweringSentence], max_tokens: int
     def size(chosen: Sequence[AnsweringSentence]) -> int:
         return sum(count(message["content"]) for message in _messages(question, arrange(chosen), mark))
 
-    chosen: list[AnsweringSentence] = []
-    for excerpt in excerpts:
+    chosen = fit(excerpts, size, max_tokens)
+    return AnswerContext(question, tuple(arrange(chosen)), len(excerpts) - len(chosen), size(chosen), mark)
+
+
+def fit(ranked: Sequence[T], size: Callable[[Sequence[T]], int], max_tokens: int) -> list[T]:
+    """Return those of the `ranked` excerpts that have at most `max_tokens` tokens together; one that does not fit is left out.
+
+    Raises:
+        InputError: not even the first one fits.
+    """
+    chosen: list[T] = []
+    for excerpt in ranked:
         if size([*chosen, excerpt]) <= max_tokens:
             chosen.append(excerpt)
-    if excerpts and not chosen:
-        raise InputError(
-            f"the best excerpt needs {size(excerpts[:1]):,} tokens with the question and the instructions; "
-            f"the budget is {max_tokens:,}: raise it"
-        )
-    return AnswerContext(question, tuple(arrange(chosen)), len(excerpts) - len(chosen), size(chosen), mark)
+    if ranked and not chosen:
+        raise InputError(f"the best excerpt needs {size(ranked[:1]):,} tokens in all; the budget is {max_tokens:,}: raise it")
+    return chosen
 
 
 def arrange(excerpts: Iterable[AnsweringSentence]) -> list[AnsweringSentence]:

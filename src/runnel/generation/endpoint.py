@@ -160,11 +160,20 @@ class Endpoint:
         finally:
             _LIMITS.reset(outer)
 
+    def embed(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts, in their order; raises EndpointError as `complete` does."""
+        with self._errors("did not give embeddings"):
+            rows = self.client.embeddings.create(model=self.model, input=texts, encoding_format="float").data
+            vectors = {row.index: row.embedding for row in rows}
+            if sorted(vectors) != list(range(len(texts))) or len({len(vector) for vector in vectors.values()}) > 1:
+                raise ValueError(f"{len(rows)} embeddings; expected one for each of {len(texts)} texts, of one width")
+            return [vectors[number] for number in range(len(texts))]
+
     def _stream(self, options: dict[str, Any], max_tokens: int) -> Generator[str, None, Reply]:
         """Yield the parts of a streamed reply; return it whole."""
         from openai.types.chat import ChatCompletion
 
-        parts, length, finish, usage = [], 0, None, None
+        texts, length, finish, usage = [], 0, None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
         with self._errors("did not answer"), self.client.chat.completions.create(**options) as stream:
             kind = stream.response.headers.get("content-type", "")
@@ -177,13 +186,13 @@ class Endpoint:
                 for choice in chunk.choices[:1]:
                     finish = choice.finish_reason or finish
                     if choice.delta.content:
-                        parts.append(choice.delta.content)
-                        length += len(parts[-1])
+                        texts.append(choice.delta.content)
+                        length += len(texts[-1])
                         _expect_length(length, max_tokens)
-                        yield parts[-1]
+                        yield texts[-1]
             if finish is None:
                 raise ValueError(f"the reply ended early, after {length:,} characters")
-            return _reply("".join(parts), finish, usage)
+            return _reply("".join(texts), finish, usage)
 
     @contextmanager
     def _errors(self, what: str, hint: str = "") -> Iterator[None]:

@@ -136,13 +136,13 @@ class QdrantStore:
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
         columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + ["saved"] * saved
-        found = {}
+        rows_by_id = {}
         for row in self._retrieve([point_id("document", name) for name in ids], ["document", *columns]):
             values = row.payload | {"metadata": json.loads(row.payload["metadata"])}
             if values.get("saved") is not None:
                 values["saved"] = base64.b64decode(values["saved"])
-            found[values.pop("document")] = values
-        return {name: DocumentRow(id=name, **values) for name, values in found.items()}
+            rows_by_id[values.pop("document")] = values
+        return {name: DocumentRow(id=name, **values) for name, values in rows_by_id.items()}
 
     @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
@@ -274,20 +274,20 @@ def _passage(point: Any) -> PassageRow:
 
 def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
-    parts = urlsplit(uri.removeprefix("qdrant+"))
-    place, _, name = parts.path.rpartition("/")
-    known = place and not parts.netloc if parts.scheme == "file" else parts.netloc and parts.scheme in ("http", "https")
+    address = urlsplit(uri.removeprefix("qdrant+"))
+    place, _, name = address.path.rpartition("/")
+    known = place and not address.netloc if address.scheme == "file" else address.netloc and address.scheme in ("http", "https")
     if not uri.startswith("qdrant+") or not known or not name:
         raise InputError(f"{uri} is not a Qdrant collection; give one such as qdrant+http://localhost:6333/collection")
-    if parts.scheme == "file":
+    if address.scheme == "file":
         client = _local_clients.get(place)
         if client is None:
             with plain_errors(uri, _explained):
                 client = _local_clients[place] = QdrantClient(path=place, force_disable_check_same_thread=True)
         return client, name
     client = QdrantClient(
-        f"{parts.scheme}://{parts.hostname}",
-        port=parts.port or 6333,
+        f"{address.scheme}://{address.hostname}",
+        port=address.port or 6333,
         prefix=place or None,
         api_key=os.environ.get("QDRANT_API_KEY"),
         timeout=_TIMEOUT_S,

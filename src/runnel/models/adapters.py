@@ -29,17 +29,9 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
 
     `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
     """
-    if r < 1 or not 0 <= dropout < 1 or alpha <= 0:
-        raise InputError(
-            f"LoRA needs r of at least 1, alpha above 0 and dropout in [0, 1), got r={r}, alpha={alpha}, dropout={dropout}"
-        )
     backbone = model.backbone
-    if backbone.adapted:
-        raise InputError(f"{model.source} already has adapters; merge() them first")
-    if any(isinstance(module, Int8Linear) for module in backbone.modules()):
-        raise InputError(
-            f'{model.source} has 8-bit weights, which cannot have adapters; load it with dtype="float32" or "bfloat16"'
-        )
+    _expect_adapted(model, False)
+    expect_trainable(model)
     targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
         _quantize(backbone)
@@ -57,11 +49,21 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
     backbone.train(backbone.training)
 
 
+def expect_trainable(model: Model) -> None:
+    """Raise InputError for a model with 8-bit weights."""
+    if any(isinstance(module, Int8Linear) for module in model.backbone.modules()):
+        raise InputError(f'{model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32" or "bfloat16"')
+
+
+def _expect_adapted(model: Model, adapted: bool) -> None:
+    if model.backbone.adapted != adapted:
+        raise InputError(f"{model.source} has {'no' if adapted else 'already'} adapters; see add_lora() and merge()")
+
+
 def merge(model: Model) -> None:
     """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32."""
     backbone = model.backbone
-    if not backbone.adapted:
-        raise InputError(f"{model.source} has no adapters to merge")
+    _expect_adapted(model, True)
     for name, layer in _adapters(backbone):
         base = layer.get_base_layer()
         delta = layer.get_delta_weight(_NAME)
@@ -81,8 +83,7 @@ def merge(model: Model) -> None:
 
 def save_adapter(model: Model, folder: str | Path) -> None:
     """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder."""
-    if not model.backbone.adapted:
-        raise InputError(f"{model.source} has no adapters to save; call add_lora() first")
+    _expect_adapted(model, True)
     facts = json.dumps({"model": _shape(model), "lora": _settings(model.backbone)})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,16 +96,16 @@ def load_adapter(model: Model, folder: str | Path) -> None:
     path = Path(folder) / FILE
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("runnel", "{}"))
+            stored = json.loads((file.metadata() or {}).get("runnel", "{}"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the adapter {path}: {error}") from error
-    if facts.get("model") != _shape(model):
-        raise CheckpointError(f"{path} was trained on {facts.get('model')}; {model.source} is {_shape(model)}")
+    settings = _settings(model.backbone) if model.backbone.adapted else stored.get("lora")
+    if (stored.get("model"), stored.get("lora")) != (_shape(model), settings):
+        theirs = f"{stored.get('model')}, with {stored.get('lora')}"
+        raise CheckpointError(f"{path} is of {theirs}; {model.source} is {_shape(model)}, with {settings}")
     if not model.backbone.adapted:
-        add_lora(model, **facts["lora"])
-    elif (settings := _settings(model.backbone)) != facts["lora"]:
-        raise CheckpointError(f"{path} holds adapters with {facts['lora']}; those of {model.source} have {settings}")
+        add_lora(model, **stored["lora"])
     places = _tensors(model)
     sizes, expected = ({key: tensor.shape for key, tensor in each.items()} for each in (tensors, places))
     if different := sorted(key for key in sizes | expected if sizes.get(key) != expected.get(key)):

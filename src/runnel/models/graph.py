@@ -18,6 +18,7 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.items import Item, unit_scores
 from runnel.models.reranker import Reranker
+from runnel.records import expect_count
 from runnel.request import OpenRequest, Packed, Request, Result, as_leaf, pack
 
 
@@ -32,9 +33,8 @@ class Long:
 
     def __post_init__(self) -> None:
         for name in ("segment_tokens", "gradient_segments"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+            if getattr(self, name) is not None:
+                expect_count(getattr(self, name), name)
         if self.gradient_segments is not None and self.segment_tokens is None:
             raise InputError("gradient_segments counts segments; also give segment_tokens, their length")
 
@@ -48,9 +48,7 @@ Step = list[tuple[Outputs, Outputs]]  # of each reading in the step, and the sam
 
 def begin(model: Model, requests: Sequence[Request]) -> list[OpenRequest]:
     """Return requests of at least one token each, not read yet."""
-    lengths = [len(request.ids) for request in requests]
-    if not all(lengths) or not lengths:
-        raise InputError(f"training rows need at least one token each, got lengths {lengths[:8]}")
+    assert requests and all(len(request.ids) for request in requests)
     return [OpenRequest(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from runnel.files import signature
+from runnel.work import Recent
 
 T = TypeVar("T")
 log = logging.getLogger("runnel")
@@ -25,15 +27,14 @@ class Kept:
     """The `most` objects that were used last."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()  # the least recently used first
+        self._entries: Recent[_Entry] = Recent(lambda entry: 1, most)
 
-    def values(self) -> Iterator[Any]:
-        return (entry.value for entry in self._entries.values())
+    def values(self) -> list[Any]:
+        return [entry.value for entry in self._entries.values()]
 
     def get(self, key: Hashable, state: object, make: Callable[[], T]) -> T:
         """Return the kept object if it was made from files in this state; else make and keep one."""
-        entry = self._entries.pop(key, None)
+        entry = self._entries.pop(key)
         if entry is None or entry.state != state:
             del entry  # before another one is loaded
             messages: list[logging.LogRecord] = []
@@ -41,9 +42,7 @@ class Kept:
                 entry = _Entry(make(), state, messages)
         else:
             _repeat(entry.messages)
-        self._entries[key] = entry
-        while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
+        self._entries.put(key, entry)
         value: T = entry.value
         return value
 
@@ -52,12 +51,9 @@ def file_states(paths: Iterable[Path]) -> object:
     """Return a value that differs if any of these files has changed; missing files and folders do not count."""
     states = []
     for path in sorted(paths):
-        try:
-            facts = path.stat()
-        except OSError:  # a part that this kind lacks, a file that a writer has just replaced, or a link to itself
-            continue
-        if not path.is_dir():
-            states.append((str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        with suppress(OSError):  # a part that this kind lacks, a file that a writer has just replaced, or a link to itself
+            if not path.is_dir():
+                states.append((str(path), *signature(path)))
     return states
 
 

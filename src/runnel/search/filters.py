@@ -24,18 +24,18 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
     """Check a filter against the fields of an index, and return its conditions."""
     if not isinstance(given, Mapping):
         raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
-    found: list[Condition] = []
+    checked: list[Condition] = []
     for name, value in given.items():
         expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
         if isinstance(value, Mapping):
             for sign, bound in (value or {"": None}).items():
                 expect_choice(sign, _COMPARISONS, f"the comparison of {name!r}")
-                found.append((name, sign, typed(name, bound, fields[name])))
+                checked.append((name, sign, typed(name, bound, fields[name])))
         elif isinstance(value, list | tuple | set | frozenset):
-            found.append((name, "in", [typed(name, item, fields[name]) for item in value]))
+            checked.append((name, "in", [typed(name, item, fields[name]) for item in value]))
         else:
-            found.append((name, "=", typed(name, value, fields[name])))
-    return found
+            checked.append((name, "=", typed(name, value, fields[name])))
+    return checked
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
@@ -59,13 +59,13 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
 
 def to_sql(wanted: list[Condition], prefix: str) -> str:
     """Return conditions as an SQL expression over columns named `prefix` + field."""
-    parts = []
+    terms = []
     for name, sign, value in wanted:
         if sign == "in":
-            parts.append(f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false")
+            terms.append(f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false")
         else:
-            parts.append(f"`{prefix}{name}` {sign} {literal(value)}")
-    return " AND ".join(parts)
+            terms.append(f"`{prefix}{name}` {sign} {literal(value)}")
+    return " AND ".join(terms)
 
 
 def literal(value: Any) -> str:

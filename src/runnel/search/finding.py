@@ -245,25 +245,25 @@ def _vectors(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[SentenceVectors]:
     """Yield the sentence vectors of each document, remembered or read, which the cache may then store."""
-    for remembered, group in groupby(documents, key=lambda one: one.vectors is not None):
+    for remembered, group in groupby(documents, key=lambda source: source.vectors is not None):
         if remembered:
-            yield from (one.vectors for one in group if one.vectors is not None)
+            yield from (source.vectors for source in group if source.vectors is not None)
             continue
         unread, again = tee(group)
         start, parsing, tokens = time.perf_counter(), 0.0, 0
 
         def read(unread: Iterator[FileDocument] = unread) -> Iterator[DocumentText]:
             nonlocal parsing
-            for number, one in enumerate(unread):
-                parsing += one.seconds if number else 0.0  # the first was parsed before `start`
-                yield one.document
+            for number, source in enumerate(unread):
+                parsing += source.seconds if number else 0.0  # the first was parsed before `start`
+                yield source.document
 
-        for one, vectors in zip(again, retriever.remember(read(), unit=unit, progress=progress), strict=True):
+        for source, vectors in zip(again, retriever.remember(read(), unit=unit, progress=progress), strict=True):
             tokens += len(vectors.ids)
-            if cache is not None and one.entry is not None:
+            if cache is not None and source.entry is not None:
                 # Documents are encoded together, so each has its share of the time.
                 encoding = (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
-                cache.put(one.entry, one.document, vectors, one.seconds + encoding)
+                cache.put(source.entry, source.document, vectors, source.seconds + encoding)
             yield vectors
 
 

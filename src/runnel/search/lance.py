@@ -326,14 +326,14 @@ def _has_index(table: Any, column: str) -> bool:
 
 def _whole_tables(database: Any) -> dict[str, Any]:
     """Return tables by name, without tables whose creation was interrupted, which are also listed."""
-    found = {}
+    tables = {}
     for name in database.list_tables().tables:
         try:
-            found[name] = database.open_table(name)
+            tables[name] = database.open_table(name)
         except ValueError as error:
             if "was not found" not in str(error):
                 raise
-    return found
+    return tables
 
 
 def _commit_row(number: int, versions: dict[str, int], counts: tuple[int, int], writer: str) -> dict[str, Any]:

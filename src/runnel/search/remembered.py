@@ -74,13 +74,13 @@ def cache_folder() -> Path | None:
 
 def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
     """Return the time of its last use, the bytes and the path of each file of a cache, latest first."""
-    found = []
+    files = []
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # another process has removed it
             status = path.lstat()
             if not path.is_dir():
-                found.append((status.st_mtime, status.st_size, path))
-    return sorted(found, reverse=True)
+                files.append((status.st_mtime, status.st_size, path))
+    return sorted(files, reverse=True)
 
 
 def trim(folder: Path, most_bytes: int) -> None:

@@ -49,16 +49,16 @@ def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
     best = verify_quote(quote, "")
     places: list[QuotedPlace] = []
     files = 0
-    for one in documents:
+    for source in documents:
         files += 1
-        verified = verify_quote(quote, one.document.text)
+        verified = verify_quote(quote, source.document.text)
         if not verified.word_for_word and verified.similarity <= best.similarity:
             continue
-        located = locate(one.file, one.document, [(quoted.start, quoted.end) for quoted in verified.places])
+        located = locate(source.file, source.document, [(quoted.start, quoted.end) for quoted in verified.places])
         here = [
             QuotedPlace(**vars(place), match=quoted.match, case_differs=quoted.case_differs, changes=quoted.changes)
             for quoted, place in zip(verified.places, located, strict=True)
         ]
         places = places + here if best.word_for_word else here
-        best = max(best, verified, key=lambda one: (_ORDER.index(one.match), one.similarity))
+        best = max(best, verified, key=lambda verdict: (_ORDER.index(verdict.match), verdict.similarity))
     return Verified(best.match if files else None, best.similarity, tuple(places), files)

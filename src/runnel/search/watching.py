@@ -33,10 +33,10 @@ def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interva
 
 def signatures(paths: Iterable[str | Path | Root], selection: Selection) -> Signatures:
     """Return the signatures of all files at `paths`, without those that cannot be read."""
-    found: Signatures = {}
+    known: Signatures = {}
     for path in paths:
         with suppress(InputError):  # a named path was removed
             for file in find_files([path], selection, on_error=lambda error: None):
                 with suppress(OSError):  # removed meanwhile
-                    found[str(file)] = signature(file)
-    return found
+                    known[str(file)] = signature(file)
+    return known

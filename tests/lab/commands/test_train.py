@@ -102,17 +102,17 @@ def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
 
 
 MISTAKES = {
-    ("nothing",): "no recipe 'nothing'",
-    ("pairs", "--set", "batsh=3"): "--set batsh: no table has that key (did you mean 'train.batch'?)",
-    ("pairs", "--set", "data.max_tokens=3"): "'max_tokens' is not used by the job 'embed'",
-    ("pairs", "--size", "big"): "pairs.toml has no size 'big'; it has none",
-    ("pairs",): "this recipe comes without data; give --data",
+    ("nothing",): "'nothing'; expected one of",
+    ("pairs", "--set", "batsh=3"): "'batsh'; expected one of batch",
+    ("pairs", "--set", "data.max_tokens=3"): "the job 'embed' does not use max_tokens",
+    ("pairs", "--size", "big"): "pairs.toml is 'big'; expected one of none",
+    ("pairs",): "is missing; --data names",
     ("pairs", "--data", "none.csv"): "none.csv is missing",
     ("pairs", "--data", "p.csv", "--model", "no-such-folder"): "no-such-folder",
     ("evidence", "--data", "e.jsonl", "--model", "embedder"): "embedder has no head for 'sentences' (it has: embed, generate)",
-    ("pairs", "--data", "p.csv", "--to", "p.csv/run"): "Not a directory",
-    ("pairs", "--data", "p.csv", "--to", "p.csv"): "p.csv is a file; name a folder for the run with --to",
-    ("evidence", "--data", "empty.jsonl"): "empty.jsonl: no examples to train on",
+    ("pairs", "--data", "p.csv", "--to", "p.csv/run"): "p.csv is a file",
+    ("pairs", "--data", "p.csv", "--to", "p.csv"): "p.csv is a file; name a folder",
+    ("evidence", "--data", "empty.jsonl"): "empty.jsonl: data.held_out = 0 leaves no example",
     ("pairs", "--data", "bad.csv"): "bad.csv, line 2: 3 values in 2 columns; quote what holds ','",
     ("evidence", "--data", "bad.jsonl"): "bad.jsonl, line 1: span [3, 99] is empty or not inside",
 }

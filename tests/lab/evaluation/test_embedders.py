@@ -7,10 +7,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
+import openai
 import pytest
 
-from runnel.errors import ReadError
-from runnel.lab.evaluation import embedders, retrieval
+from runnel.errors import EndpointError
+from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.embedders import ApiEmbedder
 
 WORDS = ("red", "blue", "cat", "dog")
@@ -30,6 +31,7 @@ class Stub(BaseHTTPRequestHandler):
         rows = [{"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]} for i, t in enumerate(request["input"])]
         status, body = self.server.problems.pop(0) if self.server.problems else (200, json.dumps({"data": rows[::-1]}))
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -45,7 +47,7 @@ def server(monkeypatch):
         thread.start()
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1/")
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
-        monkeypatch.setattr(embedders.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
         retrieval._model.cache_clear()
         yield server
         server.shutdown()
@@ -68,7 +70,7 @@ def test_a_busy_api_is_asked_again(server):
     server.problems = [(503, "busy"), (429, "slow down")]
     assert ApiEmbedder("toy").encode_query(["red"]).shape == (1, 4) and len(server.requests) == 3
     server.problems = [(503, "busy")] * 6
-    with pytest.raises(ReadError, match=r"did not give embeddings \(503 .*: busy\); check the URL, the key and the model 'toy'"):
+    with pytest.raises(EndpointError, match="did not give embeddings: 503"):
         ApiEmbedder("toy").encode_query(["red"])
     assert len(server.requests) == 9
 
@@ -76,15 +78,15 @@ def test_a_busy_api_is_asked_again(server):
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (401, '{"error": "no such key"}', r"\(401 Unauthorized: .*no such key"),
-        (200, '{"data": []}', "expected one embedding for each of 1 texts"),
-        (200, "<html>", "answered '<html>'"),
-        (200, '{"data": [{"index": 1, "embedding": [1.0]}]}', "expected one embedding for each of 1 texts"),
+        (401, '{"error": "no such key"}', "401: .*no such key"),
+        (200, '{"data": []}', "expected one for each of 1 texts"),
+        (200, "<html>", "did not give embeddings as expected"),
+        (200, '{"data": [{"index": 1, "embedding": [1.0]}]}', "expected one for each of 1 texts"),
     ],
 )
 def test_refusals_and_other_answers_are_reported(server, status, body, message):
     server.problems = [(status, body)]
-    with pytest.raises(ReadError, match=message):
+    with pytest.raises(EndpointError, match=message):
         ApiEmbedder("toy").encode_query(["red"])
     assert len(server.requests) == 1
 

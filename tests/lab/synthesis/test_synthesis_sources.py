@@ -101,5 +101,5 @@ def test_files_folders_rows_and_evidence(tmp_path):
 
 def test_a_row_without_its_document(tmp_path):
     (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
-    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\", as in the first row"):
+    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
         list(Sources([str(tmp_path / "e.jsonl")], 0, print))

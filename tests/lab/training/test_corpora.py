@@ -58,7 +58,7 @@ def test_bad_rows(tmp_path, line):
 
 
 def test_a_query_id_twice(tmp_path):
-    with pytest.raises(InputError, match="two queries have the id 'q'"):
+    with pytest.raises(InputError, match="two have the id 'q'"):
         read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
 
 

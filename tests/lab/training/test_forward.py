@@ -135,7 +135,6 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
         (lambda model: make_pair(model, " ", "a dog"), "query"),
         (lambda model: make_item(model, "", "a dog"), "query"),
         (lambda model: render_document(model, " "), r"texts\[0\]"),
-        (lambda model: vectors(model, [np.zeros(0, np.int32)]), r"\[0\]"),
         (lambda model: Long(segment_tokens=0), "segment_tokens"),
         (lambda model: Long(gradient_segments=2), "segment_tokens"),
     ],

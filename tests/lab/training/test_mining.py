@@ -88,7 +88,7 @@ def test_bm25_settings_out_of_range(k1, b):
 
 
 def test_bm25_needs_words_and_a_package(monkeypatch):
-    with pytest.raises(InputError, match="the corpus has no words to index"):
+    with pytest.raises(InputError, match="a corpus with words"):
         bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
     with pytest.raises(MissingDependency, match="bm25s"):
@@ -114,7 +114,7 @@ def test_a_run():
     assert [rows.tolist() for rows in found] == [[2, 0], []]
     with pytest.raises(InputError, match="'q'"):
         search([Triple("q", ("a",))], 2)
-    with pytest.raises(InputError, match="'d9' for query '1'"):
+    with pytest.raises(InputError, match=r"'1' .*'d9'"):
         run_search({"1": ["d0", "d9"]}, corpus)([Triple("q", ("a",), id="1")], 2)
 
 
@@ -220,10 +220,10 @@ def test_only_what_is_drawn_is_judged():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"number": 0}, "is 0"),
+        ({"number": 0}, "0 negatives"),
         ({"ranks": (0, 5)}, "0 to 5"),
         ({"ranks": (7, 5)}, "7 to 5"),
-        ({"ranks": (1, 6), "number": 7}, "1 to 6 hold fewer than 7"),
+        ({"ranks": (1, 6), "number": 7}, "7 negatives of ranks 1 to 6"),
         ({"margin": 0.1}, "judge"),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError
 from runnel.lab.training.recipes import differences, read, shipped, sizes, write
 from runnel.lab.training.settings import LoraTable
 
@@ -62,27 +62,27 @@ def test_published_settings(name, size):
 # ---- strictness --------------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "'lerning_rate' (did you mean 'learning_rate'?)"),
-    "unknown table": (MINIMAL + "[trian]\nbatch = 1", "'trian' (did you mean 'train'?)"),
-    "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'embed'; remove it (used by rerank)"),
-    "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "b"', "'format' is not used by"),
-    "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch must be a whole number, got 2.5"),
-    "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "got True"),
-    "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "got nan"),
-    "list of wrong type": (MINIMAL + '[train]\nbetas = ["a", "b"]', "betas must be a number, got 'a'"),
-    "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas must be a list, got 0.9"),
-    "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "linear, cosine, constant, got"),
-    "no job": ("[train]\nbatch = 1", "'job'"),
-    "another job": ('job = "embedder"', "embed, rerank, sentences, generate, got 'embedder'"),
+    "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "unknown: ['lerning_rate']"),
+    "unknown table": (MINIMAL + "[trian]\nbatch = 1", "unknown: ['trian']"),
+    "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'embed' does not use max_tokens"),
+    "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "evidence"', "does not use format"),
+    "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch is 2.5; expected a whole number"),
+    "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "is True"),
+    "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "is nan"),
+    "list of wrong type": (MINIMAL + '[train]\nbetas = ["a", "b"]', "betas is 'a'; expected a number"),
+    "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas is 0.9; expected a list of 2"),
+    "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "'cosin'; expected one of linear, cosine, constant"),
+    "no job": ("[train]\nbatch = 1", "job is None"),
+    "another job": ('job = "embedder"', "'embedder'; expected one of embed, rerank, sentences, generate"),
     "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "evidence"', "'path'"),
-    "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "sizes.big: train: unknown key 'bach'"),
+    "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "unknown: ['bach']"),
     "no TOML": ("job = ", "mine.toml"),
-    "zero": (MINIMAL + "[train]\nbatch = 0", "train.batch must be at least 1, got 0"),
+    "zero": (MINIMAL + "[train]\nbatch = 0", "train.batch is 0"),
     "negative": (MINIMAL + "[train]\nlearning_rate = -1.0", "train.learning_rate"),
     "beta of 1": (MINIMAL + "[train]\nbetas = [0.9, 1.0]", "train.betas"),
     "large seed": (MINIMAL + "[train]\nseed = 4294967296", "4294967296"),
-    "zero in a list": ('job = "sentences"\n[evaluation]\ntop_k = [5, 0]', "evaluation.top_k must be at least 1, got 0"),
-    "zero in a table that may be missing": (MINIMAL + "[lora]\nr = 0", "lora.r must be at least 1, got 0"),
+    "zero in a list": ('job = "sentences"\n[evaluation]\ntop_k = [5, 0]', "evaluation.top_k is 0"),
+    "zero in a table that may be missing": (MINIMAL + "[lora]\nr = 0", "lora.r is 0"),
     "reranker without negatives": ('job = "rerank"\n[[data.sets]]\npath = "a"', "data.negatives"),
     "floor of a linear schedule": (MINIMAL + "[train]\nmin_learning_rate = 1e-6", "train.min_learning_rate"),
     "instructions without a place": (MINIMAL + 'instructions = ["find"]', "{instruction}"),
@@ -100,14 +100,14 @@ def test_mistakes_are_named(file, case):
 @pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
 def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
     path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
-    with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
+    with pytest.raises(InputError, match=re.escape(f"{path}: train") + r".*unknown: \['bach'\]"):
         read(path)
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(ReadError, match=r"no recipe 'pars' \(did you mean 'pairs'\?\)"):
+    with pytest.raises(InputError, match="'pars'; expected one of pairs"):
         read("pars")
-    with pytest.raises(InputError, match=r"no size '371m' \(did you mean '370m'\?\); it has 370m, 790m"):
+    with pytest.raises(InputError, match="'371m'; expected one of 370m, 790m"):
         read("mamba-retriever-msmarco", size="371m")
 
 
@@ -128,11 +128,11 @@ def test_changes(file):
     ("change", "message"),
     [
         ("epochs", "epochs"),
-        ("=3", "=3"),
-        ("epoch=3", "(did you mean 'train.epochs'?)"),
+        ("=3", "--set"),
+        ("epoch=3", "'epoch'; expected one of epochs"),
         ("max_document_tokens=3", "data.max_document_tokens, evaluation.max_document_tokens"),
-        ("train.epoch=3", "unknown key 'epoch' (did you mean 'epochs'?)"),
-        ("train.epochs=many", "epochs must be a number, got 'many'"),
+        ("train.epoch=3", "unknown: ['epoch']"),
+        ("train.epochs=many", "epochs is 'many'; expected a number"),
     ],
 )
 def test_bad_changes(file, change, message):

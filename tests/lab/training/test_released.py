@@ -85,7 +85,7 @@ def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_p
     ("changes", "message"),
     [
         ({"context": []}, "line 2: .*'context'"),
-        ({"sentence_labels": [0.5, 1, 1]}, "line 2: .*'context'"),
+        ({"sentence_labels": [0.5, 1, 1]}, "line 2: "),
         ({"sentence_labels": [0, 1]}, "line 2: "),
         ({"sentence_labels": [0, 1, 2]}, "line 2: "),
         ({"sentence_indices": [9999, 1, 2]}, "line 2: "),

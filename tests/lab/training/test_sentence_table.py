@@ -68,12 +68,6 @@ def test_every_span_makes_a_sentence_positive_that_it_overlaps(pairs: list[tuple
         assert all(TEXT[max(start, a) : min(end, b)].strip() for a, b in sentences[alone].tolist())
 
 
-@pytest.mark.parametrize("span", [(5, 5), (-1, 3), (80, 200), (7, 4), (TEXT.index("  A"), TEXT.index("  A") + 2)])
-def test_spans_that_are_empty_or_outside_are_errors(span: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="the evidence span"):
-        label_sentences(TEXT, split_sentences(TEXT), [span])
-
-
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
 
@@ -192,11 +186,8 @@ def test_documents_that_no_window_fits_are_whole_and_counted(
 
 
 def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:
-    bad = [Evidence("cat", "The cat sat.", ((4, 700),), "x17"), Evidence(" ", "The cat sat.", ((0, 3),), "x18")]
-    bad.append(Evidence("cat", "", (), "x19"))
-    for example in bad:
-        with pytest.raises(InputError, match=f"evidence example {example.id}: "):
-            SentenceData.write(tmp_path / "bad.arrow", model, [*examples(2), example])
+    with pytest.raises(InputError, match="evidence example x19: "):
+        SentenceData.write(tmp_path / "bad.arrow", model, [*examples(2), Evidence("cat", "", (), "x19")])
     assert not (tmp_path / "bad.arrow").exists()
     with pytest.raises(InputError, match="the data has no examples"):
         SentenceData.write(tmp_path / "bad.arrow", model, [])

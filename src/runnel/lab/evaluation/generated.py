@@ -10,16 +10,15 @@ parts; the published essays are Paul Graham's. So figures are not those of the p
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from runnel.errors import InputError
 from runnel.files import write, write_jsonl
 from runnel.lab.evaluation.tasks import TaskFiles, find_task
+from runnel.records import expect_choice
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _DOCUMENTS, _QUERIES = 100, 50
@@ -71,11 +70,8 @@ class Generated:
 def find_generated(name: str) -> list[Generated]:
     """Return the sets called "needle", "passkey", or one of them with its length: "needle-256"."""
     sets = [Generated(kind, length) for kind in ("needle", "passkey") for length in LENGTHS]
-    chosen = [one for one in sets if name in (one.kind, one.name)]
-    if not chosen:
-        near = difflib.get_close_matches(name, ["needle", "passkey", *(one.name for one in sets)], 3) or ["needle", "passkey"]
-        raise InputError(f"unknown task 'generated:{name}'; did you mean {' or '.join(f'generated:{one}' for one in near)}?")
-    return chosen
+    expect_choice(name, ["needle", "passkey", *(one.name for one in sets)], "the task after generated:")
+    return [one for one in sets if name in (one.kind, one.name)]
 
 
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:

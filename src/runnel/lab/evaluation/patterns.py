@@ -21,12 +21,11 @@ from runnel.lab.evaluation.sentences import Scorer
 from runnel.lab.training.candidates import bm25_ranker
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.formats import read_named
-from runnel.records import Document, highest, normalize
+from runnel.records import Document, by_id, highest, normalize, read_row
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.kinds import text_of
-from runnel.text.lines import keys
 from runnel.text.sentences import split_sentences
 from runnel.work import top
 
@@ -50,6 +49,14 @@ class PatternQuestion:
     kind: str
 
 
+@dataclass(frozen=True)
+class _Row:
+    question: str
+    file: str
+    patterns: tuple[str, ...]
+    kind: str
+
+
 def has_patterns(path: Path) -> bool:
     """Whether a file of questions has patterns."""
     return any("patterns" in row for _, row in read_named(path))
@@ -61,37 +68,26 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
     Raises:
         InputError: a field is missing or wrong, a pattern is no regular expression, an id is repeated, or a document is missing.
     """
-    questions: dict[str, PatternQuestion] = {}
-    for number, (where, row) in enumerate(read_named(path), start=1):
-        one = _question(row, where, str(number))
-        if one.id in questions:
-            raise InputError(f"{where}: the id {one.id!r} is used twice; expected each id once")
-        if not (folder / one.file).is_file():
-            raise InputError(f"{where}: {folder} has no file {one.file!r}; give the folder of the documents with --in")
-        questions[one.id] = one
-    if not any(one.patterns for one in questions.values()):
-        raise InputError(f"{path} has no question with patterns; expected one at least")
+    rows = enumerate(read_named(path), start=1)
+    questions = by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}")
+    missing = [one.file for one in questions.values() if not (folder / one.file).is_file()]
+    if missing or not any(one.patterns for one in questions.values()):
+        what = f"{folder} has no file {missing[0]!r}" if missing else f"{path} has no question with patterns"
+        raise InputError(f"{what}; expected questions with patterns, and the folder of their documents (--in)")
     return list(questions.values())
 
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
-    for name in ("question", "file"):
-        if not isinstance(row.get(name), str) or not row[name].strip():
-            raise InputError(f'{where}: expected a text as "{name}", got {keys(row)}')
-    patterns, kind = row.get("patterns"), row.get("kind") or ""
-    if not isinstance(patterns, list) or not all(isinstance(one, str) and one for one in patterns):
-        raise InputError(f'{where}: expected a list of regular expressions as "patterns", got {str(patterns)[:60]!r}')
-    if not isinstance(kind, str) or (kind == UNANSWERABLE) == bool(patterns):
-        raise InputError(
-            f"{where}: kind {kind!r} with {len(patterns)} patterns; expected patterns, or the kind {UNANSWERABLE!r} without them"
-        )
-    compiled = []
-    for one in patterns:
-        try:
-            compiled.append(re.compile(one))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise InputError(f"{where}: the pattern {one[:60]!r} is no regular expression: {error}") from error
-    return PatternQuestion(str(row.get("id") or number), row["question"], row["file"], tuple(compiled), kind)
+    read = read_row(_Row, dict(row) | {"kind": row.get("kind") or ""}, where)
+    patterns, kind = read.patterns, read.kind
+    if not read.question.strip() or not read.file.strip() or (kind == UNANSWERABLE) == bool(patterns) or not all(patterns):
+        expected = f'texts as "question" and "file", and patterns, or the kind {UNANSWERABLE!r} without them'
+        raise InputError(f"{where}: expected {expected}, got the kind {kind!r} and {len(patterns)} patterns")
+    try:
+        compiled = tuple(map(re.compile, patterns))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"{where}: not all of {str(patterns)[:100]} are regular expressions: {error}") from error
+    return PatternQuestion(str(row.get("id") or number), read.question, read.file, compiled, kind)
 
 
 def read_folder(

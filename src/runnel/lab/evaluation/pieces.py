@@ -24,18 +24,18 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
     """
     if not 1 <= stride <= size:
         raise InputError(f"the stride is {stride:,}; expected 1 to the window's size, {size:,}")
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     first = end = 0
     while end < len(bounds) - 1:
         last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
         if last <= end:  # a long unit comes next, and the window would add nothing
             first += 1
             continue
-        found.append((first, last))
+        spans.append((first, last))
         at = bounds[first] + stride  # a unit without tokens there stays in this window
         following = max(int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1)
         first, end = min(last, max(first + 1, following)), last
-    return found
+    return spans
 
 
 def cut_sentences(document: str, starts: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from runnel.errors import InputError
 from runnel.lab.evaluation.metrics import Comparison, compare, mean
 from runnel.lab.training.formats import read_named
-from runnel.records import Hit, Place, Places
+from runnel.records import Hit, Place, Places, by_id, read_row
 from runnel.search.encoding import remembers_sentences, reranker_of
-from runnel.text.lines import keys
+from runnel.text.lines import keys, texts_of
 
 if TYPE_CHECKING:
     from runnel.search.index import Index
@@ -93,30 +93,22 @@ def read_questions(path: str | Path) -> list[Question]:
     A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
     "text" that is in the answer, and an "id".
     """
-    questions: dict[str, Question] = {}
-    for number, (where, row) in enumerate(read_named(Path(path)), start=1):
-        one = _question(row, where, str(number))
-        if one.id in questions:
-            raise InputError(f"{where}: the id {one.id!r} is used twice; expected each id once")
-        questions[one.id] = one
-    if not questions:
-        raise InputError(f'{path} has no questions; expected rows with a "question" and a "file"')
-    return list(questions.values())
+    rows = enumerate(read_named(Path(path)), start=1)
+    return list(by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}").values())
 
 
 def _question(row: dict[str, Any], where: str, number: str) -> Question:
-    query, files = row.get("question", row.get("query")), row.get("file", row.get("document"))
-    files = [files] if isinstance(files, str) else files
-    if not isinstance(query, str) or not query.strip():
-        raise InputError(f'{where}: expected a text as "question", got {keys(row)}')
-    if not isinstance(files, list) or not files or not all(isinstance(name, str) and name.strip() for name in files):
-        raise InputError(f'{where}: expected a path, or a list of paths, as "file", got {keys(row)}')
-    page, text = row.get("page") or None, row.get("text") or ""
-    if page is not None and (isinstance(page, bool) or not str(page).isdecimal() or int(page) < 1):
-        raise InputError(f'{where}: expected a whole number from 1 as "page", got {page!r}')
-    if not isinstance(text, str):
-        raise InputError(f'{where}: expected a text as "text", got {str(text)[:60]!r}')
-    return Question(str(row.get("id") or number), query, tuple(files), None if page is None else int(page), text.strip())
+    page = row.get("page") or None
+    values = {
+        "id": str(row.get("id") or number),
+        "files": texts_of(row, "file" if "file" in row else "document", where),
+        "page": int(page) if isinstance(page, str) and page.isdecimal() else page,
+        "text": row.get("text") or "",
+    }
+    question = read_row(Question, row | values, where, query="question")
+    if not question.query.strip() or not question.files or not all(map(str.strip, question.files)) or question.page == 0:
+        raise InputError(f'{where}: expected a text as "question", one or more paths as "file", a page from 1, got {keys(row)}')
+    return replace(question, text=question.text.strip())
 
 
 # ---- which documents answer --------------------------------------------------------------------------------------------

@@ -74,14 +74,14 @@ class Reading:
 
     def combine(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
         """Return documents with their scores, best first, from the logits of their segments."""
-        found: dict[str, float] = {}
+        combined: dict[str, float] = {}
         for name, score in scores.items():
             document = name.rpartition("#")[0]
             if self.aggregate == "sum":
-                found[document] = found.get(document, 0.0) + 1 / (1 + math.exp(-max(score, -700.0)))
+                combined[document] = combined.get(document, 0.0) + 1 / (1 + math.exp(-max(score, -700.0)))
             else:
-                found[document] = max(found.get(document, -math.inf), score)
-        return sorted(found.items(), key=lambda one: -one[1])
+                combined[document] = max(combined.get(document, -math.inf), score)
+        return sorted(combined.items(), key=lambda one: -one[1])
 
 
 def segment_id(document: str, number: int) -> str:

@@ -19,22 +19,22 @@ def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]
     for name in ids:
         if match := next((end for end in _ends(name) if end in judged), None):
             matches.setdefault(match, []).append(name)
-    found: dict[str, str] = {}
+    names_in_index: dict[str, str] = {}
     for match, names in matches.items():
         if len(names) > 1 and match not in names:
             raise InputError(
                 f"{task.source.qrels} judges {match!r}, which could be {names[0]!r} or {names[1]!r} of the index; "
                 "give longer ids, or an index of one corpus"
             )
-        found[match] = match if match in names else names[0]
+        names_in_index[match] = match if match in names else names[0]
     relevant = dict.fromkeys(name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0)
-    missing = [name for name in relevant if name not in found]
+    missing = [name for name in relevant if name not in names_in_index]
     if len(missing) == len(relevant):
         raise InputError(
             f"{task.source.qrels}: none of the {len(relevant):,} relevant documents is in the index, the first is "
             f"{missing[0]!r}; give the index of their corpus"
         )
-    return {name: match for match, name in found.items() if match != name}, missing
+    return {name: match for match, name in names_in_index.items() if match != name}, missing
 
 
 def _ends(name: str) -> Iterable[str]:

@@ -109,8 +109,6 @@ def read_task(source: TaskFiles) -> Task:
 def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     """Read a run, which must be of the task: query id -> document id -> score."""
     run = read_scores(path)
-    if not run:
-        raise InputError(f"{path} is empty; expected a run: lines with query, Q0, document, rank, score and a name")
     if not any(query in task.qrels for query in run):
         raise InputError(f"none of the {len(run):,} queries of {path} is judged in {task.source.qrels}; give a run of this task")
     if task.corpus is not None:
@@ -125,8 +123,6 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
 
 
 def _check_corpus(source: TaskFiles, corpus: Texts, relevant: set[str]) -> list[str]:
-    if not len(corpus):
-        raise InputError(f"{source.corpus} has no documents; expected some to search")
     if not any(document.text.strip() for document in corpus):
         raise InputError(f"{source.corpus}: none of the {len(corpus):,} documents has text; expected some to search")
     missing = [name for name in sorted(relevant) if corpus.row(name) is None]

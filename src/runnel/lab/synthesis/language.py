@@ -9,18 +9,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from runnel.errors import InputError, needing
+from runnel.errors import needing
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.records import expect_choice
 
 PROBABILITY = 0.8  # the least
 
 
 def check_language(code: str) -> None:
     """Raise InputError if texts cannot be recognized as this language, and MissingDependency without py3langid."""
-    known = _identifier().labels
-    if code not in known:
-        raise InputError(f"the language is {code!r}; expected one of {', '.join(sorted(known))}")
+    expect_choice(code, sorted(_identifier().labels), "the language")
 
 
 def is_language(text: str, code: str) -> bool:

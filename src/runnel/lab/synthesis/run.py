@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import EndpointError, InputError
+from runnel.errors import EndpointError
+from runnel.files import digest
 from runnel.generation.endpoint import Reply
 from runnel.lab.replies import Replies, Stopped, Usage
 from runnel.lab.synthesis.language import check_language, refusal
 from runnel.lab.synthesis.prompts import VERSION, Rejected
-from runnel.lab.synthesis.sources import Subsequence, digest
+from runnel.lab.synthesis.sources import Subsequence
 from runnel.lab.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.records import expect_choice, expect_count
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
 
@@ -44,11 +46,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.language is not None:
             check_language(self.language)
-        if self.unit not in PLACE_UNITS:
-            raise InputError(f"unit is {self.unit!r}; expected one of {', '.join(PLACE_UNITS)}")
+        expect_choice(self.unit, PLACE_UNITS, "unit")
         for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+            expect_count(getattr(self, name), name, least)
 
 
 @dataclass

@@ -5,7 +5,6 @@ S  units of a subsequence
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.files import digest
 from runnel.records import Places, trim
 from runnel.search.finding import read_documents
 from runnel.search.store import Store
@@ -23,7 +23,7 @@ from runnel.search.stores import open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.folders import find_files, is_index
-from runnel.text.lines import keys, read_head, read_json
+from runnel.text.lines import read_head, read_json, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
 
@@ -118,9 +118,7 @@ def _holds_evidence(file: Path) -> bool:
 
 def _evidence_documents(file: Path) -> Iterator[Source]:
     for number, (where, row) in enumerate(read_json(file), start=1):
-        if not isinstance(row.get("document"), str):
-            raise InputError(f'{where}: expected a text as "document", as in the first row; got {keys(row)}')
-        yield Source(f"{file}: {row.get('id', number)}", row["document"])
+        yield Source(f"{file}: {row.get('id', number)}", text_of(row, "document", where))
 
 
 @dataclass
@@ -175,8 +173,3 @@ def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, l
     start, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
     tokens = int(units.bounds[last] - units.bounds[first])
     return Subsequence(source.name, start, source.text[start:end], spans - start, tokens, length)
-
-
-def digest(*texts: str) -> str:
-    """Return 16 hexadecimal digits that name texts."""
-    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()

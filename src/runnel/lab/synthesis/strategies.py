@@ -126,15 +126,15 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
     """Return the connected unit that is furthest from the place, and the connection."""
-    found = [read_object(one, connection="text", sentence="number") for one in connections]
-    if not found:
+    links = [read_object(one, connection="text", sentence="number") for one in connections]
+    if not links:
         raise Rejected("places without connections")
-    if any(one["sentence"] not in around for one in found):
+    if any(one["sentence"] not in around for one in links):
         raise Rejected("replies with numbers of sentences that were not shown")
-    distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in found]
+    distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in links]
     if max(distances) < LINKED:
         raise Rejected(f"places whose connections are all nearer than {LINKED} units")
-    best = found[distances.index(max(distances))]
+    best = links[distances.index(max(distances))]
     return best["sentence"], best["connection"]
 
 

@@ -236,14 +236,14 @@ def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ())
 
 def _definitions(sentences: _Sentences) -> Iterator[Asked]:
     for number, span in enumerate(sentences.spans):
-        found = _DEFINITION.match(sentences[number]) if sentences.is_prose(number) else None
-        if found is None:
+        definitions = _DEFINITION.match(sentences[number]) if sentences.is_prose(number) else None
+        if definitions is None:
             continue
-        article = re.match(r"(?:The|An?)\s+", found["term"])
-        words = found["term"][article.end() if article else 0 :].split()
+        article = re.match(r"(?:The|An?)\s+", definitions["term"])
+        words = definitions["term"][article.end() if article else 0 :].split()
         term = " ".join(words)
-        explicit = found["quote"] is not None or "mean" in found["verb"] or "defin" in found["verb"]
-        named = explicit or (found["verb"].startswith("is a") and (article is not None or words[0] not in _STARTERS))
+        explicit = definitions["quote"] is not None or "mean" in definitions["verb"] or "defin" in definitions["verb"]
+        named = explicit or (definitions["verb"].startswith("is a") and (article is not None or words[0] not in _STARTERS))
         if named and 0 < len(words) <= _TERM_WORDS and not _PRONOUNS.intersection(map(str.lower, words)):
             yield Asked("definition", f"What is {term}?" if not explicit else f"What does {term} mean?", span, span)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from runnel.files import digest
 from runnel.lab.synthesis.language import check_language, refusal
-from runnel.lab.synthesis.sources import Source, digest
+from runnel.lab.synthesis.sources import Source
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.synthesis.structure import Asked, ask, cut
 from runnel.lab.training.decontaminate import Decontaminator

@@ -43,12 +43,10 @@ def bm25_ranker(
 
     Documents that share no word with the query are not returned. Ties go to the earlier row.
     """
-    if not (0 <= k1 < math.inf and 0 <= b <= 1):
-        raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
     index = bm25().BM25(k1=k1, b=b)
     tokens = numbered_words(_texts(corpus, progress))
-    if not tokens.vocab:
-        raise InputError("the corpus has no words to index; expected documents with text")
+    if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
+        raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
     index.index(tokens, show_progress=False)
     del tokens
 
@@ -109,15 +107,13 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
         ranked = []
         for triple in triples:
-            if not triple.id:
-                raise InputError(f"the query {triple.query[:60]!r} has no id to look up in the run; expected data with query ids")
             names = run.get(triple.id, [])[:depth]
             rows = [row for row in map(corpus.row, names) if row is not None]
-            if len(rows) < len(names):
-                missing = next(name for name in names if corpus.row(name) is None)
+            if not triple.id or len(rows) < len(names):
+                missing = next((name for name in names if corpus.row(name) is None), None)
                 raise InputError(
-                    f"the run has document {missing!r} for query {triple.id!r}, which is not in the corpus; give the corpus of "
-                    "this run"
+                    f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in the run, and its documents in "
+                    f"the corpus, which has no {missing!r}; give the data and the corpus of this run"
                 )
             ranked.append(np.array(rows, dtype=np.int64))
         return ranked

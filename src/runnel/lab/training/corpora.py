@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from runnel.errors import InputError, ReadError
-from runnel.records import Document, titled
+from runnel.records import Document, by_id, titled
 from runnel.text.lines import Lines, find, parse_document, read_json, read_lines
 from runnel.text.reading import open_bytes
 from runnel.text.tables import read_table
@@ -37,12 +37,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 def read_queries(path: str | Path) -> dict[str, str]:
     """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus."""
     path = _in_folder(path, "queries.jsonl", "queries.tsv")
-    queries: dict[str, str] = {}
-    for query in read_corpus(path):
-        if query.id in queries:
-            raise InputError(f"{path}: two queries have the id {query.id!r}; expected each id once")
-        queries[query.id] = query.text
-    return queries
+    return {name: query.text for name, query in by_id(read_corpus(path), f"the queries of {path}").items()}
 
 
 class Texts:

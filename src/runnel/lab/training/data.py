@@ -16,7 +16,8 @@ from runnel.errors import InputError, counted
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.formats import Raw, find_source, read_raw
 from runnel.lab.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
-from runnel.text.lines import keys, read_json
+from runnel.records import read_row
+from runnel.text.lines import read_json
 
 log = logging.getLogger("runnel")
 
@@ -172,25 +173,19 @@ def _texts(texts: list[str], reason: str, where: str, dropped: Dropped) -> list[
 
 
 def _evidence(row: dict[str, Any], where: str) -> Evidence:
-    query, document, spans = row.get("question", row.get("query")), row.get("document"), row.get("evidence")
-    if not isinstance(query, str) or not isinstance(document, str) or not isinstance(spans, list):
-        raise InputError(f'{where}: expected texts as "question" and "document" and a list as "evidence", got {keys(row)}')
-    units = row.get("units", [])
-    if not isinstance(units, list):
-        raise InputError(f'{where}: expected a list of spans as "units", got {str(units)[:60]}')
-    for span in [*spans, *units]:
-        if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
-            raise InputError(f"{where}: expected spans as [start, end] in characters, got {str(span)[:60]}")
-        start, end = span
-        if not 0 <= start < end <= len(document):
-            raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
+    example = read_row(Evidence, row | {"id": str(row.get("id", ""))}, where, query="question", spans="evidence")
+    document, units = example.document, example.units
+    blank = [(start, end) for start, end in example.spans if not document[start:end].strip()]
+    wrong = [(start, end) for start, end in (*example.spans, *units) if not start < end <= len(document)]
+    if wrong or 0 < len(blank) < len(example.spans):  # an example with nothing but blank spans is left out
+        span = list((wrong or blank)[0])
+        raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
     if units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]:
         raise InputError(
             f"{where}: the {len(units):,} units do not tile the document of {len(document):,} characters; "
             "begin each where the one before it ends"
         )
-    evidence, tiles = (tuple((a, b) for a, b in some) for some in (spans, units))
-    return Evidence(query, document, evidence, str(row.get("id", "")), tiles)
+    return example
 
 
 def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:

@@ -20,7 +20,7 @@ from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import Selection, find_files
-from runnel.text.lines import keys, read_head
+from runnel.text.lines import read_head, text_of, texts_of
 from runnel.text.sentences import split_sentences
 from runnel.text.words import UNSPACED_RUN
 
@@ -69,17 +69,17 @@ class Decontaminator:
 
     def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
         """Exclude overlaps with another test set: its queries ("" for none), each with the documents that answer it."""
-        found = guarding = 0
+        count = guarding = 0
         for query, documents in examples:
-            found += 1
+            count += 1
             guarding += self._add_example(query, documents)
         if not guarding:
-            why = f"it has {found:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
+            why = f"it has {count:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
             raise InputError(
                 f"{name} cannot be used to exclude examples: {dropped if dropped and dropped.counts else why}; "
                 "give the queries or documents of the test set"
             )
-        log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, found)
+        log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count)
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
@@ -169,8 +169,4 @@ def _holds_rows(path: Path) -> bool:
 def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
     if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
         return "", [titled(row.get("title"), row["text"])]
-    query, documents = row.get("question", row.get("query")), row.get("document")
-    documents = documents if isinstance(documents, list) else [documents]
-    if not isinstance(query, str) or not all(isinstance(text, str) for text in documents):
-        raise InputError(f'{where}: expected texts as "question" (or "query") and "document", or as "text"; got {keys(row)}')
-    return query, documents
+    return text_of(row, "question" if "question" in row else "query", where), texts_of(row, "document", where)

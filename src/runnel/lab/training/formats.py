@@ -110,18 +110,15 @@ def _are_qrels(path: Path) -> bool:
     if _is_parquet(path):
         return False
     where, line = next(read_lines(path), ("", ""))
-    if not line:
-        raise InputError(f"{path} is empty; expected training examples")
     if line.startswith("{"):
         return False
-    if line.startswith("["):
-        raise InputError(f"{where}: a list in JSON; expected jsonl, one object per line")
-    cells, fields = _cells(line), line.split()
-    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 4 and fields[3].lstrip("-").isdecimal()):
+    cells, fields = _cells(line) if line else [], [*line.split(), ""]
+    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 5 and fields[3].lstrip("-").isdecimal()):
         return True
     if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
         return False
-    raise InputError(f"{where}: expected qrels, or the names of the columns before the first row, got {line[:80]!r}; {_ADVICE}")
+    expected = "jsonl, qrels, or the names of the columns before the first row"
+    raise InputError(f"{where or path}: expected {expected}, got {line[:80]!r}; {_ADVICE}")
 
 
 # ---- texts in the rows -------------------------------------------------------------------------------------------------
@@ -145,8 +142,6 @@ def _columns(path: Path) -> Iterator[Raw]:
 
 
 def _roles(names: tuple[str, ...], where: str) -> _Roles:
-    if "evidence" in names:
-        raise InputError(f"{where}: these are evidence examples, which train a sentence retriever; read them with read_evidence")
     if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
         return _Roles("output", "input", [], None, [])
     query = [n for n in names if n.lower() in _QUERY]
@@ -167,13 +162,12 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
         negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
         return Raw(where, name, query, documents, negatives, instruction=instruction)
     labels = row[roles.labels]
-    if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
+    lists = isinstance(labels, list) and isinstance(row[roles.positive], list) and len(labels) == len(documents)
+    if not lists or not all(isinstance(label, int | float) for label in labels):
         raise InputError(
-            f"{where}: {roles.labels!r} is a score of one pair; expected for each query a list of documents and a list of their "
+            f"{where}: {roles.labels!r} is {str(labels)[:80]}; expected for each query a list of documents and a list of as many "
             "labels (above 0 is positive), or a positive and negatives without scores"
         )
-    if len(labels) != len(documents) or not all(isinstance(label, int | float) for label in labels):
-        raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
     pairs = list(zip(documents, labels, strict=True))
     positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
     return Raw(where, name, query, positives, negatives, instruction=instruction)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.int8 import Int8Linear
-from runnel.errors import InputError
+from runnel.models.adapters import expect_trainable
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.graph import WHOLE, Long, Step, begin, close, read, steps
@@ -28,10 +27,7 @@ def trainable(model: Model) -> None:
 
     This drops the prepared fast path, which ignores autograd and adapters. `finished` reverses it.
     """
-    if any(isinstance(module, Int8Linear) for module in model.backbone.modules()):
-        raise InputError(
-            f'{model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32" or dtype="bfloat16"'
-        )
+    expect_trainable(model)
     adapted = model.backbone.adapted
     for name, parameter in model.backbone.named_parameters():
         parameter.requires_grad_(not adapted or "lora_" in name)

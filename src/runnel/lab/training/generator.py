@@ -32,9 +32,10 @@ from runnel.models.base import Model
 from runnel.models.graph import Long, begin, read, steps
 from runnel.models.heads import LmHead
 from runnel.models.language_model import embedding_table, encode_prompt, lm_head
+from runnel.records import expect_choice
 from runnel.request import Request
 from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
-from runnel.text.lines import keys, read_json
+from runnel.text.lines import keys, read_json, text_of, texts_of
 
 log = logging.getLogger("runnel")
 
@@ -60,21 +61,15 @@ def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guar
             yield Exchange(dialogue(ask_copies(example.query, example.document)), reply, example.id)
         return
     for where, row in read_json(path):
-        answers = row.get("answers", row.get("answer"))
-        texts: list[Any] = [row.get("question", row.get("query")), row.get("document"), answers]
-        if isinstance(answers, list) and answers:
-            texts[2] = answers[0]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
+        question, document = text_of(row, "question" if "question" in row else "query", where), text_of(row, "document", where)
+        answer = "".join(texts_of(row, "answers" if "answers" in row else "answer", where)[:1])
+        if not (question.strip() and document.strip() and answer.strip()) or "choices" in row:
             raise InputError(
-                f'{where}: expected texts as "question", "document" and "answer" (or "answers", a list), got {keys(row)}; '
-                "correct the row or remove it, or train on the evidence: --set data.target=evidence"
+                f'{where}: expected texts as "question", which has all choices, "document" and "answer" (or "answers", a list), '
+                f"got {keys(row)}; correct the row, or train on the evidence: --set data.target=evidence"
             )
-        question, document, answer = texts
-        length = row.get("answer_type", "sentence")
-        if length not in get_args(AnswerType):
-            raise InputError(f"{where}: the answer type is {length!r}; expected {' or '.join(get_args(AnswerType))}")
-        if "choices" in row:
-            raise InputError(f'{where}: "choices" are not put into the prompt; write them into the question and remove the key')
+        length: Any = row.get("answer_type", "sentence")
+        expect_choice(length, get_args(AnswerType), f"{where}: the answer type")
         if not guard.contaminated(Evidence(question, document, ())):
             prompt = dialogue(ask_answer(question, document, length, excerpts=False))
             yield Exchange(prompt, answer_reply(answer), str(row.get("id", where)))

@@ -45,13 +45,9 @@ class Mining:
     relative_margin: float | None = None
 
     def __post_init__(self) -> None:
-        if self.number < 1:
-            raise InputError(f"the number of negatives is {self.number}; expected at least 1")
         first, last = self.ranks
-        if not 1 <= first <= last:
-            raise InputError(f"ranks are {first} to {last}; expected 1 <= first <= last")
-        if last - first + 1 < self.number:
-            raise InputError(f"ranks {first} to {last} hold fewer than {self.number} documents; expected a wider range")
+        if not 0 < self.number <= last - first + 1 or first < 1:
+            raise InputError(f"{self.number} negatives of ranks {first} to {last}; expected at least 1, and as many ranks from 1")
 
     @property
     def needs_scores(self) -> bool:

@@ -143,8 +143,6 @@ class PackedTrainer(DocumentTrainer):
             load_adapter(self.runnel_model, resume_from_checkpoint)
             return
         path = Path(resume_from_checkpoint) / "model.safetensors"
-        if not path.is_file():
-            raise CheckpointError(f"{resume_from_checkpoint} is not a checkpoint of this run: it has no model.safetensors")
         module = model or self.model
         assert module is not None
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from runnel.backbones.library import Library
-from runnel.errors import CheckpointError, InputError, MissingDependency, install_command
+from runnel.errors import CheckpointError, InputError, needing
 from runnel.lab.training.settings import LongTable, Recipe
 from runnel.lab.training.trainers import long
 from runnel.lab.training.triple_table import trained_prompts
@@ -36,10 +35,9 @@ def prepared(recipe: Recipe) -> Model:
     check_segments(model, long(recipe))
     if recipe.lora is not None:
         lora = recipe.lora
-        if lora.four_bit and find_spec("bitsandbytes") is None:
-            raise MissingDependency(
-                f"lora.four_bit needs bitsandbytes: run `{install_command('lab')}`, or --set lora.four_bit=false"
-            )
+        with needing("lora.four_bit needs bitsandbytes", "lab"):
+            if lora.four_bit:
+                import bitsandbytes  # noqa: F401  # it is needed later
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel lab train` for {recipe.job!r} from {table.name}.\n"

@@ -6,21 +6,20 @@ In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from runnel import files
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError
 from runnel.lab.training.settings import JOBS, Job, Recipe
+from runnel.records import arguments, expect_choice, expect_count
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -38,30 +37,25 @@ def find(name: str) -> Path:
     path = SHIPPED / f"{name}.toml"
     if path.is_file():
         return path
-    if Path(name).is_file():
-        return Path(name)
-    near = _nearest(name, shipped())
-    raise ReadError(f"no recipe {name!r}{near}; give the path of a TOML file or one of {', '.join(shipped())}")
+    if not Path(name).is_file():
+        expect_choice(name, shipped(), "the recipe, if it is not the path of a TOML file,")
+    return Path(name)
 
 
 def sizes(name: str) -> list[str]:
     """Return the sizes that a recipe has settings for."""
-    return list(_table(_load(find(name)), "sizes", name))
+    return list(_load(find(name))[1])
 
 
 def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe by name or path, with the settings of one of its sizes and then `changes`, "key=value" as TOML."""
     path = find(name)
-    content = _load(path)
-    by_size = _table(content, "sizes", path)
-    content = {key: value for key, value in content.items() if key != "sizes"}
-    build(Recipe, content, str(path))  # first, so that its errors are not reported as those of a size
+    content, by_size = _load(path)
+    build(content, str(path))  # first, so that its errors are not reported as those of a size
     for part in by_size:
-        build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
+        build(_merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
     if size is not None:
-        if size not in by_size:
-            have = ", ".join(by_size) or "none"
-            raise InputError(f"{path.name} has no size {size!r}{_nearest(size, by_size)}; it has {have}")
+        expect_choice(size, by_size, f"the size of {path.name}")
         content = _merged(content, by_size[size])
     for change in changes:
         content = _merged(content, _change(change, content["job"]))
@@ -70,7 +64,7 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
 
 def parse(content: Mapping[str, Any], place: str) -> Recipe:
     """Return the recipe in a TOML table without `sizes`. `place` names it in messages."""
-    recipe: Recipe = build(Recipe, content, place)
+    recipe = build(content, place)
     _check(recipe, place)
     return recipe
 
@@ -89,18 +83,13 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
     return [f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)]
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a recipe without its sizes, and its sizes."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
-
-
-def _table(content: Mapping[str, Any], name: str, path: object) -> dict[str, Any]:
-    value = content.get(name, {})
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: {name} must be a table, got {value!r}")
-    return dict(value)
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return content, dict(content.pop("sizes", {}))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is not valid TOML, with tables as sizes: {error}") from error
 
 
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
@@ -114,22 +103,20 @@ def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
 
 def _change(change: str, job: Job) -> dict[str, Any]:
     """Parse "table.key=value" or "key=value" as {"table": {"key": value}}."""
-    key, equals, text = change.partition("=")
+    key, _, text = change.partition("=")
     key = key.strip()
-    if not equals or not key:
-        raise InputError(f"--set {change!r} must be key=value, for example --set train.learning_rate=1e-4")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # an unquoted string
     table, dot, name = key.rpartition(".")
     if not dot:
+        every = {name: f"{table}.{name}" for table, fields in _tables().items() for name in fields}
+        expect_choice(key, every, "the key of --set KEY=VALUE")
         places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
-        if len(places) != 1:
-            every = {name: f"{table}.{name}" for table, fields in _tables().items() for name in fields}
-            hint = f"; use one of: {', '.join(places)}" if places else _nearest(key, every, every)
-            raise InputError(f"--set {key}: {'several tables have' if places else 'no table has'} that key{hint}")
-        table, _, name = places[0].rpartition(".")
+        if len(places) > 1:
+            raise InputError(f"--set {change}: several tables have that key; use one of: {', '.join(places)}")
+        table, _, name = (places or [every[key]])[0].rpartition(".")
     return {table: {name: value}}
 
 
@@ -150,56 +137,29 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 # ---- types -----------------------------------------------------------------------------------------------------------
 
 
-def build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
-    """Return the dataclass `kind` made from a TOML table, with only settings that `job` uses. `place` names it in messages."""
-    hints, fields = _hints(typing.cast(Any, kind)), {f.name: f for f in dataclasses.fields(kind)}
-    if kind is Recipe:
-        job = content.get("job")
-        if "job" not in content:
-            raise InputError(f"{place}: the key 'job' is missing; expected one of {', '.join(JOBS)}")
-        _value(Job, job, f"{place}: job", None)
-    values = {}
-    for key, value in content.items():
-        if key not in fields:
-            raise InputError(f"{place}: unknown key {key!r}{_nearest(key, fields)}; expected one of {', '.join(fields)}")
-        if job is not None and job not in _jobs(fields[key]):
-            raise InputError(
-                f"{place}: {key!r} is not used by the job {job!r}; remove it (used by {', '.join(_jobs(fields[key]))})"
-            )
-        values[key] = _value(hints[key], value, f"{place}: {key}", job)
-    missing = [n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING]
-    if missing:
-        raise InputError(f"{place}: the key {missing[0]!r} is missing")
-    return kind(**values)
+def build(content: Mapping[str, Any], place: str) -> Recipe:
+    """Return the recipe made from a TOML table, with only settings that its job uses. `place` names it in messages."""
+    expect_choice(content.get("job"), JOBS, f"{place}: job")
+    recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
+    if unused := list(_unused(Recipe, content, recipe.job)):
+        raise InputError(f"{place}: the job {recipe.job!r} does not use {', '.join(unused)}; remove it")
+    return recipe
+
+
+def _unused(table: Any, content: Mapping[str, Any], job: Job) -> Iterator[str]:
+    """Yield the settings in a table that a job does not use."""
+    for field in dataclasses.fields(table):
+        value, kind = content.get(field.name), _inner(_hints(table)[field.name])
+        if value is not None and job not in _jobs(field):
+            yield field.name
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                yield from _unused(typing.get_args(kind)[0] if isinstance(value, list) else kind, part, job)
 
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
-
-
-def _value(hint: Any, value: Any, place: str, job: str | None) -> Any:
-    hint = _inner(hint)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise InputError(f"{place} must be a table, got {value!r}")
-        return build(typing.cast(type, hint), value, place, job)
-    if typing.get_origin(hint) is Literal:
-        if value not in (choices := typing.get_args(hint)):
-            raise InputError(f"{place} must be one of {', '.join(choices)}, got {value!r}")
-        return value
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise InputError(f"{place} must be a list, got {value!r}")
-        return tuple(_value(typing.get_args(hint)[0], item, place, job) for item in value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint or (hint is float and not math.isfinite(value)):
-        raise InputError(f"{place} must be {_A[hint]}, got {value!r}")
-    return value
-
-
-_A = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 _FROM_ZERO = ("data.negatives", "data.held_out", "train.seed")  # other whole numbers begin at 1
@@ -219,34 +179,27 @@ def _check(recipe: Recipe, path: str) -> None:
     for name, value in _flat(dataclasses.asdict(recipe)):
         for number in value if isinstance(value, tuple) else (value,):
             _check_number(name, number, path)
-    if t.seed >= 1 << 32:
-        raise InputError(f"{path}: train.seed must be below 2**32, got {t.seed}")
-    if len(t.betas) != 2 or max(t.betas) >= 1:
-        raise InputError(f"{path}: train.betas must be two numbers from 0 to below 1, got {list(t.betas)}")
-    if recipe.job == "rerank" and d.negatives < 1:
-        raise InputError(f"{path}: data.negatives must be at least 1, got {d.negatives}")
-    if t.min_learning_rate and t.schedule != "cosine":
-        raise InputError(f"{path}: train.min_learning_rate needs the cosine schedule; remove it or set train.schedule")
-    if recipe.search is not None and not (recipe.search.learning_rates and d.held_out):
-        raise InputError(f"{path}: [search] needs learning_rates, and data.held_out rows to compare them on")
-    for table in d.sets:
-        if table.instructions and "{instruction}" not in (d.prompt or ""):
-            raise InputError(
-                f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}}; add it or remove them"
-            )
+    instructed = any(table.instructions for table in d.sets)
+    for message, wrong in {
+        f"train.betas are {list(t.betas)}; expected numbers below 1": max(t.betas) >= 1,
+        f"data.negatives is {d.negatives}; expected at least 1": recipe.job == "rerank" and d.negatives < 1,
+        "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": t.min_learning_rate
+        and t.schedule != "cosine",
+        "[search] needs learning_rates, and data.held_out rows to compare them on": recipe.search is not None
+        and not (recipe.search.learning_rates and d.held_out),
+        "instructions need {instruction} in data.prompt; add it or remove them": instructed
+        and "{instruction}" not in (d.prompt or ""),
+    }.items():
+        if wrong:
+            raise InputError(f"{path}: {message}")
 
 
 def _check_number(name: str, value: object, path: str) -> None:
     """Raise InputError for a number that is too small: of whole numbers below 1, of others below 0, with exceptions."""
-    if type(value) is int and value < (least := 0 if name in _FROM_ZERO else 1):
-        raise InputError(f"{path}: {name} must be at least {least}, got {value}")
-    if type(value) is float and (value < 0 or (value == 0 and name in _ABOVE_ZERO)):
-        raise InputError(f"{path}: {name} must be {'above 0' if name in _ABOVE_ZERO else 'at least 0'}, got {value}")
-
-
-def _nearest(key: str, known: Iterable[str], places: Mapping[str, str] = MappingProxyType({})) -> str:
-    found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {places.get(found[0], found[0])!r}?)" if found else ""
+    if type(value) is int:
+        expect_count(value, f"{path}: {name}", 0 if name in _FROM_ZERO else 1)
+    if type(value) is float and not (0 < value < math.inf or (value == 0 and name not in _ABOVE_ZERO)):
+        raise InputError(f"{path}: {name} is {value}; expected a number {'above' if name in _ABOVE_ZERO else 'from'} 0")
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -14,18 +14,28 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.text.lines import keys
+from runnel.records import read_row
 
 LICENSE = "CC-BY-NC"
-_FIELDS = ("context", "sentence_labels", "sentence_indices", "input_ids")
 _HEAD = 20  # characters of the first unit by which the end of the question is found
 
 Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class _Released:
+    """The keys of a row that are read."""
+
+    context: tuple[str, ...]
+    sentence_labels: tuple[int, ...]
+    sentence_indices: tuple[int, ...]
+    input_ids: tuple[int, ...]
 
 
 def is_released(row: Mapping[str, Any]) -> bool:
@@ -42,21 +52,17 @@ def load_decoder(path: Path) -> Decode:
 
 def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
     """Return a row as one of evidence, with its units."""
-    fields: list[Any] = [row.get(name) for name in _FIELDS]
-    units, labels, ends, ids = fields
-    texts = isinstance(units, list) and bool(units) and all(isinstance(unit, str) for unit in units)
-    numbers = all(isinstance(part, list) and all(type(n) is int for n in part) for part in (labels, ends, ids))
-    fits = texts and numbers and len(units) == len(labels) == len(ends) and set(labels) <= {0, 1} and 0 <= ends[0] < len(ids)
-    if not fits:
+    released = read_row(_Released, row, where)
+    units, labels, ends = released.context, released.sentence_labels, released.sentence_indices
+    fits = 0 < len(units) == len(labels) == len(ends) and set(labels) <= {0, 1} and ends[0] < len(released.input_ids)
+    start = decode(released.input_ids[: ends[0] + 1]) if fits else ""
+    head = unicodedata.normalize("NFC", units[0])[:_HEAD] if fits else ""  # GPT-NeoX's tokens are of normalized text
+    question, line_end, _ = start.partition(f"\n{head}")
+    if not fits or not line_end:
         raise InputError(
-            f"{where}: expected texts as 'context', for each a 0 or 1 in 'sentence_labels' and a token's number in "
-            f"'sentence_indices', and tokens as 'input_ids', got {keys(row)}"
+            f"{where}: expected a 0 or 1 in 'sentence_labels' and a token's number in 'sentence_indices' for each text of "
+            f"'context', and a question, a line end and {head!r} as 'input_ids'; these begin with {start[:60]!r}"
         )
-    start = decode(ids[: ends[0] + 1])
-    head = unicodedata.normalize("NFC", units[0])[:_HEAD]  # GPT-NeoX's tokens are of normalized text
-    question, found, _ = start.partition(f"\n{head}")
-    if not found:
-        raise InputError(f"{where}: the tokens begin with {start[:60]!r}; expected a question, a line end and {head!r}")
     spans = [[a, b] for a, b in pairwise(accumulate(map(len, units), initial=0))]
     evidence = [span for span, label in zip(spans, labels, strict=True) if label]
     key = str(row.get("datapoint_id", ""))

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.errors import InputError, NumericalError
-from runnel.files import write_json, write_jsonl
+from runnel.files import create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes
 from runnel.lab.training.checkpoints import find_whole_checkpoint
 from runnel.lab.training.document_trainer import AveragedTrainer
@@ -102,9 +102,9 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
     if table.batch % search.share:
         raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {search.share}")
     lines = (folder / SEARCH).read_text(encoding="utf-8").splitlines() if (folder / SEARCH).exists() else []
-    found = {row["learning_rate"]: row[search.metric] for row in map(json.loads, lines)}
+    figure_of = {row["learning_rate"]: row[search.metric] for row in map(json.loads, lines)}
     for rate in search.learning_rates:
-        if rate in found:
+        if rate in figure_of:
             continue
         smaller = replace(table, learning_rate=rate, batch=table.batch // search.share, checkpoints=1)
         trial = replace(recipe, search=None, train=smaller)
@@ -115,15 +115,15 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
             held_out = {search.metric: math.nan}
         if search.metric not in held_out:
             raise InputError(f"search.metric = {search.metric!r} is not measured; expected one of {', '.join(held_out)}")
-        found[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
+        figure_of[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
         if state.is_main_process:
-            write_jsonl(folder / SEARCH, ({"learning_rate": r, search.metric: f} for r, f in found.items()))
+            write_jsonl(folder / SEARCH, ({"learning_rate": r, search.metric: f} for r, f in figure_of.items()))
             shutil.rmtree(folder / _TRIALS, ignore_errors=True)
-    figures = {rate: figure for rate, figure in found.items() if figure is not None}
+    figures = {rate: figure for rate, figure in figure_of.items() if figure is not None}
     if not figures:
-        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; try lower ones")
+        raise NumericalError(f"no learning rate of {', '.join(map(str, figure_of))} trains without NaN; try lower ones")
     best = min(figures, key=lambda rate: figures[rate] if search.metric.endswith("loss") else -figures[rate])
-    log.info("learning rates and %s: %s; %g is used", search.metric, found, best)
+    log.info("learning rates and %s: %s; %g is used", search.metric, figure_of, best)
     return best
 
 
@@ -133,10 +133,7 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
 @contextmanager
 def _locked(folder: Path, state: Any) -> Iterator[None]:
     """Create and lock the folder against other runs; the main process holds the lock for all processes of this run."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; name a folder for the run with --to")
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = WriterLock(folder / LOCK, folder)
+    lock = WriterLock(create_folder(folder) / LOCK, folder)
     if state.is_main_process:
         lock.acquire()
     try:
@@ -149,14 +146,11 @@ def _begin(folder: Path, recipe: Recipe) -> None:
     """Begin a run in the folder, or check that the folder's run has this recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     path, inside = folder / RECIPE, {one.name for one in folder.iterdir()} - {LOCK}
-    if inside and not path.exists():
-        raise InputError(f"{folder} is not empty and not a run folder; choose another one with --to")
-    changes = recipes.differences(recipes.read(str(path)), recipe) if inside else []
-    if changes and inside - {RECIPE, _DATA, _TRIALS}:  # otherwise a first try failed on its settings or data, and may be replaced
-        raise InputError(
-            f"{folder} holds a run with different settings ({'; '.join(changes[:3])}: stored, given); give the same settings to "
-            "resume, or choose another folder with --to"
-        )
+    changes = recipes.differences(recipes.read(str(path)), recipe) if path.exists() else []
+    first_try = {RECIPE, _DATA, _TRIALS}  # one that failed on its settings or data may be replaced
+    if (changes and inside - first_try) or (inside and not path.exists()):
+        other = f"a run with different settings ({'; '.join(changes[:3])}: stored, given)" if changes else "something else"
+        raise InputError(f"{folder} holds {other}; give the same settings to resume, or choose another folder with --to")
     if changes or not inside:
         for name in (_DATA, _TRIALS):
             shutil.rmtree(folder / name, ignore_errors=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from datasets import Dataset, DatasetDict
 
@@ -17,15 +17,13 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import CompletionData, Exchange, read_exchanges
 from runnel.lab.training.sentence_layers import LayerData
 from runnel.lab.training.sentence_table import SentenceData
-from runnel.lab.training.settings import DataSet, Recipe
+from runnel.lab.training.settings import DataTable, Recipe
 from runnel.lab.training.triple_table import by_negatives, require_negatives, write_triple_table
 from runnel.lab.training.vector_data import read_vector_data
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
 
 log = logging.getLogger("runnel")
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,14 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
     one_set = len(recipe.data.sets) == 1
     exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
     placed = []
-    for one in recipe.data.sets:
-        if data is None and home is None and not Path(one.path).is_absolute():
-            raise InputError("this recipe comes without data; give --data (the recipe's first lines say what it needs)")
-        path = Path(home or ".") / one.path if data is None else Path(data) / one.path
+    for table in recipe.data.sets:
+        path = Path(data or home or "") / table.path
         if data is not None and one_set and not path.exists():
             path = Path(data)
-        if not path.exists():
-            raise InputError(f"{path} is missing; --data names the file or folder of the examples")
-        placed.append(replace(one, path=str(path.resolve())))
+        if not path.exists() or (data is None and home is None and not path.is_absolute()):
+            needs = "--data names the file or folder of the examples (the recipe's first lines say what it needs)"
+            raise InputError(f"{path} is missing; {needs}")
+        placed.append(replace(table, path=str(path.resolve())))
     return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
 
 
@@ -105,7 +102,7 @@ def _evidence(
 ) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
-    examples = _some(itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean), table.sets)
+    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
     if stored:  # documents are read as inference reads them; `model` has its weights in fp32
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
@@ -122,36 +119,27 @@ def _evidence(
             return SentenceData(model, path)
         return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
 
-    return _split(examples, table.held_out, share, made)
+    return _split(examples, table, share, made)
 
 
 def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
     table = recipe.data
-    parts = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
-    exchanges = _some(itertools.chain.from_iterable(parts), table.sets)
+    exchanges = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
 
     def made(name: str, part: Iterator[Exchange]) -> CompletionData:
         path = folder / f"{name}.arrow"
         return CompletionData.write(path, model, part) if write else CompletionData(path)
 
-    return _split(exchanges, table.held_out, share, made)
+    return _split(itertools.chain.from_iterable(exchanges), table, share, made)
 
 
-def _some(items: Iterator[Item], sets: tuple[DataSet, ...]) -> Iterator[Item]:
-    """Yield items; without any, raise an InputError that names their files."""
-    first = next(items, None)
-    if first is None:
-        raise InputError(f"{', '.join(one.path for one in sets)}: no examples to train on")
-    yield first
-    yield from items
-
-
-def _split(items: Iterator[Any], held_out: int, share: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
+def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
     """Make held-out data of the first items, and training data of every `share`-th of the others."""
-    held = make("held_out", itertools.islice(items, held_out)) if held_out else None
+    held = make("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
     first = list(itertools.islice(items, 1))
-    if held is not None and not first:
-        raise InputError(f"data.held_out = {held_out} leaves none of {len(held)} examples to train on; lower it, or add examples")
+    if not first:
+        paths = ", ".join(data.path for data in table.sets)
+        raise InputError(f"{paths}: data.held_out = {table.held_out} leaves no example to train on; lower it, or add examples")
     return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 

@@ -84,7 +84,7 @@ class TrainTable:
     warmup: float = 0.0  # number of steps, or, below 1, share of all steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     min_learning_rate: float = 0.0  # the end of the cosine schedule
-    betas: tuple[float, ...] = (0.9, 0.999)
+    betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0

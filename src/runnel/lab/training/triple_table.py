@@ -95,14 +95,14 @@ def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int)
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
     """Split each set of an embedder's rows by their number of negatives, as all rows of a batch must have the same columns."""
-    parts: dict[str, Dataset] = {}
+    split: dict[str, Dataset] = {}
     for name, rows in sets.items():
         counts = np.asarray(rows["negatives"][:])
         for number in np.unique(counts).tolist():
             part = rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
             empty = [column for column in part.column_names if column.startswith("negative_")][number:]
-            parts[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
-    return DatasetDict(parts)
+            split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
+    return DatasetDict(split)
 
 
 def _all_equal(texts: Iterable[str]) -> bool:
@@ -182,10 +182,7 @@ def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
     dropped = 0
     for example in guard.clean(read_evidence(source)):
         spans = units_of(example)
-        try:
-            answers = label_sentences(example.document, spans, example.spans).tolist()
-        except InputError as error:
-            raise InputError(f"{source}: example {example.id or example.query[:60]!r}: {error}") from error
+        answers = label_sentences(example.document, spans, example.spans).tolist()
         texts = [example.document[a:b].strip() for a, b in spans.tolist()]
         positives = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t))
         others = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if t and not yes and t not in positives))

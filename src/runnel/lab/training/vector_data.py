@@ -121,12 +121,9 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
-    try:
-        if not full.any():
-            raise InputError("the document has no tokens; remove the example")
-        labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
-    except InputError as error:
-        raise InputError(f"evidence example {name}: {error}") from error
+    if not full.any():
+        raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
+    labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
     evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
     return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
 

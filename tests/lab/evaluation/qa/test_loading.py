@@ -42,7 +42,7 @@ def test_what_is_missing_or_ambiguous(tmp_path):
         names(tmp_path)
     path = write_rows(tmp_path / "qasper.jsonl", [ROW])
     for place in (tmp_path, path):
-        with pytest.raises(InputError, match="no set 'qaspr'; expected one of qasper"):
+        with pytest.raises(InputError, match="'qaspr'; expected one of qasper"):
             names(place, "qaspr")
     for place in (tmp_path / "none.jsonl", "THUDM/LongBench"):
         with pytest.raises(InputError, match=f"no file or folder {place}"):
@@ -99,9 +99,9 @@ def test_longbench_parquet_of_the_hub(tmp_path):
     ("change", "named"),
     [
         ({"answers": None}, 'line 2: .*"answers", got NoneType'),
-        ({"answers": []}, "line 2: question 'a1' has no answer"),
+        ({"answers": []}, "line 2: an answer of question 'a1' is empty"),
         ({"context": 7}, 'line 2: .*"context", got int'),
-        ({"_id": "b1"}, "qasper has two questions with the id 'b1'"),
+        ({"_id": "b1"}, "questions of qasper: two have the id 'b1'"),
     ],
 )
 def test_rows_of_another_form(tmp_path, change, named):
@@ -125,7 +125,7 @@ def test_docfinqa(tmp_path):
     for wrong, named in (
         ([rows[0], "row"], "item 1: .*got str"),
         ({"data": rows}, "item data: .*got list"),
-        ([], "no questions"),
+        ([], "there are none"),
     ):
         path.write_text(json.dumps(wrong))
         with pytest.raises(InputError, match=named):
@@ -158,7 +158,7 @@ def test_own_choices(tmp_path):
         (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
         (OWN | {"document": " \n"}, "line 2: document '.*' is empty"),
         (OWN | {"question": "a \ud83d"}, r"line 2: .*\\ud83d"),
-        (OWN | {"id": "1"}, "house has two questions with the id '1'"),
+        (OWN | {"id": "1"}, "the questions of house: two have the id '1'"),
     ],
 )
 def test_own_malformed(tmp_path, row, named):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.qa.retrieving import fit, join, merge
+from runnel.generation.asking import fit
+from runnel.lab.evaluation.qa.retrieving import join, merge
 from runnel.text.dialogue import GAP
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
@@ -46,7 +47,7 @@ def test_merged_spans_have_the_characters_of_the_spans_and_no_others_but_white_s
 
 @given(st.permutations([ONE, TWO, THREE, FOUR, FIVE]), st.integers(3, 20))
 def test_the_budget_is_kept_and_nothing_that_fits_is_left_out(ranked, budget):
-    chosen = fit(TEXT, ranked, budget, words)
+    chosen = fit(ranked, lambda spans: words(join(TEXT, spans)), budget)
     assert words(join(TEXT, chosen)) <= budget and chosen[0] == ranked[0]
     for at, span in enumerate(ranked):
         before = [one for one in ranked[:at] if one in chosen]
@@ -54,6 +55,6 @@ def test_the_budget_is_kept_and_nothing_that_fits_is_left_out(ranked, budget):
 
 
 def test_a_budget_for_nothing():
-    with pytest.raises(InputError, match="the best excerpt has 3 tokens; the budget of 2 has room for none: raise it"):
-        fit(TEXT, [ONE, TWO], 2, words)
-    assert fit(TEXT, [], 2, words) == []
+    with pytest.raises(InputError, match="3 tokens in all; the budget is 2"):
+        fit([ONE, TWO], lambda spans: words(join(TEXT, spans)), 2)
+    assert fit([], words, 2) == []

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from runnel.errors import EndpointError, InputError
+from runnel.errors import EndpointError
 from runnel.lab.replies import Replies, Stopped
+from runnel.records import expect_count
 
 _WAVE = 64  # items whose results are kept in memory at a time
 
@@ -29,8 +30,7 @@ class Inquiry:
     failure: EndpointError | None = None  # the last one
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise InputError(f"threads is {self.threads}; expected at least 1")
+        expect_count(self.threads, "threads")
 
     def run(self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result | None]]:
         """Yield each item, in order, with its result; None: a reply is missing, and repeating the work asks for it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from runnel.lab.evaluation.qa.records import Category, QaDocument, QaQuestion, Q
 from runnel.lab.evaluation.qa.suites import SETS, SUITES, Fields, Row, SetFacts
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.released import LICENSE
+from runnel.records import expect_choice
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
@@ -42,14 +42,14 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     """
     path = Path(path).expanduser()
     test, name = find(path, TEST), _plain_name(path)
-    facts = next((one for one in SETS.values() if _is_of(path, one)), None)
+    known = next((one for one in SETS.values() if _is_of(path, one)), None)
     sets: dict[str, Callable[[], QaSet]]
     if not path.exists():
         raise InputError(f"there is no file or folder {path}; docs/qa.md says where the sets are, and how to download them")
     if path.is_dir() and not test:
         sets = {name: partial(_read_set, SETS[name], files, path) for name, files in _find_files(path).items()}
-    elif facts:
-        sets = {facts.name: partial(_read_set, facts, [path], path.parent)}
+    elif known:
+        sets = {known.name: partial(_read_set, known, [path], path.parent)}
     elif test or name.endswith(".json"):
         yield from _read_released(test or path, only)
         return
@@ -64,13 +64,13 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are skipped."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    found = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
-    if not found:
+    files_of = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
+    if not files_of:
         raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa.md lists the files of each set")
-    for name, files in found.items():
+    for name, files in files_of.items():
         if len({file.parent for file in files}) > 1 or (len(files) > 1 and {file.suffix for file in files} != {".parquet"}):
             raise InputError(f"{name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
-    return found
+    return files_of
 
 
 def _is_of(path: Path, facts: SetFacts) -> bool:
@@ -87,9 +87,7 @@ def _plain_name(path: Path) -> str:
 def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
     """Raise InputError if a set is missing."""
     for name in only:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 3) or names
-            raise InputError(f"{path} has no set {name!r}; expected one of {', '.join(near)}")
+        expect_choice(name, names, f"a set of {path}")
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------------

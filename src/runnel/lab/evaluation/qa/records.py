@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from runnel.errors import InputError
+from runnel.records import by_id, expect_choice
+from runnel.search.records import check_storable
 from runnel.text.dialogue import AnswerType
 
 Category = Literal["educational", "creative", "official", "conversational"]
@@ -49,14 +51,11 @@ class QaQuestion:
     def __post_init__(self) -> None:
         what = f"question {self.id!r}"
         _expect_characters(self.question, what)
-        if not self.answers:
-            raise InputError(f"{what} has no answer; expected one at least")
-        for text in (*self.answers, *self.choices):
+        for text in (*(self.answers or ("",)), *self.choices):
             _expect_characters(text, f"an answer of {what}")
-        if self.answer_type not in get_args(AnswerType):
-            raise InputError(f"the answer type of {what} is {self.answer_type!r}; expected {' or '.join(get_args(AnswerType))}")
-        if self.category not in (None, *get_args(Category)):
-            raise InputError(f"the category of {what} is {self.category!r}; expected one of {', '.join(get_args(Category))}")
+        expect_choice(self.answer_type, get_args(AnswerType), f"the answer type of {what}")
+        if self.category is not None:
+            expect_choice(self.category, get_args(Category), f"the category of {what}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +81,11 @@ class QaSet:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.questions:
-            raise InputError(f"{self.name} has no questions; expected one at least")
-        seen: set[str] = set()
-        for one in self.questions:
-            if one.id in seen:
-                raise InputError(f"{self.name} has two questions with the id {one.id!r}; expected each id once")
-            seen.add(one.id)
+        by_id(self.questions, f"the questions of {self.name}")
 
 
 def _expect_characters(text: str, what: str) -> None:
     """Raise InputError unless a text has a visible character and can be encoded."""
     if not text.strip():
         raise InputError(f"{what} is empty; expected a text")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise InputError(f"{what} has half of a surrogate pair ({half!r}), which is not text; remove it") from error
+    check_storable(text, what)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from runnel.errors import InputError
+from runnel.generation.asking import fit
 from runnel.lab.evaluation.pieces import cut_sentences
 from runnel.lab.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.lab.evaluation.sentences import Scorer
@@ -62,7 +62,7 @@ def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: T
         best = top(scores, top_k)
         ranked = [(start, end) for start, end in spans[best].tolist()]
         if max_tokens is not None:
-            ranked = fit(text, ranked, max_tokens, lambda part: len(tokenizer.encode(part)))
+            ranked = fit(ranked, lambda spans: len(tokenizer.encode(join(text, spans))), max_tokens)
         return [merge(text, ranked)]
 
     return choose
@@ -105,17 +105,3 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
     """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
     found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
     return tuple(sorted({match.span() for match in found if match}))
-
-
-def fit(document: str, ranked: Sequence[Span], max_tokens: int, count: Callable[[str], int]) -> list[Span]:
-    """Return those of the `ranked` spans whose joined text has at most `max_tokens` tokens; one that does not fit is left out."""
-    chosen: list[Span] = []
-    for span in ranked:
-        if count(join(document, [*chosen, span])) <= max_tokens:
-            chosen.append(span)
-    if ranked and not chosen:
-        raise InputError(
-            f"the best excerpt has {count(join(document, ranked[:1])):,} tokens; the budget of {max_tokens:,} has room for none: "
-            "raise it"
-        )
-    return chosen

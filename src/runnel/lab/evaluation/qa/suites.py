@@ -102,13 +102,21 @@ def _leval(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
                 dropped.add("repeated questions", where)
                 continue
             seen.add(point)
-            one: dict[str, Any] = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
+            question_row: dict[str, Any] = {
+                "id": f"{number}-{position}",
+                "document": text,
+                "question": question,
+                "answers": [answer],
+            }
             if facts.multiple_choice:
                 choices, letters = _choices(question), _LETTERS.match(answer)
                 if letters is None or not set(letters[1]) <= choices.keys():
                     raise InputError(f"{where}, question {position}: the right choice is {answer!r}, which the question lacks")
-                one |= {"answers": ["\n".join(choices[letter] for letter in letters[1])], "written": tuple(choices.values())}
-            yield where, one
+                question_row |= {
+                    "answers": ["\n".join(choices[letter] for letter in letters[1])],
+                    "written": tuple(choices.values()),
+                }
+            yield where, question_row
 
 
 def _choices(question: str) -> dict[str, str]:
@@ -125,19 +133,22 @@ def _bamboo(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path
     """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is ours), or damaged options."""
     for number, (where, row) in enumerate(rows, start=1):
         content, answer = text_of(row, "content", where), text_of(row, "answer", where)
-        one: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
+        question_row: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
         if facts.task.startswith("altqa"):
             _, *parts = _PARTS.split(content)  # name, text, name, text
             texts = dict(zip(parts[::2], parts[1::2], strict=True))
             if len(parts) != 4 or len(texts) != 2:
                 raise InputError(f'{where}: expected one line "Document:" and one line "Question:" in "content"')
-            one |= {"document": texts["Document"].strip(), "question": f"{texts['Question'].strip()}\nThe answer is a number."}
+            question_row |= {
+                "document": texts["Document"].strip(),
+                "question": f"{texts['Question'].strip()}\nThe answer is a number.",
+            }
         elif facts.task.startswith("meetingpred"):
             said = content.rstrip().removesuffix("said by")
             if said == content.rstrip():
                 raise InputError(f'{where}: expected "content" to end in "said by", got {said[-40:]!r}')
             words = said.rstrip().rpartition("\n")[2].strip()
-            one["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
+            question_row["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
         else:
             choices = _usable(row, dropped, where)
             right = [choice for choice in choices if choice.startswith(answer[:1])]
@@ -145,8 +156,8 @@ def _bamboo(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path
                 dropped.add("questions without usable options", where)
                 continue
             question = "\n".join([text_of(row, "question", where).strip(), *choices])
-            one |= {"question": question, "answers": right[:1], "written": choices}
-        yield where, one
+            question_row |= {"question": question, "answers": right[:1], "written": choices}
+        yield where, question_row
 
 
 def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
