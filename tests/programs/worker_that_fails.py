@@ -10,7 +10,7 @@ from runnel.text.documents import worker
 from runnel.text.documents.document import Canonical, DocumentText
 
 
-def behave(path: Any, limits: Any, encoding: Any) -> DocumentText:
+def behave(path: str, limits: Any, request: dict[str, Any]) -> DocumentText:
     """Do what the file says."""
     for word in Path(path).read_text().partition("-->")[2].split():
         if word == "segfault":
@@ -30,7 +30,7 @@ def behave(path: Any, limits: Any, encoding: Any) -> DocumentText:
         if word == "raise":
             raise ZeroDivisionError("by the parser")
         if word == "recurse":
-            behave(path, limits, encoding)
+            behave(path, limits, request)
         if word == "chatter":
             os.write(1, b"a library's own words\n" * 10_000)
     canonical = Canonical()

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from runnel.commands.ask import open_llm
 from runnel.commands.display import print_json, print_table, print_text
 from runnel.commands.options import Dtype, Json
 from runnel.errors import counted
-from runnel.lab.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, open_llm, show_costs
+from runnel.lab.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, show_costs
 
 
 @dataclass(frozen=True)
