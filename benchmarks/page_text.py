@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.machine import in_words
-from benchmarks.padding import COUNTS, WAYS
+from benchmarks.padding import WAYS
 
 _MIB = 2**20
 SHOWN = ((1, 2048), (1, 8192), (128, 64))  # texts and tokens of the page's table of speed; the json has all
@@ -16,7 +16,7 @@ Values = dict[str, Any]
 
 def page_text(result: Values) -> str:
     """Return docs/performance.md from what `page.py` measured."""
-    parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
+    parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _CHUNKS]
     parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -84,8 +84,8 @@ checks the bars in minutes; `python -m benchmarks compare MODEL-OR-SHAPE...` mea
 
 {textwrap.fill(where, 130)}
 
-Figures are medians. Weights of named shapes are random. Before a system is timed its hidden vectors (in training: its gradient)
-must agree with a plain torch run in fp64; else this page is not written. Memory is the peak of a new process, weights and
+Figures are medians. Weights of named shapes are random. A system is timed only if its hidden vectors (in training: its gradient)
+agree with a plain torch run in fp64. Memory is the peak of a new process, weights and
 libraries included. "Linear layers" are the matrix products of the same model alone; int8 is compared with those in bf16."""
 
 
@@ -176,7 +176,7 @@ def _segments(result: Values) -> str:
     rates = pivot(["model", "texts x tokens"], rows, lambda p: (p["model"], texts(p)), size, lambda p: _rate(p, "mean"))
     return f"""## Horizontal and vertical inference
 
-Vertical inference (`Engine(backbone, step_tokens=V)`) takes V tokens, of all texts of a step together, through all layers before
+Vertical inference (`Engine(backbone, step_tokens=V)`) takes V tokens of all texts of a step through all layers before
 the next V; horizontal inference (`Engine(backbone, whole=True)`) takes everything through one layer at a time. Both give the same
 vectors. Mean tokens/s of three runs in bf16, and peak memory:
 
@@ -184,25 +184,15 @@ vectors. Mean tokens/s of three runs in bf16, and peak memory:
 
 ![segments](performance-segments.png)
 
-A step on a CPU has 1,024 tokens, because a short text has to wait for the step that is running; on a GPU 4,096 of one text, or
-16,384 of several, as far as half of its free memory allows: the sizes of paper D, not measured here."""
+A step on a CPU has 1,024 tokens, because short texts wait for the running step; on a GPU 4,096 of one text, or
+16,384 of several, as far as half of its free memory allows (paper D's sizes, not measured here)."""
 
 
-def _chunks(result: Values) -> str:
-    rates = pivot(
-        ["operator", "texts x tokens"],
-        result["chunks"],
-        lambda row: (row["operator"], texts(row)),
-        lambda row: f"Q = {row['chunk']}",
-        lambda row: figure(row, "tokens_per_s", middle="mean"),
-    )
-    return f"""### Chunks inside an operator
+_CHUNKS = """### Chunks inside an operator
 
 Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels. One layer's
-recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled: mean tokens/s of three runs. The operators take 64, 32
+recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, three runs. The operators take 64, 32
 and 64, and less for shorter texts.
-
-{rates}
 
 ![chunks](performance-chunks.png)"""
 
@@ -330,24 +320,16 @@ def _padding(result: Values) -> str:
     return f"""## What padding would cost
 
 GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`.
-runnel never pads. Papers count 2 for each parameter, including the embedding's; our count of linear layers, convolution and
-recurrence is {first["flops"]:,} FLOP a token, without embedding and LM head.
-Table 2 of paper E is 2 x parameters: 19.0 and 197.9 TFLOP are those of Mamba-2 130M and 1.3B for 73,640 tokens.
+runnel never pads. Linear layers, convolution and recurrence are {first["flops"]:,} FLOP a token, without embedding and LM head.
 
 {_padding_table(result["padding"])}"""
 
 
 def _padding_table(rows: Sequence[Values]) -> str:
-    head = ["model", "texts a batch", "counted", "packed", "padded, sorted by length", "padded", "padded over packed"]
+    head = ["texts a batch", "packed", "padded, sorted by length", "padded", "padded over packed"]
     cells = [
-        [
-            *(row["model"], str(row["batch"]), counted),
-            *(f"{row[f'{prefix}{way}_flops'] / 1e9:,.1f}" for way in WAYS),
-            f"{row['padded'] / row['tokens']:.2f}",
-        ]
+        [str(row["batch"]), *(f"{row[f'{way}_flops'] / 1e9:,.1f}" for way in WAYS), f"{row['padded'] / row['tokens']:.2f}"]
         for row in rows
-        for prefix, counted in COUNTS.items()
-        if f"{prefix}packed_flops" in row
     ]
     return table(head, cells)
 
