@@ -67,7 +67,10 @@ def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, mi
 def _apart(result: Values, section: str) -> str:
     """Return when and on which machine a section was measured, if not with the rest; else ""."""
     apart = result.get("apart", {}).get(section)
-    return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
+    if not apart:
+        return ""
+    where = "the same machine" if apart["machine"] == in_words(result["machine"]) else apart["machine"]
+    return f"Measured apart from the rest of this page: {apart['date']}, {where}."
 
 
 def mebibytes(row: Values) -> str:
@@ -159,15 +162,8 @@ def _own(ours: dict[tuple[Any, ...], Values], point: Values) -> Values | None:
 
 
 def _long(result: Values) -> str:
-    rows = []
-    for point in result["long"]:
-        first = next(p for p in result["long"] if p["model"] == point["model"])
-        known = all(p["tokens_per_s"] and p["peak_bytes"] for p in (first, point))
-        speed = f"{point['tokens_per_s']['median'] / first['tokens_per_s']['median']:.2f}" if known else "–"
-        memory = f"{point['peak_bytes'] / first['peak_bytes']:.3f}" if known else "–"
-        rows.append([point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), mebibytes(point), speed, memory])
-    head = ["model", "tokens", "tokens/s", "peak MiB", "speed over the first", "memory over the first"]
-    return "## One long text\n\n" + table(head, rows)
+    rows = [[point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), mebibytes(point)] for point in result["long"]]
+    return "## One long text\n\n" + table(["model", "tokens", "tokens/s", "peak MiB"], rows)
 
 
 def _segments(result: Values) -> str:

@@ -3,7 +3,7 @@
     python -m tools.top_scores --data FOLDER
 
 Questions about documents held back from training, each asked of its own document and of another document of the same set, where
-the best sentence is always wrong. The figures of docs/find.md were made with this and
+the best sentence is always wrong. The figures of pocket-mamba2's card were made with this and
 `--model pocket-mamba2`. tools/train_pocket says what FOLDER holds.
 """
 

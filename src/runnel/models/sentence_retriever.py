@@ -30,7 +30,7 @@ class SentenceRetriever:
     """A model that finds the sentences of a document that answer a query. Make one with `SentenceRetriever.load`.
 
     Scores are logits, comparable for one query across documents. The scores of pocket are calibrated (docs/pocket.md), the
-    scores of pocket-mamba2 are not (docs/find.md says how often its best sentence is an answer).
+    scores of pocket-mamba2 are not (its card says how often its best sentence is an answer).
     """
 
     def __init__(self, model: Model) -> None:
