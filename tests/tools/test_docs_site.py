@@ -70,7 +70,7 @@ def test_files_that_pages_link_to_are_on_the_site(site):
     assert 'href="repository/examples/finetune_pairs.py.html"' in (site / "training.html").read_text(encoding="utf-8")
     example = (ROOT / "examples" / "finetune_pairs.py").read_text(encoding="utf-8")
     assert example.strip() in text_of(site / "repository" / "examples" / "finetune_pairs.py.html")
-    recipes = text_of(site / "repository" / "src" / "runnel" / "training" / "recipes.html")
+    recipes = text_of(site / "repository" / "src" / "runnel" / "lab" / "training" / "recipes.html")
     assert "pairs.toml" in recipes and "evidence-vectors.toml" in recipes
 
 
