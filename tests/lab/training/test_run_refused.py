@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -123,9 +124,7 @@ def test_segments_of_a_transformer_are_refused_before_the_data_is_read():
 
 
 def test_four_bits_without_their_package(monkeypatch):
-    from runnel.lab.training import preparing
-
-    monkeypatch.setattr(preparing, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(MissingDependency, match=r"pip install .*\[lab\]"):
         prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('mamba2')}", "lora.four_bit=true")))
 
