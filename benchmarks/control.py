@@ -39,12 +39,12 @@ from benchmarks.measure import Progress
 from runnel.commands.doctor import machine
 from runnel.errors import InputError, ReadError
 from runnel.files import file_digest, write
+from runnel.json_objects import arguments
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.evaluation.tasks import expect_task
 from runnel.lab.training import recipes
 from runnel.lab.training.settings import Recipe
 from runnel.lock import WriterLock
-from runnel.records import arguments
 
 VERSION = 1
 

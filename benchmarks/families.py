@@ -21,10 +21,10 @@ from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
 from runnel.errors import InputError
+from runnel.json_objects import arguments
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
-from runnel.records import arguments
 from runnel.text.tokenizer import Tokenizer
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest

@@ -59,7 +59,7 @@ def test_python_questions(tmp_path):
     pytest.importorskip("ir_measures")
     said = run("python_questions.py", tmp_path / "python")
     assert int(re.search(r"python: \d+ chapters, (\d+) questions\n$", said)[1]) > 20
-    command = [sys.executable, "-m", "runnel", "evaluate", "bm25", "python", "python/evidence.jsonl"]
+    command = [sys.executable, "-m", "runnel", "lab", "evaluate", "bm25", "python", "python/evidence.jsonl"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ python +\d+ +0\.[4-9]", done.stdout, re.M) and "bm25 as bm25: evidence" in done.stdout

@@ -10,7 +10,8 @@ import pytest
 
 from runnel import Document
 from runnel.errors import CheckpointError, InputError
-from runnel.records import Sentence, group_repeats, normalize, percent, probability, read_model_json
+from runnel.json_objects import read_model_json
+from runnel.records import Sentence, group_repeats, normalize, percent, probability
 
 
 @pytest.mark.parametrize(

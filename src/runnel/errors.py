@@ -77,6 +77,8 @@ def damage_in(name: object, *kinds: type[Exception], advice: str = "download it 
     except kinds as error:
         if isinstance(error, RunnelError):
             raise
+        if isinstance(error, OSError) and error.errno:
+            raise ReadError(f"{name} cannot be read: {error.strerror}; {advice}") from error
         raise ReadError(f"{name} is damaged or incomplete ({describe(error)}); {advice}") from error
 
 

@@ -117,7 +117,7 @@ def test_an_empty_mount_point_does_not_empty_the_index(run, folder, caplog):
         (None, ("index", ".."), ".. is outside of the project {0}"),
         (None, ("index", "--include", "[a"), "'[a'"),
         (None, ("index", "--check"), "no .runnel in {0}"),
-        ("project", ("search", "x"), "no index at {0}/.runnel"),
+        ("project", ("search", "x"), "{0}/.runnel holds no index yet"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(run, folder, prepare, arguments, message):

@@ -143,7 +143,7 @@ def test_what_no_worker_can_do_is_told_as_it_is(cluster, embedder, files, tmp_pa
     with Index.create(tmp_path / "index", embedder) as index:
         with pytest.raises(InputError, match="there is no file or folder"):
             index_files(index, [tmp_path / "missing"])
-        with pytest.raises(InputError, match=r"got 0, 1 and 0\.0"):
+        with pytest.raises(InputError, match="workers is 0"):
             index_files(index, [files], workers=0)
         monkeypatch.setattr(embedder.model, "source", str(tmp_path / "nowhere"))
         with pytest.raises(BackendUnavailable, match="nowhere"):

@@ -111,10 +111,10 @@ def test_names_of_models(job: Any, embedder: Embedder) -> None:
             job.load(name)
 
 
-@pytest.mark.parametrize("ids", [[1, 2], None, np.array([1, 2]), torch.tensor([1.0]), torch.tensor([True])], ids=repr)
+@pytest.mark.parametrize("ids", [[1, 2], None, torch.tensor([1.0]), torch.tensor([True])], ids=repr)
 def test_token_ids(reranker: Reranker, ids: Any) -> None:
-    what = f"tensor of {ids.dtype}" if isinstance(ids, torch.Tensor) else f"{type(ids).__name__}"
-    refused(f"ids are a {what}; expected a tensor", lambda: reranker.model.backbone(ids))
+    kind = str(ids.dtype).removeprefix("torch.") if isinstance(ids, torch.Tensor) else type(ids).__name__
+    refused(f"{kind} of shape", lambda: reranker.model.backbone(ids))
 
 
 def test_spans(embedder: Embedder) -> None:

@@ -20,7 +20,7 @@ from runnel import Embedder, Reranker
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.library import Library
-from runnel.errors import CheckpointError, InputError, MissingDependency, StateError
+from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import load_model
 from runnel.models.transformers import Scores
 from runnel.text.templates import PAIR_TEMPLATES, PairTemplate, Template
@@ -239,7 +239,7 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
         score = reranker.score(QUERY, ["dog", long], max_tokens=asked)[1]
         left = " ".join(["river"] * (kept - len(words(tmp_path, QUERY)) - 3))
         assert score == pytest.approx(reranker.score(QUERY, [left])[0], abs=1e-5)
-    with pytest.raises(StateError, match="no remembered documents"):
+    with pytest.raises(InputError, match="cannot remember"):
         reranker.remember(["a cat"])
 
 
@@ -280,9 +280,9 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (
             "llama",
             {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}},
-            "is a 'nvembed' checkpoint",
+            "is a 'nvembed' model",
         ),
-        ("bert", {"model_type": "m2_bert"}, "is a 'm2_bert' checkpoint"),
+        ("bert", {"model_type": "m2_bert"}, "is a 'm2_bert' model"),
     ],
 )
 def test_configs_that_would_be_read_otherwise(tmp_path: Path, architecture: str, changes: dict[str, Any], message: str) -> None:

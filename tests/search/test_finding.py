@@ -246,7 +246,7 @@ def test_a_document_without_an_answer(retriever: SentenceRetriever) -> None:
 def test_the_best_are_read_together_with_the_query(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     (document,) = retriever.remember([" ".join(one.document.text for one in some(12))])
     (both,) = retriever.scan(QUERY, [document])
-    judging, model = retriever._judging, retriever.model
+    judging, model = retriever.scorer.judging, retriever.model
     assert judging is not None and both.first is not None and both.second is not None
     monkeypatch.setattr(judging, "_pair", None)
     (apart,) = retriever.scan(QUERY, [document])

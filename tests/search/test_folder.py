@@ -77,7 +77,7 @@ def write_hostile(place: Path) -> dict[str, str]:
     (place / "broken.jsonl").write_text('{"text": "a row"}\n{"text": \n')
     (place / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8)  # is only noted
     return {
-        "cut off.pdf": "damaged or truncated PDF", "locked.pdf": "encrypted PDF", "bomb.docx": "unpacked content is larger",
+        "cut off.pdf": "damaged or truncated PDF", "locked.pdf": "encrypted PDF", "bomb.docx": "unpacked content has more",
         "outside.epub": "empty document", "empty.txt": "empty document", "cut.txt.gz": "damaged or incomplete",
         "broken.jsonl": "line 2: not valid JSON",
     }  # fmt: skip

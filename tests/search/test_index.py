@@ -143,7 +143,7 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.search("river")[0].id == "river"
     for other in (Embedder(tiny_model(tmp_path / "other", seed=1)), Embedder(embedder.model, truncate_dim=8)):
-        with pytest.raises(StoreError, match="made with a former 'tiny'"):
+        with pytest.raises(StoreError, match="made with the model 'tiny'; 'tiny', as it is now"):
             Index.open(tmp_path / "index", other)
 
 

@@ -167,7 +167,7 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     trained = Embedder.load(tmp_path / "trained", "float32")
     trained.model.source = "tiny encoder"
     assert np.array_equal(trained.encode(QUERY), vectors)
-    with pytest.raises(StoreError, match="made with a former 'tiny encoder'"):
+    with pytest.raises(StoreError, match="made with the model 'tiny encoder'; 'tiny encoder', as it is now"):
         Index.open(tmp_path / "made", trained)
 
 

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
+from runnel.json_objects import arguments
 from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
-from runnel.records import arguments
 
 
 @dataclass(frozen=True)

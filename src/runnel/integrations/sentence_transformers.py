@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, needing
+from runnel.json_objects import read_model_json
 from runnel.models.adapters import FILE as ADAPTER_FILE
 from runnel.models.adapters import save_adapter
 from runnel.models.base import Model, load_model
@@ -37,7 +38,6 @@ from runnel.models.foreign import Job
 from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
 from runnel.models.transformers import LIBRARY_FOLDER
-from runnel.records import read_model_json
 from runnel.text.tokenizer import Tokenizer
 
 with needing("training needs sentence-transformers 6", "lab"):

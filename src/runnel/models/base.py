@@ -32,6 +32,7 @@ from runnel.backbones.library import Library
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
+from runnel.json_objects import arguments
 from runnel.models import heads, judges, published_heads
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
@@ -41,7 +42,7 @@ from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
 from runnel.models.transformers import LIBRARY_FOLDER, causal, is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers, wanted_device
-from runnel.records import arguments, expect_text
+from runnel.records import expect_text
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer

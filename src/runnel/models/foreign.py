@@ -18,8 +18,8 @@ import tokenizers
 
 from runnel.errors import CheckpointError
 from runnel.files import write
+from runnel.json_objects import read_model_json
 from runnel.models.heads import Pooling
-from runnel.records import read_model_json
 
 log = logging.getLogger("runnel")
 Job = Literal["embed", "rerank"]

@@ -28,6 +28,7 @@ from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
 from runnel.errors import CheckpointError, InputError
+from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
 from runnel.models.foreign import (
     Job,
@@ -39,7 +40,6 @@ from runnel.models.foreign import (
     warn,
 )
 from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
-from runnel.records import read_model_json
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 

@@ -24,7 +24,8 @@ import tokenizers
 
 from runnel.errors import CheckpointError, InputError
 from runnel.files import write
-from runnel.records import expect_text, read_model_json
+from runnel.json_objects import read_model_json
+from runnel.records import expect_text
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 from runnel.text.tokenizer import (

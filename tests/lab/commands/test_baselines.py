@@ -65,5 +65,5 @@ def test_documents_are_not_remembered(run, pairs, corpus, tmp_path):
     (tmp_path / "run.trec").write_text("q1 Q0 b 1 3 x\nq1 Q0 a 2 2 x\n")
     many = ("rerank", "--queries", "queries.tsv", "--corpus", "corpus.tsv", "--run", "run.trec", "--model", pairs)
     done = run(*many, "--to", "memory.trec", "--memory", "memory")
-    assert done.code == 1 and "reads a text only whole" in done.err and not (tmp_path / "memory").exists()
+    assert done.code == 1 and "cannot remember documents" in done.err and not (tmp_path / "memory").exists()
     assert run(*many, "--to", "out.trec", "--max-tokens", 30).code == 0

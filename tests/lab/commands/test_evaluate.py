@@ -173,7 +173,7 @@ def test_compare(run, beir, fake, tmp_path):
         ("qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
         ("queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "'1'"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
-        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz has no documents"),
+        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz: none of the 0 documents has text"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of the 1 documents has text"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "'d1'"),
     ],
@@ -187,7 +187,7 @@ def test_bad_tasks(run, beir, file, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "run.trec is empty"),
+        ("", "none of the 0 queries of run.trec"),
         ("8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
         ("1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "'zz'"),
         ("1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2"),

@@ -120,8 +120,8 @@ def test_a_pattern_without_a_sentence_is_reported(ask):
     [
         ({"patterns": ["sat", "(red"]}, "'(red'"),
         ({"patterns": "red"}, "'red'"),
-        ({"patterns": []}, "'fact' with 0 patterns"),
-        ({"kind": "unanswerable"}, "'unanswerable' with 1 pattern"),
+        ({"patterns": []}, "'fact' and 0 patterns"),
+        ({"kind": "unanswerable"}, "'unanswerable' and 1 pattern"),
         ({"file": "dogs.txt"}, "'dogs.txt'"),
         ({"file": "empty.txt"}, "empty.txt has no text"),
         ({"question": " "}, '"question"'),

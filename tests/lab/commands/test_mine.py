@@ -17,7 +17,7 @@ PAIRS = "query,positive\n" + "".join(
 @pytest.fixture
 def pairs(tmp_path):
     (tmp_path / "pairs.csv").write_text(PAIRS)
-    return "mine", "pairs.csv", "--to", "out.jsonl"
+    return "lab", "mine", "pairs.csv", "--to", "out.jsonl"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def beir(tmp_path):
     )
     (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "1", "text": "cats"}\n{"_id": "2", "text": "dogs"}\n')
     (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td1\t1\n2\td0\t1\n2\td2\t0\n")
-    return "mine", "beir", "--to", "out.jsonl"
+    return "lab", "mine", "beir", "--to", "out.jsonl"
 
 
 class JudgingEmbedder(ToyEmbedder):

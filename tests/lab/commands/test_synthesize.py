@@ -107,9 +107,8 @@ def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_pa
     english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
     for name, sentence in (("de", german), ("en", english)):
         (tmp_path / f"{name}.txt").write_text("".join(sentence.format(n=n) for n in range(100)), encoding="utf-8")
-    ended = run(
-        "synthesize", "de.txt", "en.txt", "--to", "out", "--strategy", "chunk", "--lengths", 500, "--language", "en", "--json"
-    )
+    sources = ("de.txt", "en.txt", "--to", "out", "--strategy", "chunk")
+    ended = run("lab", "synthesize", *sources, "--lengths", 500, "--language", "en", "--json")
     facts = json.loads(ended.out)
     left_out = facts["rejected"]["subsequences that are not in en"]
     assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]

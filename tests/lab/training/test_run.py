@@ -173,7 +173,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     """The same batches, shared: in-batch negatives come from both."""
     recipe = tiny_recipe("embed", "train.max_steps=3")
     whole = train(recipe, tmp_path / "one")
-    command = "-v train tiny.toml --to two".split()
+    command = "-v lab train tiny.toml --to two".split()
     recipes.write(recipe, tmp_path / "tiny.toml")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
     done = subprocess.run(

@@ -6,6 +6,7 @@ A checkpoint is a folder, one weights file, or a hub id. Nothing here knows an a
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, some
 from runnel.errors import CheckpointError
-from runnel.records import read_model_json
+from runnel.json_objects import read_model_json
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
 # safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name, or an embedder's
@@ -57,8 +58,10 @@ def find_checkpoint(source: str | Path, built_in: Iterable[str] = (), *, code: b
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
     """
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
+        raise CheckpointError(f"the model is {source!r}; expected a folder, a weights file or a hub id")
     path = Path(source).expanduser()
-    if path.is_dir() and str(source):
+    if path.is_dir():
         return path
     if path.is_file():
         if path.suffix not in _SUFFIXES or _PART.fullmatch(path.name):

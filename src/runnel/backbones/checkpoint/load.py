@@ -41,8 +41,8 @@ from runnel.backbones.checkpoint.values import code_classes, expect_agreement, e
 from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.errors import CheckpointError, InputError
+from runnel.json_objects import arguments
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
-from runnel.records import arguments
 
 # Other recurrences, and hybrids with attention, whose memory grows with the text.
 _OTHER_TYPES = "bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 nemotron_h olmo_hybrid qwen3_next recurrent_gemma rwkv"

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
+from runnel.json_objects import read_row
 from runnel.lab.evaluation.sentences import Scorer
 from runnel.lab.training.candidates import bm25_ranker
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.formats import read_named
-from runnel.records import Document, by_id, highest, normalize, read_row
+from runnel.records import Document, by_id, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -82,7 +83,7 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
     patterns, kind = read.patterns, read.kind
     if not read.question.strip() or not read.file.strip() or (kind == UNANSWERABLE) == bool(patterns) or not all(patterns):
         expected = f'texts as "question" and "file", and patterns, or the kind {UNANSWERABLE!r} without them'
-        raise InputError(f"{where}: expected {expected}, got the kind {kind!r} and {len(patterns)} patterns")
+        raise InputError(f"{where}: expected {expected}, got the kind {kind!r} and {counted(len(patterns), 'pattern')}")
     try:
         compiled = tuple(map(re.compile, patterns))
     except (re.error, OverflowError, RecursionError) as error:

@@ -12,9 +12,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from runnel.errors import InputError
+from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import Comparison, compare, mean
 from runnel.lab.training.formats import read_named
-from runnel.records import Hit, Place, Places, by_id, read_row
+from runnel.records import Hit, Place, Places, by_id
 from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.text.lines import keys, texts_of
 

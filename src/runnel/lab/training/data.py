@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError, counted
+from runnel.json_objects import read_row
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.formats import Raw, find_source, read_raw
 from runnel.lab.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
-from runnel.records import read_row
 from runnel.text.lines import read_json
 
 log = logging.getLogger("runnel")

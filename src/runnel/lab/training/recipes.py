@@ -18,8 +18,9 @@ from typing import Any
 
 from runnel import files
 from runnel.errors import InputError
+from runnel.json_objects import arguments
 from runnel.lab.training.settings import JOBS, Job, Recipe
-from runnel.records import arguments, expect_choice, expect_count
+from runnel.records import expect_choice, expect_count
 
 SHIPPED = Path(__file__).parent / "recipes"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.records import read_row
+from runnel.json_objects import read_row
 
 LICENSE = "CC-BY-NC"
 _HEAD = 20  # characters of the first unit by which the end of the question is found
