@@ -20,7 +20,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = [(kind, body) for kind, _, body in blocks(README)]
 PYTHON = "\n".join(body for kind, body in BLOCKS if kind == "python")
 COUNTED = ("info", "embed", "index")  # their numbers are the same on all machines
-TIMED = ("train",)  # they print how long they took
 REFERENCE = "3.11.7"  # the Python whose language reference the README searches
 COMMANDS = [pair for kind, body in BLOCKS if kind == "console" for pair in commands(body)]
 
@@ -44,7 +43,8 @@ def test_command(folder, run, terminal, monkeypatch, command, shown):
     assert missing(shown.splitlines(), done.out) == [], done.out
     if arguments[0] in COUNTED:
         assert [number for number in re.findall(r"\d[\d,.]*", shown) if number not in done.out] == [], done.out
-    if arguments[0] not in TIMED and (platform.python_version() == REFERENCE or "python-reference.txt" not in arguments):
+    timed = "train" in arguments  # prints how long it took
+    if not timed and (platform.python_version() == REFERENCE or "python-reference.txt" not in arguments):
         printed_now = numbers(done.out)
         assert [one for one in numbers(shown) if all(abs(one - other) > 0.05 for other in printed_now)] == [], done.out
 
