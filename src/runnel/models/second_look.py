@@ -21,6 +21,7 @@ from torch import Tensor
 from runnel.backbones.encoder.layout import whole_tokens
 from runnel.models.base import Model
 from runnel.models.judges import Judge, PairJudge
+from runnel.models.lexical import COLUMNS
 from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
@@ -42,6 +43,7 @@ _TITLE = 1.0  # what a title loses: its answer is below it
 _BEST = 3  # of the judge's scores, whose mean is a fact of the document
 FACTS = 4  # F
 _STEPS = 4.0  # weight of a judge that is not fitted: of its scores' distances from their mean, in standard deviations
+_DOCUMENT_IDF = list(COLUMNS).index("document idf")
 _NEAREST = 4  # best cosines whose mean says how near a document is
 
 
@@ -114,7 +116,7 @@ def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray)
         features: (S, F) of `sentence_features`.
     """
     nearest = np.sort(cosines)[-_NEAREST:].mean()
-    return np.array([plain.max(), nearest, features[0, 9], np.log1p(len(plain)) / 8], np.float64)
+    return np.array([plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64)
 
 
 def _titles(kinds: np.ndarray) -> np.ndarray:
