@@ -76,7 +76,7 @@ def test_one_section_is_measured_again(small, tmp_path, monkeypatch):
     page.write_page(tmp_path, lambda message: None)
     before = json.loads((tmp_path / "performance.json").read_text())
     started = len(small.started)
-    small.answers["runnel"]["time_searches"] = {"seconds": {"first stage": [0.02], "whole search": [0.5]}, "peak_bytes": 5}
+    small.answers["runnel"]["time_searches"] = {"seconds": {"first stage": [0.02], "whole search": [1.1]}, "peak_bytes": 5}
     assert page.write_section(tmp_path, "search", lambda message: None) is True
     assert [spec.model for spec in small.started[started:]] == ["pocket", "pocket-mamba2", "pocket"]
     after, text = json.loads((tmp_path / "performance.json").read_text()), (tmp_path / "performance.md").read_text()
@@ -86,7 +86,7 @@ def test_one_section_is_measured_again(small, tmp_path, monkeypatch):
         bars.BARS["first stage"].what,
         bars.BARS["search"].what,
     }
-    assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "fails by 66.7%" in text
+    assert "| whole search | 1,100.0 | 1,100.0 | 1,100.0 |" in text and "fails by 100.0%" in text
     assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
     with monkeypatch.context() as patch, pytest.raises(KeyError):
         patch.setattr(page, "page_text", lambda result: result["no such part"])
