@@ -68,15 +68,16 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     prompts: dict[str, str] = {}
     theirs = read_sentence_transformer(folder)
     if theirs is not None:
+        problem = None
         if theirs.pooling != "eos":
-            raise CheckpointError(
-                f"{folder} pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+            problem = f"it pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+        elif code := code_classes(read_config(folder) or {}):
+            problem = (
+                f"auto_map of its config.json names code, {code[0]}, which is never run here and may change the tokens or the "
+                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map"
             )
-        if code := code_classes(read_config(folder) or {}):
-            raise CheckpointError(
-                f"{folder}/config.json: auto_map names code, {code[0]}, which is never run here and may change the tokens or the "
-                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
-            )
+        if problem:
+            raise CheckpointError(f"{folder}: {problem}")
         text, prompts = text_template(folder), theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
         templates["document"] = Template.parse(text)

@@ -18,13 +18,12 @@ from runnel.backbones.checkpoint.load import NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
 from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.errors import CheckpointError
 from runnel.models.heads import Head
 from runnel.models.published_heads import ResidualVector, StateScore
 from runnel.text.templates import DOCUMENT, Template
 
-_VECTOR, _RERANKER = "head.retr_head.", "reranker."
-_UNREAD = ("head.cls_head.", "head.sts_head.")
+_VECTOR, _RERANKER = "retr_head.", "reranker."
+_UNREAD = ("cls_head.", "sts_head.")
 _CLASSIFIER = {"head.0.weight": "dense.weight", "head.0.bias": "dense.bias", "head.2.weight": "linear.weight"}
 _TASK = "Instruct: Given a query, retrieve documents that answer the query\n"
 TEMPLATES = {"document": DOCUMENT, "rerank": Template.parse(_TASK + "Document: {document}\nQuery: {query}{end}")}
@@ -39,14 +38,11 @@ def recognizes_heads(checkpoint: Checkpoint) -> bool:
 def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     """Return the head "embed", and "rerank" if the checkpoint has a state reranker."""
     where = str(checkpoint.folder)
-    vector = _named(checkpoint, _VECTOR)
-    if stray := [name for name in checkpoint.heads if name.startswith("head.") and not name.startswith((_VECTOR, *_UNREAD))]:
-        raise CheckpointError(
-            f"{where}: unexpected tensor {stray[0]!r}; EmbeddingRWKV has the heads cls_head, sts_head and retr_head"
-        )
+    vector = {name: tensor for name, tensor in _named(checkpoint, "head.").items() if not name.startswith(_UNREAD)}
+    vector = {name.removeprefix(_VECTOR): tensor for name, tensor in vector.items()}
     with torch.device("meta"), NoRandomNumbers():
         embed = ResidualVector(checkpoint.backbone.hidden_size)
-    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, {_VECTOR}")})
+    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, head.{_VECTOR}")})
     if reranker := _named(checkpoint, _RERANKER):
         heads["rerank"] = _state_score(checkpoint, reranker, where)
     return heads

@@ -51,13 +51,12 @@ class StateScore(Head):
     def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
         super().__init__(reader=reader.to_dict(), layers=list(layers))
         depth, *matrices = state_shapes.get(self.state, (0,))
-        if matrices != [reader.num_heads, reader.head_size, reader.head_size] or reader.num_layers != len(layers):
+        fits = matrices == [reader.num_heads, reader.head_size, reader.head_size] and reader.num_layers == len(layers)
+        if not fits or not all(0 <= layer < depth for layer in layers):
             raise CheckpointError(
                 f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of {reader.head_size} and reads "
-                f"{len(layers)} of the {depth} layers of a state of shape {matrices}; they do not belong together"
+                f"the layers {list(layers)} of {depth} of a state of shape {matrices}; they do not belong together"
             )
-        if not all(0 <= layer < depth for layer in layers):
-            raise CheckpointError(f"the state reranker reads the layers {list(layers)}, the backbone has {depth}")
         self.layers = list(layers)
         self.reader = Rwkv7(reader)
         self.dense = nn.Linear(reader.hidden_size, reader.hidden_size)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import Item, mark_pair, unit_scores
-from runnel.models.memory import Memory, Remembered, check_precision, remember_in
+from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.readers import document_scorer
 from runnel.ops.backend import inference
-from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
+from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
@@ -181,7 +181,8 @@ class Reranker:
         Raises:
             InputError: the model cannot remember (`remembers`), two documents have one id, or the dtype is unknown.
         """
-        pairs, precision = list(_named(documents)), check_precision(dtype)
+        expect_choice(dtype, get_args(Precision), "dtype")
+        pairs, precision = list(_named(documents)), cast(Precision, dtype)
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)

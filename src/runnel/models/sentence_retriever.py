@@ -18,12 +18,12 @@ import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.readers import sentence_scorer
+from runnel.models.readers import sentence_scorer, spans_in
 from runnel.models.sentence_vectors import Scored, SentenceVectors, no_vectors_error, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
+from runnel.text.sentences import SentenceTokens, Unit, read_spans
 
 
 class SentenceRetriever:
@@ -90,12 +90,10 @@ class SentenceRetriever:
             InputError: the query is empty or has no tokens; the unit is unknown; spans are not pairs of whole numbers, are empty,
                 unsorted, overlapping or outside the document, or given together with a unit; or a window has no stride.
         """
-        if unit is not None and spans is not None:
-            raise InputError("unit and spans both select what to score; give only one of them")
         if window is None and spans is None:
             return next(self.scan(query, [document], unit=unit, language=language, progress=progress)).sentences()
-        if isinstance(document, SentenceVectors):
-            raise InputError("a remembered document is already split into sentences; give its text to score windows or spans")
+        _check_units(document, unit, spans, window)
+        assert not isinstance(document, SentenceVectors)
         if spans is None:
             (tokens,) = sentence_tokens(self.model, self.scorer.template, [document], unit, language)
             wanted = np.ones(len(tokens.spans), dtype=bool)
@@ -193,17 +191,17 @@ class SentenceRetriever:
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Scored]:
         """Score documents in order; for `second_look`, which then reads the best sentences again."""
-        _check_several(documents)
+        expect_series(documents, "documents", "a list of texts or remembered documents")
         read: Any = self.scorer.read_query(query)
         for remembered, group in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
             if not remembered:
                 unread = cast("Iterator[str | DocumentText]", group)
                 tokens = sentence_tokens(self.model, self.scorer.template, unread, unit, language)
                 yield from self.scorer.scan(read, tokens, progress)
-            elif unit is not None:
-                raise InputError("a remembered document already has a unit; give the unit to remember()")
-            else:
-                yield from (self.scorer.look(read, document) for document in cast("Iterator[SentenceVectors]", group))
+                continue
+            for document in cast("Iterator[SentenceVectors]", group):
+                _check_units(document, unit)
+                yield self.scorer.look(read, document)
 
     def remember(
         self,
@@ -223,7 +221,7 @@ class SentenceRetriever:
         Raises:
             InputError: the model reads the query first, so nothing can be remembered; or an argument is invalid, as for `score`.
         """
-        _check_several(documents)
+        expect_series(documents, "documents", "a list of texts")
         tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
         yield from self.scorer.read(tokens, progress)
 
@@ -259,22 +257,17 @@ class SentenceRetriever:
 
     def _spans(self, text: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""
-        given = whole_spans(spans)
-        bad = np.flatnonzero(
-            (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(text))
-        )
-        if len(bad):
-            raise InputError(
-                f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "
-                f"{len(text)} characters and after the previous span"
-            )
+        given = spans_in(text, spans, apart=True)
         edges = np.unique([0, *given.ravel().tolist(), len(text)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
         pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", text)
         return read_spans(text, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
 
 
-def _check_several(documents: object) -> None:
-    if isinstance(documents, SentenceVectors):
-        raise InputError("documents are one remembered document; expected a list of them")
-    expect_series(documents, "documents", "a list of texts")
+def _check_units(document: object, unit: object, spans: object = None, window: object = None) -> None:
+    """Raise InputError for choices of what to score that contradict each other, or the units of a remembered document."""
+    kept = "unit of remember()" if isinstance(document, SentenceVectors) else None
+    choices = {"remembered document": kept, "unit": unit, "spans": spans, "window": window if kept else None}
+    chosen = [name for name, value in choices.items() if value is not None]
+    if len(chosen) > 1:
+        raise InputError(f"{' and '.join(chosen)} both say what to score; give only one of them, with the text of the document")

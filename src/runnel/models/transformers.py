@@ -40,6 +40,7 @@ from runnel.models.foreign import (
     warn,
 )
 from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
+from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 
@@ -97,8 +98,7 @@ def load_transformer(
     decoder = is_decoder(str(config.get("model_type")))
     _check_reading(folder, config, decoder=decoder, own_code=own_code)
     default: Pooling = "mean" if config.get("model_type") == "t5" else "eos" if decoder else "cls"
-    if pooling == "cls" and decoder and config.get("is_causal") is not False:
-        raise causal(str(config.get("model_type")))
+    check_pooling(pooling, str(config.get("model_type")), causal=decoder and config.get("is_causal") is not False)
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
     found = open_library(
         folder,
@@ -184,8 +184,7 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     Raises:
         InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model.
     """
-    if name not in PAIR_TEMPLATES:
-        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIR_TEMPLATES)}")
+    expect_choice(name, PAIR_TEMPLATES, "the pair template")
     one_way, both_ways = PAIR_TEMPLATES[name]
     own = pair_template(folder) if (folder / "tokenizer.json").exists() else None
     if decoder:
@@ -198,9 +197,10 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     return notation
 
 
-def causal(title: str) -> InputError:
-    """Return the error for a first token's vector that was asked of a model that reads from left to right."""
-    return InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
+def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
+    """Raise InputError for the first token's vector of a model that reads from left to right."""
+    if pooling == "cls" and causal:
+        raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -216,24 +216,22 @@ def _check_reading(folder: Path, config: Mapping[str, Any], *, decoder: bool, ow
     """Raise CheckpointError unless the library's own class reads models of this config as their authors do."""
     if own_code:
         return
-    code, both_ways = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False
-    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
-        raise CheckpointError(
-            f"{folder}/config.json: auto_map names code, {code}, which may read a text differently from the transformers "
-            "library. If you trust it, write st-code: before the name; if it only copies the library's class, remove auto_map"
-        )
+    code, both_ways, problem = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False, None
     positions = config.get("position_embedding_type") or "absolute"
-    if positions != "absolute":
-        raise CheckpointError(
-            f"{folder}: position_embedding_type is {positions!r} in its config; expected 'absolute', the only one that the "
-            "transformers library computes. Use another model"
+    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
+        problem = (
+            f"auto_map names code, {code}, which may read a text differently from the transformers library. If you trust it, "
+            "write st-code: before the name; if it only copies the library's class, remove auto_map"
         )
-    said = None if both_ways or not decoder else reads_both_ways(config)
-    if said is not None:
-        raise CheckpointError(
-            f"{folder}/config.json: {said}, so its authors read a text both ways, and the library reads it causally; "
+    elif positions != "absolute":
+        problem = f"position_embedding_type is {positions!r}; expected 'absolute', as the library computes; use another model"
+    elif decoder and not both_ways and (said := reads_both_ways(config)) is not None:
+        problem = (
+            f"{said}, so its authors read a text both ways, and the library reads it causally; "
             'add "is_causal": false to config.json to read both ways, true to read causally'
         )
+    if problem:
+        raise CheckpointError(f"{folder}/config.json: {problem}")
 
 
 def _around_text(folder: Path, tokenizer: Tokenizer) -> str:
