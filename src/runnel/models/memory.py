@@ -228,7 +228,9 @@ class StateScorer:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
         query_ids = self.template.encode_query(self.model.tokenizer, query)
         scores = np.concatenate([np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)])
-        return scores[_first_places([text for _, text in memory.entries()])]
+        places: dict[str, int] = {}  # the first of each text, so that equal texts tie; an unknown text ("") keeps its own
+        texts = enumerate(text for _, text in memory.entries())
+        return scores[[places.setdefault(text, place) if text else place for place, text in texts]]
 
     def _scores(self, query_ids: np.ndarray, memory: Memory, progress: Report) -> Iterator[np.ndarray]:
         """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
@@ -274,9 +276,3 @@ class StateScorer:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         scores: np.ndarray = self._head(*values).numpy()
         return scores
-
-
-def _first_places(texts: Sequence[str]) -> list[int]:
-    """Return the first position of each text, so that equal texts tie; an unknown text ("") keeps its own position."""
-    places: dict[str, int] = {}
-    return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
 from runnel.work import top
+
+if TYPE_CHECKING:
+    from runnel.models.sentence_vectors import SentenceVectors
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking
@@ -84,20 +87,7 @@ class SecondLook:
     led: np.ndarray = field(repr=False)
 
 
-class Document(Protocol):
-    """A remembered document: see `SentenceVectors`."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def bounds(self) -> np.ndarray: ...
-
-    @property
-    def kinds(self) -> np.ndarray: ...
-
-
-def first_look(query: np.ndarray, document: Document, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+def first_look(query: np.ndarray, document: SentenceVectors, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
     """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:

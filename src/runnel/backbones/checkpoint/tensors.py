@@ -12,7 +12,7 @@ import mmap
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
@@ -45,6 +45,10 @@ class Stored:
     dtype: torch.dtype | None = None
     rows: tuple[Stored, Stored] | None = None
     mapping: tuple[int, int] | None = None
+
+    def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
+        """Return what `change` makes of the tensor, not read yet."""
+        return replace(self, shape=shape, read=lambda: change(self.read()))
 
 
 class Recognized(NamedTuple):
@@ -97,8 +101,9 @@ def _is_numbers(value: object) -> bool:
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    if _starts_with(path, _LFS_POINTER):
-        return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
     if isinstance(error, UnpicklingError):
         return CheckpointError(
             f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
@@ -115,12 +120,6 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 def reason_of(error: Exception) -> str:
     """Return the first line of an error's message."""
     return next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
-
-
-def _starts_with(path: Path, prefix: bytes) -> bool:
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(len(prefix)) == prefix
-    return False
 
 
 def some(names: list[str], most: int = 6) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of
@@ -105,5 +105,4 @@ def _even_parts(stored: Stored, parts: int, name: str, where: str) -> list[Store
 
 
 def _rows(stored: Stored, start: int, end: int) -> Stored:
-    """Return rows [start, end) of a tensor, not read yet."""
-    return replace(stored, shape=(max(0, end - start), *stored.shape[1:]), read=lambda: stored.read()[start:end])
+    return stored.changed((max(0, end - start), *stored.shape[1:]), itemgetter(slice(start, end)))
