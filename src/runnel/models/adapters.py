@@ -71,8 +71,7 @@ def merge(model: Model) -> None:
             plain: Any = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
             plain.weight, plain.bias = nn.Parameter(merged, requires_grad=False), base.bias
             base = plain
-        parent, _, own = name.rpartition(".")
-        setattr(backbone.get_submodule(parent), own, base)
+        backbone.set_submodule(name, base)
     del backbone.peft_config
     backbone.train(backbone.training)
 
@@ -138,8 +137,7 @@ def _quantize(backbone: Backbone) -> None:
         small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True)
         small.bias = layer.bias
         small.support_avx512bf16_for_cpu = False  # otherwise evaluation rearranges the bits of some layers for good
-        parent, _, own = name.rpartition(".")
-        setattr(backbone.get_submodule(parent), own, small.to(layer.weight.device))  # `to` quantizes
+        backbone.set_submodule(name, small.to(layer.weight.device))  # `to` quantizes
 
 
 def _plain_weight(layer: Any) -> Tensor:

@@ -34,7 +34,7 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.json_objects import arguments
-from runnel.models import heads, judges, published_heads
+from runnel.models import embedding_rwkv, heads, judges
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
 from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, head_kind, vector_head
@@ -58,7 +58,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 HEADS: dict[str, Any] = {
     head_kind(head): head
-    for module in (heads, judges, published_heads)
+    for module in (heads, judges, embedding_rwkv)
     for head in vars(module).values()
     if isinstance(head, type) and issubclass(head, Head) and head not in (Head, LateInteraction)
 }

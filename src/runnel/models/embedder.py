@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
+from runnel.models.memory import Report
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.readers import expect_filled, reader_of, spans_in
 from runnel.models.stream import Stream
@@ -87,7 +88,7 @@ class Embedder:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
         ranges: np.ndarray | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Report = None,
     ) -> np.ndarray:
         """Return the unit vectors of texts, float32 (n, d); for one string (d,).
 
@@ -127,12 +128,7 @@ class Embedder:
         return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
-        self,
-        texts: Iterable[str],
-        *,
-        prompt: str | None = None,
-        max_tokens: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None, progress: Report = None
     ) -> Iterator[np.ndarray]:
         """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
 
@@ -146,7 +142,7 @@ class Embedder:
         """Return whether a text cannot be embedded because it is whitespace or has no token of this model, such as U+200B."""
         return self.model.tokenizer.is_empty(text)
 
-    def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[np.ndarray], progress: Report = None) -> Iterator[np.ndarray]:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), progress)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:

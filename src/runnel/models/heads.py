@@ -49,6 +49,11 @@ class Head(nn.Module):
         self.options = options  # its settings in config.json, without the model's widths
 
     @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the `calibration`: only then are scores logits."""
+        return getattr(self, "calibration", torch.tensor(UNFIT)).tolist() != UNFIT
+
+    @property
     def config(self) -> dict[str, object]:
         """The head in config.json: its kind and settings."""
         return {"kind": head_kind(type(self)), **self.options}
@@ -211,11 +216,6 @@ class VectorScore(Head):
     def forward(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
         return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether a fit has set the calibration; if not, scores only rank the sentences of a document."""
-        return self.calibration.tolist() != UNFIT
 
     def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """Return the scores of `forward` before calibration."""

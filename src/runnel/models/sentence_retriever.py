@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +21,13 @@ from runnel.models.base import Model, load_model
 from runnel.models.readers import sentence_scorer, spans_in
 from runnel.models.sentence_vectors import Scored, SentenceVectors, no_vectors_error, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series
+from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans
+
+Documents = Iterable[str | DocumentText | SentenceVectors]  # texts, those with their headings, those from `remember`
+Done = Progress | None  # receives what is read of all
 
 
 class SentenceRetriever:
@@ -67,7 +71,7 @@ class SentenceRetriever:
         language: str = "en",
         window: int | None = None,
         stride: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Done = None,
     ) -> list[Sentence]:
         """Score every sentence of the document, in document order; sentences tile the text exactly.
 
@@ -116,7 +120,7 @@ class SentenceRetriever:
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
         language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        progress: Done = None,
     ) -> list[Sentence]:
         """Return the `top_k` best with a token, best first, ties in document order. Arguments and errors as for `score`.
 
@@ -128,39 +132,20 @@ class SentenceRetriever:
         return sorted((s for s in sentences if s.score > -math.inf), key=lambda s: (-s.score, s.index))[:top_k]
 
     def score_many(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[list[Sentence]]:
         """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them."""
         for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
             yield scored.sentences()
 
     def scan(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
         for scored in self.first_look(query, documents, unit=unit, language=language, progress=progress):
             yield from self.second_look([scored])
 
-    def rank(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Scored]:
+    def rank(self, query: str, documents: Documents, *, unit: Unit | None = None, progress: Done = None) -> list[Scored]:
         """Score documents whose sentences are ranked together: as `scan`, but the second look is at the best of all of them."""
         return self.second_look(list(self.first_look(query, documents, unit=unit, progress=progress)))
 
@@ -182,13 +167,7 @@ class SentenceRetriever:
         return 0.0 if judging is None or scored.first is None else judging.nearness(scored.first)
 
     def first_look(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[Scored]:
         """Score documents in order; for `second_look`, which then reads the best sentences again."""
         expect_series(documents, "documents", "a list of texts or remembered documents")
@@ -204,12 +183,7 @@ class SentenceRetriever:
                 yield self.scorer.look(read, document)
 
     def remember(
-        self,
-        documents: Iterable[str | DocumentText],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, documents: Iterable[str | DocumentText], *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[SentenceVectors]:
         """Read documents once; `score`, `retrieve` and `scan` take the results in place of texts, without reading again.
 

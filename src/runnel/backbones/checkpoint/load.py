@@ -229,12 +229,7 @@ def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
 
 
 def build(
-    architecture: str,
-    config: BackboneConfig,
-    stored: Mapping[str, Stored],
-    dtype: torch.dtype,
-    device: torch.device,
-    where: str,
+    architecture: str, config: BackboneConfig, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, where: str
 ) -> Backbone:
     """Return a backbone of these tensors, each used once or named in an error."""
     backbone = meta_backbone(architecture, config)

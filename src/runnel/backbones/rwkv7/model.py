@@ -212,10 +212,7 @@ class Rwkv7(Backbone):
     has_kernels = True
     plain = PlainForm("wkv7", CHUNK, 20)
     model_types = ("rwkv7", "rwkv7_fla")
-    markers: ClassVar[Markers] = {
-        "RWKV World": (0, 0),
-        "GPT-NeoX": (0, 0),
-    }
+    markers: ClassVar[Markers] = {"RWKV World": (0, 0), "GPT-NeoX": (0, 0)}
     config: Rwkv7Config
 
     def __init__(self, config: Rwkv7Config) -> None:

@@ -37,22 +37,7 @@ from runnel.ops.mlstm.tiles import (
     write,
 )
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, softplus
-from runnel.ops.simd import (
-    LANES,
-    TILE_COLUMNS,
-    add,
-    address,
-    ceil_div,
-    exp,
-    fma,
-    keep,
-    load,
-    mul,
-    shift,
-    splat,
-    store,
-    total,
-)
+from runnel.ops.simd import LANES, TILE_COLUMNS, add, address, ceil_div, exp, fma, keep, load, mul, shift, splat, store, total
 from runnel.ops.simd_tile import FULL, LOWER, load_up_to, store_up_to
 
 CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
