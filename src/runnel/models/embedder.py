@@ -172,7 +172,7 @@ class Embedder:
         while batch := list(itertools.islice(source, _BATCH)):
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
-                expect_filled(self, text, f"texts[{number}]")
+                expect_filled(self, text, f"text, texts[{number}]")
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)

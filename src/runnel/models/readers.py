@@ -104,7 +104,7 @@ def expect_filled(embedder: Embedder, text: str, what: str) -> None:
     """Raise InputError for a text that cannot be embedded (`Embedder.is_empty`); `what` names it."""
     if embedder.is_empty(text):
         raise InputError(
-            f"cannot embed an empty text, {what}; remove it, or replace it with a placeholder (it is {text[:20]!a}: only "
+            f"cannot embed an empty {what}; remove it, or replace it with a placeholder (it is {text[:20]!a}: only "
             "whitespace, or no character that the model has a token for)"
         )
 
@@ -128,8 +128,8 @@ def read_documents(
     """Read documents together with `ReadOptions`; recurrent models resume from `saved` of an earlier reading of a text's
     unchanged beginning.
     """
-    for place, document in enumerate(documents):
-        expect_filled(embedder, text_of(document), f"documents[{place}]")
+    for document in documents:
+        expect_filled(embedder, text_of(document), "document")
     return embedder.reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from runnel.ops.backend import inference
 from runnel.request import Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
 from runnel.work import top
-
-if TYPE_CHECKING:
-    from runnel.models.sentence_vectors import SentenceVectors
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking
@@ -87,8 +84,8 @@ class SecondLook:
     led: np.ndarray = field(repr=False)
 
 
-def first_look(query: np.ndarray, document: SentenceVectors, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
-    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
+def first_look(query: np.ndarray, document: Any, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+    """Return the first look of a `SentenceVectors` with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
