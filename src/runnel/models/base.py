@@ -37,18 +37,11 @@ from runnel.json_objects import arguments
 from runnel.models import embedding_rwkv, heads, judges
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
-from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, head_kind, vector_head
+from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, check_pooling, head_kind, vector_head
 from runnel.models.judges import LateInteraction, sentence_heads
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
-from runnel.models.transformers import (
-    LIBRARY_FOLDER,
-    check_pooling,
-    is_transformer,
-    load_transformer,
-    pair_notation,
-    save_library,
-)
+from runnel.models.transformers import LIBRARY_FOLDER, is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers, wanted_device
 from runnel.records import expect_choice, expect_text
 from runnel.text.sentences import Unit

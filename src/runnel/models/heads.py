@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.errors import InputError
 from runnel.models.lexical import COLUMNS
 from runnel.request import Request, Result
 
@@ -327,6 +328,12 @@ def wide(x: Tensor) -> Tensor:
 def score(logits: Tensor) -> Tensor:
     """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+
+def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
+    """Raise InputError for the first token's vector of a model that reads from left to right."""
+    if pooling == "cls" and causal:
+        raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def vector_head(pooling: Pooling) -> EndVector:

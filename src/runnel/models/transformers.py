@@ -39,7 +39,7 @@ from runnel.models.foreign import (
     text_template,
     warn,
 )
-from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
+from runnel.models.heads import FirstVector, Head, Pooling, check_pooling, score, vector_head, wide
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
@@ -195,12 +195,6 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     if notation is None:
         raise InputError(f"the pair template {name!r} does not fit {folder}, or its tokenizer writes no pairs; use rankmamba")
     return notation
-
-
-def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
-    """Raise InputError for the first token's vector of a model that reads from left to right."""
-    if pooling == "cls" and causal:
-        raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
