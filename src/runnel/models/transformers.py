@@ -32,7 +32,6 @@ from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
 from runnel.models.foreign import (
     Job,
-    SentenceTransformer,
     pair_template,
     published_prompts,
     read_sentence_transformer,
@@ -100,15 +99,23 @@ def load_transformer(
     default: Pooling = "mean" if config.get("model_type") == "t5" else "eos" if decoder else "cls"
     check_pooling(pooling, str(config.get("model_type")), causal=decoder and config.get("is_causal") is not False)
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
-    found = open_library(
-        folder,
-        dtype,
-        device,
-        None if pairs or (theirs is not None and pooling is None and job == "embed") else mode,
-        scores=pairs or job == "rerank",
-        own_code=own_code,
-    )
-    return found, _library_parts(folder, found, theirs, template, decoder=decoder, new=not pairs, pooling=mode)
+    whole = pairs or (theirs is not None and pooling is None and job == "embed")  # with the folder's own modules
+    found = open_library(folder, dtype, device, None if whole else mode, scores=pairs or job == "rerank", own_code=own_code)
+    place = folder / theirs.path if theirs else folder
+    tokenizer, stored = Tokenizer.load(place), getattr(found.model.transformers_model.config, _TEMPLATES, {})
+    text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
+    before = text.partition("{document}")[0]
+    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
+    if theirs is None and decoder and text.endswith("{document}"):
+        text += "{end}"
+    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
+    if theirs is not None:
+        warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
+    heads: dict[str, nn.Module] = {} if found.scores else {"embed": FirstVector()}
+    if pairs:  # a new cross-encoder has no trained layer yet, so no head either
+        heads["rerank"] = Scores()
+    templates = {name: Template.parse(notation) for name, notation in written.items()}
+    return found, Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
 
 
 def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:
@@ -124,34 +131,6 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
     return Parts(tokenizer, heads, {"document": Template.parse(text)}, prompts)
-
-
-def _library_parts(
-    folder: Path,
-    backbone: Library,
-    theirs: SentenceTransformer | None,
-    template: str | None,
-    *,
-    decoder: bool,
-    new: bool,
-    pooling: str,
-) -> Parts:
-    """Return the other parts of a library model. `new`: a cross-encoder has no trained layer yet, so no head either."""
-    place = folder / theirs.path if theirs else folder
-    tokenizer, stored = Tokenizer.load(place), getattr(backbone.model.transformers_model.config, _TEMPLATES, {})
-    text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
-    before = text.partition("{document}")[0]
-    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
-    if theirs is None and decoder and text.endswith("{document}"):
-        text += "{end}"
-    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
-    if theirs is not None:
-        warn(folder, theirs, "eos" if pooling == "lasttoken" else None, written["document"])
-    heads: dict[str, nn.Module] = {} if backbone.scores else {"embed": FirstVector()}
-    if backbone.scores and not new:
-        heads["rerank"] = Scores()
-    templates = {name: Template.parse(notation) for name, notation in written.items()}
-    return Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
 
 
 def save_library(
