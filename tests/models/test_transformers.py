@@ -298,7 +298,7 @@ def test_a_damaged_weight_is_named(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "model.safetensors")
     del weights[next(name for name in weights if name.endswith("dense.bias"))]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"missing tensors .*dense\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing tensor .*dense\.bias"):
         Embedder.load(tmp_path)
 
 
