@@ -94,15 +94,14 @@ def index(
     read. Of a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
     if check:
-        refuse_others(context, "--check", ["--to", "--json"])
-        return _verify(to or str(expect_project().place), as_json)
+        refuse_others(context, "--check", _verify)
+        return _verify(to, as_json)
     refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
+    refuse({"PATH": to and not paths}, "to read is needed with --to")
     if ray is None:
         refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
     refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
     refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
-    if to and not paths:
-        raise typer.BadParameter("give a PATH to read")
     new = New(parse_fields(fields or []), passage_tokens, remember)
     selected = select(include, exclude, no_ignore)
     reading = None if ocr is None else Ocr(ocr), Limits(seconds=parse_seconds)
@@ -111,11 +110,12 @@ def index(
     return update_project(wanted) if to is None else update_place(to, wanted)
 
 
-def _verify(place: str, as_json: bool) -> int:
-    """Verify the index at `place`, print all damage, and return the exit code: 1 if there is any."""
+def _verify(to: str | None, as_json: bool) -> int:
+    """Verify an index, print all damage, and return the exit code: 1 if there is any."""
     from runnel.search.check import check
     from runnel.search.stores import open_store
 
+    place = to or str(expect_project().place)
     store = open_store(place)
     commit, damage = store.last_commit(), check(store)
     for one in damage:

@@ -12,7 +12,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
-from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse_others
+from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
 from runnel.commands.rows import read_texts
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from runnel.models.reranker import Reranker
 
 _SHOWN = 160  # characters of a document on the terminal
-_FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--device", "--json")
 
 
 Documents = Annotated[
-    str | None, typer.Argument(help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin.")
+    str | None,
+    typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),
 ]
 Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
@@ -56,7 +56,7 @@ ShardOf = Annotated[
 
 def rerank(
     context: typer.Context,
-    query: Annotated[str | None, typer.Argument(help="One query ...")] = None,
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query ...")] = None,
     documents: Documents = None,
     queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
     corpus: Corpus = None,
@@ -77,19 +77,20 @@ def rerank(
 
     Each document is read once, whatever the number of queries. Interrupted work resumes when you repeat the command.
     """
-    load = partial(_load, model, dtype, template)
-    if _is_one(query, documents, {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}, shard):
-        refuse_others(context, "QUERY", _FOR_ONE)
-        return _one(str(query), str(documents), model, load, top_k, max_tokens, as_json=as_json)
+    if query is not None and documents is not None:
+        refuse_others(context, "QUERY", _rank_one)
+        return _rank_one(query, documents, model, dtype, top_k, template, max_tokens, as_json)
+    files = {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}
+    missing = "DOCUMENTS" if query is not None else ", ".join(name for name, value in files.items() if value is None)
+    refuse({missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}")
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     part = None if shard is None else Shard.parse(shard)
-    task = _read_task(str(queries), str(corpus), str(run), depth, part)
+    *inputs, out = (Path(str(path)) for path in files.values())
+    task = _read_task(*map(str, inputs), depth, part)
     settings: dict[str, object] = {
         "model": model,
-        "queries": file_digest(str(queries)),
-        "corpus": file_digest(str(corpus)),
-        "run": file_digest(str(run)),
+        **{name: file_digest(path) for name, path in zip(("queries", "corpus", "run"), inputs, strict=True)},
         "top_k": top_k,
         "depth": depth,
         "memory_dtype": memory_dtype,
@@ -97,9 +98,9 @@ def rerank(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    out = Path(str(to)) if part is None else part.output_path(Path(str(to)))
+    out = out if part is None else part.output_path(out)
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
-        reranker = load()
+        reranker = _load(model, dtype, template)
         facts = journal.begin(fingerprint=reranker.model.fingerprint())
         if facts is not None:
             say(f"note: {out} is finished already")
@@ -112,32 +113,22 @@ def rerank(
     return 0
 
 
-def _is_one(query: str | None, documents: str | None, many: Mapping[str, str | None], shard: str | None) -> bool:
-    """Return whether one query is to be answered, not the `many` of files; raise a usage error if neither is complete."""
-    if query is not None and documents is not None and not any([*many.values(), shard]):
-        return True
-    missing = [name for name, value in many.items() if value is None]
-    if query is not None or missing:
-        lacking = f"; {', '.join(missing)} missing" if query is None else ""
-        raise typer.BadParameter(f"give QUERY and DOCUMENTS, or all of {', '.join(many)}{lacking}")
-    return False
-
-
-def _one(
+def _rank_one(
     query: str,
     documents: str,
     model: str,
-    load: Callable[[], Reranker],
+    dtype: str,
     top_k: int | None,
+    template: str | None,
     max_tokens: int | None,
-    *,
     as_json: bool,
 ) -> int:
+    """Print the documents of a file in the order in which they answer a query."""
     expect_query_first("rerank", query, [documents])
     rows = read_texts(documents)
     hits: list[Hit] = []
     if rows:
-        reranker = load()
+        reranker = _load(model, dtype, template)
         with Meter("reading") as meter:
             hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
         _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
