@@ -76,6 +76,7 @@ INPUT = {
     "lab evaluate tiny sts --mteb --metrics MRR": "--metrics",
     "lab evaluate tiny sts --mteb --segment-tokens 64": "--segment-tokens",
     "lab evaluate tiny sts --mteb --k1 1": "--k1",
+    "lab evaluate tiny sts --mteb --in library": "--in",
     "lab qa whole q.jsonl --out out -k 3": "--top-k",
     "lab qa whole q.jsonl --out out --dtype int8": "--dtype",
     "lab qa bm25 q.jsonl --out out --stride 3": "--stride",

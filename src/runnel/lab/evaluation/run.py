@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,31 +15,39 @@ from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
 from runnel.lab.evaluation.results import VERSION, means, results_folder, save
 from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of
+from runnel.lab.evaluation.segments import Reading
 from runnel.lab.evaluation.tasks import is_evidence
 
 _RANKED = {"evidence": "sentences", "documents": "documents"}
-_PROMPTS = {"prompt": "query", "document_prompt": "document"}
-_DOCUMENTS, _READING = ("max_tokens", "segment_tokens", "stride", "aggregate"), ("max_query_tokens",)
-_BM25, _SEARCH = ("k1", "b"), ("weight", "rerank")
-_TAKES: dict[str, dict[str, tuple[str, ...]]] = {  # the options of each kind of system, by the kind of task
-    "evidence": {
-        "bm25": (*_BM25, "chunk_words"),
-        "embed": ("dtype", *_PROMPTS, *_READING, "max_tokens", "chunk_words"),
-        "sentences": ("dtype", "context"),
-    },
-    "documents": {
-        "run": ("corpus", "queries"),
-        "bm25": ("corpus", "queries", "depth", *_BM25),
-        "embed": ("corpus", "queries", "depth", "dtype", *_PROMPTS, *_READING, *_DOCUMENTS),
-        "rerank": ("corpus", "queries", "depth", "dtype", "run", *_BM25, *_DOCUMENTS),
-        "index": ("corpus", "queries", "depth", "dtype", *_PROMPTS, *_SEARCH, "place"),
-    },
-    "mteb": {
-        "embed": ("dtype", *_PROMPTS, "max_tokens"),
-        "rerank": ("dtype", "run", "depth", "max_tokens"),
-        "index": ("dtype", *_PROMPTS, *_SEARCH),
-    },
+_HOWS: dict[str, tuple[How, ...]] = {  # what can be evaluated, by the kind of task
+    "evidence": ("bm25", "embed", "sentences"),
+    "documents": ("run", "bm25", "embed", "rerank", "index"),
+    "mteb": ("embed", "rerank", "index"),
 }
+_READERS: tuple[How, ...] = ("embed", "rerank")  # they may read a part of a text
+# Options with another name than the field of `System`, of its `search` and its `prompts`.
+_FIELDS = {"run": "candidates", "weight": "dense_weight", "prompt": "query", "document_prompt": "document"}
+
+
+class _Options(dict[str, Any]):
+    """Options that were given. Those that nothing uses have no effect."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__({name: value for name, value in given.items() if value not in (None, "auto")})
+        self._unused = dict.fromkeys(self)
+
+    def use(self, *names: str) -> dict[str, Any]:
+        """Return the options with these names, if they were given: they have an effect."""
+        for name in names:
+            self._unused.pop(name, None)
+        return {name: self[name] for name in names if name in self}
+
+    def expect_effects(self, trials: Iterable[tuple[str, str]]) -> None:
+        """Raise InputError for an option that has no effect on any task, each of a kind with what is evaluated on it."""
+        if unused := next(iter(self._unused), None):
+            kinds = " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials))
+            option = "in" if unused == "place" else unused.replace("_", "-")
+            raise InputError(f"--{option} has no effect on what is evaluated, {kinds}; leave it out")
 
 
 class _Trial(NamedTuple):
@@ -82,21 +90,21 @@ def evaluate(
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    options = {name: value for name, value in options.items() if value not in (None, "auto")}
-    if "place" in options and how not in (None, "index"):
+    given = _Options(options)
+    if "place" in given and how not in (None, "index"):
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
-    how = "index" if "place" in options else how
+    how = "index" if "place" in given else how
     names = None if metrics is None else metrics.split(",")
     if of_mteb:
-        return _evaluate_mteb(model, tasks, how, metrics, out, options)
+        return _evaluate_mteb(model, tasks, how, out, _Options({**options, "metrics": metrics}))
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := find_checkpoints(model)):
-        results = _measure(model, tasks, how, names, out, options)
+        results = _measure(model, tasks, how, names, out, given)
         return {"version": VERSION, "results": results, "means": means(results)}
     points = []
     with results_folder(out) as folder:
         for step, path in checkpoints.items():
-            results = _measure(str(path), tasks, how, names, folder / path.name, options)
+            results = _measure(str(path), tasks, how, names, folder / path.name, given)
             points.append({"step": step, "results": results})
         found = {"version": VERSION, "checkpoints": points}
         if out is not None:
@@ -110,7 +118,7 @@ def _measure(
     how: How | None,
     metrics: Sequence[str] | None,
     out: str | Path | None,
-    options: dict[str, Any],
+    options: _Options,
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
     names = [one.name for one in trials]
@@ -130,74 +138,73 @@ def _measure(
         ]
 
 
-def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str, Any]) -> list[_Trial]:
+def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options) -> list[_Trial]:
     """Return the sets of all tasks with the system as it is evaluated on each."""
     kind = kind_of(model, how)
     trials = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append(_Trial(Path(name), _system(model, kind or "sentences", options)))
+            trials.append(_Trial(Path(name), _system(model, kind or "sentences", "evidence", options)))
         else:
-            sets = find_sets(name, options.get("corpus"), options.get("queries"))
-            trials += [_Trial(one, _system(model, kind or "embed", options)) for one in sets]
+            files = options.use("queries", *([] if "place" in options else ["corpus"]))
+            sets = find_sets(name, files.get("corpus"), files.get("queries"))
+            trials += [_Trial(one, _system(model, kind or "embed", "documents", options)) for one in sets]
     for one in trials:
-        if one.system.how not in _TAKES[one.kind]:
+        if one.system.how not in _HOWS[one.kind]:
             raise InputError(f"{one.name} ranks {_RANKED[one.kind]}; {model} cannot be evaluated on it as {one.system.how}")
     if model.startswith(API) and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials):
         raise InputError(f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
-    _check(options, [(one.kind, one.system.how) for one in trials])
-    readings: dict[str, Any] = {}
-    for one in trials:
-        if one.system.how in ("embed", "rerank") and one.system.how not in readings:
-            readings[one.system.how] = reading_of(model, one.system.how, _reading(options))
-    return [
-        one._replace(system=replace(one.system, reading=readings[one.system.how])) if one.system.how in readings else one
-        for one in trials
-    ]
-
-
-def _check(options: dict[str, Any], trials: Sequence[tuple[str, str]]) -> None:
-    """Raise InputError for an option that has no effect on any task, each of a kind with a kind of system."""
-    taken = {name for kind, how in trials for name in _TAKES[kind][how]}
-    taken -= {"stride", "aggregate"} if "segment_tokens" not in options else set()
-    taken -= {"corpus"} if "place" in options else set()
-    if unused := next((name for name in options if name not in taken), None):
-        kinds = " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials))
-        raise InputError(f"--{unused.replace('_', '-')} has no effect on what is evaluated, {kinds}; leave it out")
-    if "{instruction}" in options.get("prompt", "") and trials[0][0] != "mteb":
+    if "{instruction}" in options.get("prompt", ""):
         raise InputError("{instruction} in --prompt is replaced only for tasks of mteb")
+    kinds = {how: {one.kind for one in trials if one.system.how == how} for how in _READERS}
+    readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
+    options.expect_effects((one.kind, one.system.how) for one in trials)
+    return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
 
 
-def _reading(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in (*_READING, *_DOCUMENTS) if name in options}
+def _reading(model: str, how: How, kinds: Collection[str], options: _Options) -> Reading:
+    """Return what is read of texts for tasks of these kinds."""
+    names = ["max_tokens", *(["max_query_tokens"] if how == "embed" and "mteb" not in kinds else [])]
+    if "documents" in kinds:
+        names += ["segment_tokens", *(["stride", "aggregate"] if "segment_tokens" in options else [])]
+    return reading_of(model, how, options.use(*names))
 
 
-def _system(model: str, how: How, options: dict[str, Any]) -> System:
-    search = {name: options[option] for option, name in (("weight", "dense_weight"), ("rerank", "rerank")) if option in options}
+def _system(model: str, how: How, kind: str, options: _Options) -> System:
+    """Return what is evaluated on tasks of a kind, with the options that have an effect there."""
+
+    def use(has_effect: bool, *names: str) -> dict[str, Any]:
+        found = options.use(*names) if has_effect else {}
+        return {_FIELDS.get(name, name): value for name, value in found.items()}
+
+    by_words = how == "bm25" or (how == "rerank" and kind == "documents")  # candidates are BM25's best
+    plain = (
+        use(how not in ("bm25", "run"), "dtype")
+        | use(how == "rerank", "run")
+        | use((how, kind) == ("index", "documents"), "place")
+    )
+    plain |= use(how == "rerank" or (kind == "documents" and how != "run"), "depth")
+    plain |= use(kind == "evidence" and how != "sentences", "chunk_words")
     return System(
         model,
         how,
-        options.get("dtype", "auto"),
-        options.get("depth"),
-        options.get("run"),
-        bm25={name: options[name] for name in _BM25 if name in options},
-        search=search,
-        prompts={kind: options[name] for name, kind in _PROMPTS.items() if name in options},
-        place=options.get("place"),
-        context=evidence.context_of(options.get("context")),
-        chunk_words=options.get("chunk_words"),
+        bm25=use(by_words, "k1", "b"),
+        search=use(how == "index", "weight", "rerank"),
+        prompts=use(how in ("embed", "index"), "prompt", "document_prompt"),
+        context=evidence.context_of(use(how == "sentences", "context").get("context")),
+        **plain,
     )
 
 
 def _evaluate_mteb(
-    model: str, tasks: Sequence[str], how: How | None, metrics: str | None, out: str | Path | None, options: dict[str, Any]
+    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, options: _Options
 ) -> dict[str, Any]:
     kind = kind_of(model, None) or how or "embed"
-    if kind not in _TAKES["mteb"]:
+    if kind not in _HOWS["mteb"]:
         raise InputError(f"{model} cannot be evaluated on MTEB as {kind}; expected an embedder, a reranker or an index")
-    _check(options | ({} if metrics is None else {"metrics": metrics}), [("mteb", kind)])
-    system = _system(model, kind, options)
-    if kind != "index":
-        system = replace(system, reading=reading_of(model, kind, _reading(options)))
+    system = _system(model, kind, "mteb", options)
+    if kind in _READERS:
+        system = replace(system, reading=_reading(model, kind, ["mteb"], options))
+    options.expect_effects([("mteb", kind)])
     with results_folder(out) as folder:
         return {"version": VERSION, **mteb.measure(tasks, system, folder)}
