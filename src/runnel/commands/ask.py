@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from runnel.commands.display import Meter, note_compiling, one_line, print_json,
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
 from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
-from runnel.errors import EndpointError, counted
+from runnel.errors import counted
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -129,18 +129,17 @@ def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Answer
 @contextmanager
 def _ended_line() -> Iterator[Callable[[str], None]]:
     """Yield what prints the parts of an answer; if it breaks off, its line is ended before the error's."""
-    shown = False
+    parts = 0
 
     def show(part: str) -> None:
-        nonlocal shown
+        nonlocal parts
         stream_text(part)
-        shown = True
+        parts += 1
 
-    try:
+    with ExitStack() as broken_off:
+        broken_off.callback(lambda: stream_text("\n" if parts else ""))
         yield show
-    except EndpointError:
-        stream_text("\n" if shown else "")
-        raise
+        broken_off.pop_all()
 
 
 def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:

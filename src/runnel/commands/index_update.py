@@ -126,12 +126,13 @@ def open_or_create(to: str, model: str | None, new: New) -> Index:
         return Index.create(to, model or "pocket", **new._asdict())
     index = Index.open(to, model)
     settings = index.store.settings
-    if new.fields and new.fields != settings.fields:
-        raise InputError(f"the index at {to} has the fields {dict(settings.fields)}; they cannot be changed")
-    if new.remember and not settings.remember:
-        raise InputError(f"the index at {to} was made without --remember; make a new one")
-    if new.passage_tokens not in (None, settings.passage_tokens):
-        raise InputError(f"the index at {to} has passages of {settings.passage_tokens} tokens; they cannot be changed")
+    made = {
+        f"the fields {dict(settings.fields)}": new.fields and new.fields != settings.fields,
+        "been made without --remember": new.remember and not settings.remember,
+        f"passages of {settings.passage_tokens} tokens": new.passage_tokens not in (None, settings.passage_tokens),
+    }
+    if other := [what for what, differs in made.items() if differs]:
+        raise InputError(f"the index at {to} has {' and '.join(other)}, which cannot be changed; make a new one")
     return index
 
 
@@ -152,12 +153,11 @@ def expect_project() -> Project:
 
     here = Path.cwd()
     project = find_project(here)
-    if project is None:
+    if project is None or not holds_index(project.place):
         *_, top = here, *folders_of(here)
         where = f"{here}" if top == here.resolve() else f"{here} or above, up to {top}"
-        raise StoreError(f"there is no {NAME} in {where}; run `runnel index` to index this folder, or name an index with --in")
-    if not holds_index(project.place):
-        raise StoreError(f"{project.folder / NAME} holds no index yet; run `runnel index`")
+        what = f"there is no {NAME} in {where}" if project is None else f"{project.folder / NAME} holds no index yet"
+        raise StoreError(f"{what}; run `runnel index` to index this folder, or name an index with --in")
     return project
 
 

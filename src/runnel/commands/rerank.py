@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -186,11 +186,7 @@ def rank_all(
 def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:
     asked = read_texts(queries)
     candidates = read_run(run, depth)
-    strange = next((query for query in candidates if query not in asked), None)
-    if strange is not None:
-        raise InputError(
-            f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
-        )
+    _expect_texts(queries, candidates, asked)
     return Candidates(asked, candidates if part is None else share(candidates, part), partial(_texts, corpus))
 
 
@@ -205,13 +201,17 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
     """Return the texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
     texts = read_texts(corpus, wanted)
-    missing = sorted(wanted - set(texts))
-    if missing:
-        raise InputError(
-            f"{corpus} lacks {len(missing):,} of {len(wanted):,} candidates, the first is {missing[0]!r}; "
-            "give the corpus of this run"
-        )
+    _expect_texts(corpus, wanted, texts)
     return texts
+
+
+def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
+    """Raise InputError if a file lacks ids of the run."""
+    if missing := sorted(name for name in wanted if name not in texts):
+        raise InputError(
+            f"{file} lacks {len(missing):,} of {len(wanted):,} ids of the run, the first is {missing[0]!r}; "
+            "give the file that the run was made from"
+        )
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+}
 
 
 In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
@@ -141,20 +147,12 @@ def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str,
             ((text.find(sign), sign) for sign in _SIGNS if sign in text), default=(0, ""), key=lambda p: (p[0], -len(p[1]))
         )
         name, value = text[:place].strip(), text[place + len(sign) :].strip()
-        if not sign or name not in settings.fields:
-            known = ", ".join(sorted(settings.fields)) or "none"
-            raise InputError(f"--where is {text!r}; expected NAME=VALUE or another comparison with one of the fields: {known}")
-        where.setdefault(name, {})[sign] = _value(value, settings.fields[name], text)
+        try:
+            where.setdefault(name, {})[sign] = _TYPES[settings.fields[name]](value)
+        except (KeyError, ValueError):
+            known = ", ".join(f"{field} ({kind})" for field, kind in sorted(settings.fields.items())) or "none"
+            raise InputError(f"--where is {text!r}; expected NAME=VALUE or another comparison with a field: {known}") from None
     return where
-
-
-def _value(text: str, kind: str, condition: str) -> Any:
-    if kind == "bool" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return {"str": str, "int": int, "float": float}[kind](text)
-    except (KeyError, ValueError):
-        raise InputError(f"--where is {condition!r}, but {text!r} is not of the field's type {kind}") from None
 
 
 def _file(hit: Hit) -> str:
