@@ -33,6 +33,8 @@ def ask(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.")
     ] = None,
+    *,
+    model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
     llm: Llm = None,
@@ -45,12 +47,14 @@ def ask(
         bool, typer.Option("--anyway", help="Ask the language model even if nothing found seems to answer.")
     ] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
-    model: ModelOfIndex = None,
     files: FileOptions = FileOptions(),
     remember: Remember = None,
     as_json: Json = False,
 ) -> int:
-    """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
+    """Answer QUERY from files or an index, by a language model.
+
+    Prints the answer, whose citations are checked, and the sentences that it cites.
+    Example: runnel ask "when does the museum open" notes/ --llm http://127.0.0.1:8080/v1
 
     Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
     error, even if other files have an answer, 3 for an answer with a sentence that cites nothing: "(no source)" follows it.
@@ -61,12 +65,11 @@ def ask(
         expect_query_first("ask", question, paths)
     else:
         refuse(given_options(files) | {"--remember or --no-remember": remember is not None}, "has no effect on an index")
-    lowest = None if min_score is None else parse_min_score(min_score)
+    lowest = parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
 
     endpoint, skipped = open_llm(llm, llm_model), list[Skipped]()
-    note_compiling()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
         search = partial(_find_in_files, question, paths, files, skipped, retriever, remember)
@@ -203,7 +206,5 @@ def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.local import LOCAL, LocalModel
 
-    if llm is None or not llm.startswith(LOCAL):
-        return Endpoint(llm, name)
     note_compiling()
-    return LocalModel(llm.removeprefix(LOCAL))
+    return LocalModel(llm.removeprefix(LOCAL)) if llm and llm.startswith(LOCAL) else Endpoint(llm, name)

@@ -52,19 +52,24 @@ Ranges = Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the
 
 def embed(
     texts: Input,
-    to: To,
+    *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
+    to: To,
     as_query: AsQuery = False,
-    shard: ShardOf = None,
     max_tokens: MaxTokens = None,
+    shard: ShardOf = None,
     pooling: PoolingOption = None,
     truncate_dim: TruncateDim = None,
     precision: PrecisionOption = "float32",
     ranges: Ranges = None,
     as_json: Json = False,
 ) -> int:
-    """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
+    """Embed each text of INPUT. Interrupted work resumes when you repeat the command.
+
+    Writes a vector for each text: OUT.npy, with the ids in OUT.ids, or OUT.jsonl.
+    Example: runnel embed texts.jsonl --to vectors.npy
+    """
     part = None if shard is None else Shard.parse(shard)
     calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))

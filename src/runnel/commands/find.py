@@ -144,10 +144,11 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
 def find(
     query: Query,
     paths: Paths,
+    *,
     model: Model = "pocket",
+    dtype: Dtype = "auto",
     top_k: TopK = 5,
     min_score: MinScore = None,
-    dtype: Dtype = "auto",
     context: Context = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
@@ -156,7 +157,10 @@ def find(
     explain: Explain = False,
     output: FormOptions = FormOptions(),
 ) -> int:
-    """Show the sentences of files that answer QUERY, with their places. Each file is read in one pass, however long.
+    """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass, however long.
+
+    Prints each sentence with its place, on a terminal also its context.
+    Example: runnel find "when does the museum open" notes/
 
     Exit code: 0 sentences were found, 1 none, 2 an error, even if other files have sentences.
     """
@@ -169,7 +173,7 @@ def find(
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
-    lowest = None if min_score is None else parse_min_score(min_score)
+    lowest = parse_min_score(min_score)
     seconds, skipped = dict[str, float](), list[Skipped]()
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
@@ -227,8 +231,10 @@ def check_retriever(retriever: SentenceRetriever, model: str, remember: bool | N
         raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
 
 
-def parse_min_score(given: str) -> float:
-    """Return a score; a percentage becomes the score whose sigmoid it is."""
+def parse_min_score(given: str | None) -> float | None:
+    """Return a score, if one is given; a percentage becomes the score whose sigmoid it is."""
+    if given is None:
+        return None
     try:
         value = float(given.removesuffix("%"))
     except ValueError:

@@ -68,16 +68,17 @@ Check = Annotated[bool, typer.Option("--check", help="Only verify what the index
 def index(
     context: typer.Context,
     paths: Paths = None,
-    to: Place = None,
+    *,
     model: ModelOfIndex = None,
+    to: Place = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
-    remember: Remember = False,
     include: Include = None,
     exclude: Exclude = None,
     no_ignore: NoIgnore = False,
     ocr: OcrOption = None,
     parse_seconds: ParseSeconds = PARSE_SECONDS,
+    remember: Remember = False,
     keep_missing: KeepMissing = False,
     watch: Watch = False,
     ray: Ray = None,
@@ -87,11 +88,14 @@ def index(
     check: Check = False,
     as_json: Json = False,
 ) -> int:
-    """Create or update an index: read new and changed files, and delete documents of removed files.
+    """Create or update an index of files: read new and changed ones, and delete documents of removed ones.
 
-    Without --to: the project's own index, in the folder .runnel of the working directory or of one above it. PATHs are added to
-    its paths (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not
-    read. Of a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
+    Writes the project's own index, or the one at --to; prints the number of changes of each kind.
+    Example: runnel index notes/ --to library
+
+    The project's own index is in the folder .runnel of the working directory or of one above it. PATHs are added to its paths
+    (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not read. Of
+    a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
     if check:
         refuse_others(context, "--check", _verify)

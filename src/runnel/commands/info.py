@@ -25,7 +25,11 @@ def info(
     empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
+    """Show what MODEL is and whether it fits this machine, without loading it.
+
+    Prints architecture, sizes, memory per sequence, heads and templates.
+    Example: runnel info pocket-mamba2
+    """
     if cache:
         refuse_others(context, "--cache", _cache)
         return _cache(empty, as_json)

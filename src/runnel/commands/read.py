@@ -32,7 +32,11 @@ def read(
     parse_seconds: ParseSeconds = PARSE_SECONDS,
     as_json: Json = False,
 ) -> int:
-    """Print the text of FILE, or of its lines, pages or characters, as all commands of runnel see it."""
+    """Show FILE, or its lines, pages or characters, as all commands of runnel see it.
+
+    Prints the text; with --json also its place.
+    Example: runnel read report.pdf --pages 3:4
+    """
     options: tuple[tuple[By, str | None], ...] = (("line", lines), ("page", pages), ("character", characters))
     given = {by: value for by, value in options if value is not None}
     refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")

@@ -58,22 +58,26 @@ def rerank(
     context: typer.Context,
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query ...")] = None,
     documents: Documents = None,
+    *,
+    model: Model = "pocket",
+    dtype: Dtype = "auto",
     queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
     corpus: Corpus = None,
     run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
     top_k: TopK = None,
     depth: Depth = None,
+    max_tokens: MaxTokens = None,
+    shard: ShardOf = None,
     memory: MemoryFolder = None,
     memory_dtype: MemoryDtype = "int8",
     template: Template = None,
-    max_tokens: MaxTokens = None,
-    shard: ShardOf = None,
     as_json: Json = False,
 ) -> int:
     """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
+
+    Prints the documents, best first; of many queries, writes a TREC run.
+    Example: runnel rerank "when does the museum open" texts.jsonl
 
     Each document is read once, whatever the number of queries. Interrupted work resumes when you repeat the command.
     """

@@ -64,9 +64,10 @@ Explain = Annotated[bool, typer.Option("--explain", help="Show each document's r
 
 def search(
     query: Query,
+    *,
+    model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
-    ocr: OcrOption = None,
     top_k: TopK = 10,
     words_only: WordsOnly = False,
     meaning_only: MeaningOnly = False,
@@ -76,11 +77,14 @@ def search(
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,
-    model: ModelOfIndex = None,
+    ocr: OcrOption = None,
     explain: Explain = False,
     output: FormOptions = FormOptions(),
 ) -> int:
-    """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences.
+    """Show the documents of an index that answer QUERY, by meaning and by words.
+
+    Prints each document with its answering sentences.
+    Example: runnel search "when does the museum open" --in library
 
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
     brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.

@@ -35,11 +35,12 @@ Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.
 
 def serve(
     context: typer.Context,
+    *,
     model: Model = "pocket",
+    dtype: Dtype = "auto",
     index: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).")
     ] = None,
-    dtype: Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8675,
     api_key_file: Annotated[
@@ -57,10 +58,13 @@ def serve(
     stop: Stop = False,
     as_json: Json = False,
 ) -> int:
-    """Serve MODEL over HTTP: embeddings, reranking, sentences and search, in the shapes of OpenAI, Cohere, Jina and TEI.
+    """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
-    The process runs until SIGTERM or Ctrl-C, finishes its requests and exits. With --background, start a process that instead
-    keeps models and indexes loaded for find, search, rerank and embed of this user's command line.
+    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then requests are finished.
+    Example: runnel serve --in library
+
+    With --background, start a process that instead keeps models and indexes loaded for find, search, rerank and embed of this
+    user's command line.
     """
     if in_background:
         refuse_others(context, "--background", _start)

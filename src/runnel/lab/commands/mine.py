@@ -14,10 +14,16 @@ from runnel.errors import InputError, counted
 
 
 def mine(
-    data: Annotated[str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")],
-    to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")
+    ],
+    *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
+    queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")] = None,
     run: Annotated[str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.")] = None,
+    to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
+    judge: Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")] = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")] = 7,
     ranks: Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")] = "1-100",
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
@@ -26,15 +32,15 @@ def mine(
     relative_margin: Annotated[
         float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.")
     ] = None,
-    judge: Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")] = None,
+    exclude: TestSets = None,
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
-    exclude: TestSets = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")] = None,
-    queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Find hard negatives: documents that a search finds for a query although they do not answer it.
+    """Find hard negatives for DATA: documents that a search finds for a query although they do not answer it.
+
+    Writes OUT.jsonl, which training reads; prints the numbers of examples and negatives.
+    Example: runnel lab mine pairs.csv --to mined.jsonl
 
     Copies of a positive are never used. Interrupted work resumes when you repeat the command.
     """

@@ -24,10 +24,10 @@ class ExcerptOptions:
         None
     )
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
-    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context: Annotated[
         str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
     ] = None
+    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
     window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
     stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
@@ -38,24 +38,27 @@ def qa(
         str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
     ],
     paths: QaPaths,
+    *,
+    dtype: Dtype = "auto",
     out: Out,
     only: SetNames = None,
-    excerpts: ExcerptOptions = ExcerptOptions(),
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     asking: AskingOptions = AskingOptions(),
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
     labels: Annotated[
         Path | None, typer.Option(metavar="FILE", help='Rows of SET.answers.jsonl with a person\'s "right": measure the judge.')
     ] = None,
+    excerpts: ExcerptOptions = ExcerptOptions(),
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
-    dtype: Dtype = "auto",
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Measure how well a language model answers the questions of PATHs from what MODEL retrieves; a judge compares its answers.
+    """Measure how well a language model answers the questions of each PATH from what MODEL retrieves; a judge compares.
 
-    Prints a table of scores. Example: runnel lab qa pocket questions.jsonl --out pocket
+    Prints a table of scores.
+    Example: runnel lab qa pocket questions.jsonl --out pocket
+
     Repeat the command after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
     from runnel.lab.evaluation.qa.examination import examine

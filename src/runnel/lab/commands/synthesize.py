@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import note_compiling, print_json, print_text
+from runnel.commands.display import print_json, print_text
 from runnel.commands.options import Json, Model, TestSets, refuse_others
 from runnel.errors import InputError, counted
 from runnel.lab.commands.inquiries import AskingOptions
@@ -17,24 +17,28 @@ from runnel.lab.commands.inquiries import AskingOptions
 def synthesize(
     context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
+    *,
+    model: Model = "pocket",
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
+    asking: AskingOptions = AskingOptions(),
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
-    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
     unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
     language: Annotated[str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")] = None,
     exclude: TestSets = None,
-    asking: AskingOptions = AskingOptions(),
-    reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
-    """Let a language model write training examples about SOURCEs: questions, answers and the sentences that answer.
+    """Let a language model write training examples about each SOURCE: questions, answers and the sentences that answer.
 
-    The examples are DIR/STRATEGY.jsonl, for `runnel lab train`. Replies are stored in DIR: repeat the command after an
-    interruption, and nothing is paid for twice. The model -m counts tokens, and finds pairs.
+    Writes DIR/STRATEGY.jsonl, for `runnel lab train`; prints counts.
+    Example: runnel lab synthesize manuals/ --to examples --llm http://127.0.0.1:8080/v1
+
+    Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for twice. The model -m counts
+    tokens, and finds pairs.
 
     With --without-llm, headings, questions, definitions, lists and references of the documents become the questions, in
     DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
@@ -45,7 +49,6 @@ def synthesize(
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.run import Settings
 
-    note_compiling()
     settings, tokens = Settings(strategy, unit, seed, reply_tokens, asking.threads, language), _numbers(lengths)
     more = {"limit": limit, "exclude": exclude or (), "model": model}
     facts = examples.synthesize(sources, to, asking.open(), settings, lengths=tokens, **more)
