@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
-from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
+from runnel.commands.options import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
 from runnel.records import AnsweringSentence, highest, unanswered
@@ -28,6 +28,30 @@ if TYPE_CHECKING:
 _DOCUMENTS = 5  # of an index to take sentences from
 
 
+@dataclass(frozen=True)
+class LlmOptions:
+    """Which language model is asked."""
+
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
+        ),
+    ] = None
+    llm_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
+    ] = None
+
+    def open(self) -> LanguageModelClient:
+        """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
+        from runnel.generation.endpoint import Endpoint
+        from runnel.generation.local import LOCAL, LocalModel
+
+        note_compiling()
+        local = self.llm is not None and self.llm.startswith(LOCAL)
+        return LocalModel(str(self.llm).removeprefix(LOCAL)) if local else Endpoint(self.llm, self.llm_model)
+
+
 def ask(
     question: Query,
     paths: Annotated[
@@ -37,8 +61,7 @@ def ask(
     model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
+    llm: LlmOptions = LlmOptions(),
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
     min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
@@ -69,7 +92,7 @@ def ask(
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    endpoint, skipped = open_llm(llm, llm_model), list[Skipped]()
+    endpoint, skipped = llm.open(), list[Skipped]()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
         search = partial(_find_in_files, question, paths, files, skipped, retriever, remember)
@@ -199,12 +222,3 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
         say(f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens to use more")
     if result.reply.finish == "length":
         say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")
-
-
-def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
-    """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
-    from runnel.generation.endpoint import Endpoint
-    from runnel.generation.local import LOCAL, LocalModel
-
-    note_compiling()
-    return LocalModel(llm.removeprefix(LOCAL)) if llm and llm.startswith(LOCAL) else Endpoint(llm, name)

@@ -32,8 +32,6 @@ _BLOCK_ROWS = 2048
 
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-To = Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")]
-AsQuery = Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")]
 ShardOf = Annotated[
     str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
 ]
@@ -55,8 +53,8 @@ def embed(
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    to: To,
-    as_query: AsQuery = False,
+    to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
+    as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
     max_tokens: MaxTokens = None,
     shard: ShardOf = None,
     pooling: PoolingOption = None,

@@ -80,7 +80,6 @@ Paths = Annotated[
         help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
     ),
 ]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")]
 Context = Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
@@ -98,7 +97,6 @@ Remember = Annotated[
         "--remember/--no-remember", help="Store all encoded files for later questions, or none (default: what takes over 2 s)."
     ),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")]
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
 ]
@@ -147,14 +145,14 @@ def find(
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    top_k: TopK = 5,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
     min_score: MinScore = None,
     context: Context = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,
     html: Html = None,
-    explain: Explain = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")] = False,
     output: FormOptions = FormOptions(),
 ) -> int:
     """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass, however long.

@@ -42,15 +42,7 @@ ParseSeconds = Annotated[
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
-Llm = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
-    ),
-]
-LlmModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
-]
+Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 TestSets = Annotated[
     list[str] | None,
     typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),

@@ -33,7 +33,6 @@ Documents = Annotated[
     str | None,
     typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),
 ]
-Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
 MemoryFolder = Annotated[
@@ -62,7 +61,7 @@ def rerank(
     model: Model = "pocket",
     dtype: Dtype = "auto",
     queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
-    corpus: Corpus = None,
+    corpus: Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")] = None,
     run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
     top_k: TopK = None,
@@ -90,8 +89,9 @@ def rerank(
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     part = None if shard is None else Shard.parse(shard)
-    *inputs, out = (Path(str(path)) for path in files.values())
-    task = _read_task(*map(str, inputs), depth, part)
+    *inputs, target = map(str, files.values())
+    out = Path(target) if part is None else part.output_path(Path(target))
+    task = _read_task(inputs[0], inputs[1], inputs[2], depth, part)
     settings: dict[str, object] = {
         "model": model,
         **{name: file_digest(path) for name, path in zip(("queries", "corpus", "run"), inputs, strict=True)},
@@ -102,7 +102,6 @@ def rerank(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    out = out if part is None else part.output_path(out)
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         reranker = _load(model, dtype, template)
         facts = journal.begin(fingerprint=reranker.model.fingerprint())
@@ -110,10 +109,7 @@ def rerank(
             say(f"note: {out} is finished already")
         else:
             facts = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
-    if as_json:
-        print_json({"out": str(out), **facts})
-    else:
-        print_text(f"{out}: {counted(facts['count'], 'query')}")
+    print_json({"out": str(out), **facts}) if as_json else print_text(f"{out}: {counted(facts['count'], 'query')}")
     return 0
 
 

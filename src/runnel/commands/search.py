@@ -24,8 +24,8 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.find import place_link
-from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
+from runnel.commands.projects import expect_project, refresh_project
 from runnel.errors import InputError
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -48,14 +48,10 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 
 In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
-WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
-MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]
 Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
 Rerank = Annotated[
     int | None, typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.")
 ]
-NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")]
 Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
 Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]
@@ -68,12 +64,12 @@ def search(
     model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
-    top_k: TopK = 10,
-    words_only: WordsOnly = False,
-    meaning_only: MeaningOnly = False,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
+    words_only: Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")] = False,
+    meaning_only: Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")] = False,
     weight: Weight = None,
     rerank: Rerank = None,
-    no_rerank: NoRerank = False,
+    no_rerank: Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")] = False,
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,

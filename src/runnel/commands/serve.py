@@ -29,7 +29,6 @@ Idle = Annotated[
         min=0.01, metavar="MINUTES", help="With --background: end after these minutes without a command.", show_default="30"
     ),
 ]
-Status = Annotated[bool, typer.Option("--status", help="Show the status of the background process.")]
 Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.")]
 
 
@@ -54,7 +53,7 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
     in_background: Background = False,
     idle: Idle = None,
-    status: Status = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the status of the background process.")] = False,
     stop: Stop = False,
     as_json: Json = False,
 ) -> int:

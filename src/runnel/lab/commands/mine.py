@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,9 +51,8 @@ def mine(
     from runnel.lab.training.negatives import mine_negatives
 
     mining = Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin)
-    sources = {"corpus": corpus, "queries": queries, "exclude": exclude or ()}
-    by = {"model": model, "run": run, "judge": judge, "bm25": given(**asdict(bm25)), "prompts": prompts.by_kind()}
-    facts = mine_negatives(data, to, mining, **by, **sources)
+    by: dict[str, Any] = {"model": model, "run": run, "judge": judge, "bm25": given(**asdict(bm25)), "prompts": prompts.by_kind()}
+    facts = mine_negatives(data, to, mining, **by, corpus=corpus, queries=queries, exclude=exclude or ())
     if as_json:
         print_json({"out": str(to), **facts})
     else:

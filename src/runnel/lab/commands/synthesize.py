@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from runnel.commands.ask import LlmOptions
 from runnel.commands.display import print_json, print_text
-from runnel.commands.options import Json, Model, TestSets, refuse_others
+from runnel.commands.options import Json, Model, TestSets, Threads, refuse_others
 from runnel.errors import InputError, counted
-from runnel.lab.commands.inquiries import AskingOptions
 
 
 # Long: 27 lines are its options.
@@ -21,7 +21,8 @@ def synthesize(
     model: Model = "pocket",
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
-    asking: AskingOptions = AskingOptions(),
+    asked: LlmOptions = LlmOptions(),
+    threads: Threads = 8,
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
@@ -49,13 +50,10 @@ def synthesize(
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.run import Settings
 
-    settings, tokens = Settings(strategy, unit, seed, reply_tokens, asking.threads, language), _numbers(lengths)
-    more = {"limit": limit, "exclude": exclude or (), "model": model}
-    facts = examples.synthesize(sources, to, asking.open(), settings, lengths=tokens, **more)
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts, to / f"{strategy}.jsonl")
+    settings, tokens = Settings(strategy, unit, seed, reply_tokens, threads, language), _numbers(lengths)
+    more: dict[str, Any] = {"limit": limit, "exclude": exclude or (), "model": model}
+    facts = examples.synthesize(sources, to, asked.open(), settings, lengths=tokens, **more)
+    print_json(facts) if as_json else _show(facts, to / f"{strategy}.jsonl")
     return 0 if facts["examples"] and not facts["stopped"] else 1
 
 
