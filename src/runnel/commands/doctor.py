@@ -172,9 +172,7 @@ def _asks(requirement: Any, extra: str) -> bool:
 
 
 def _missing(requirement: Any) -> str | None:
-    try:
-        installed = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
+    if (installed := _version(requirement.name)) is None:
         return str(requirement.name)
     if requirement.specifier.contains(installed, prereleases=True):
         return None
