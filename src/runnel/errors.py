@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 DISTRIBUTION = "runnel-retrieval"  # its name on the package index
@@ -61,25 +61,26 @@ class MissingDependency(RunnelError, ImportError):
 
 
 @contextmanager
-def needing(what: str, extra: str) -> Iterator[None]:
-    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in which extra of runnel."""
+def errors_as(ours: type[RunnelError], problem: str, *kinds: type[Exception], advice: str) -> Iterator[None]:
+    """Turn errors of other libraries into one of ours, which names the problem, the error, and what to do; ours pass."""
     try:
         yield
-    except ImportError as error:
-        raise MissingDependency(f"{what} ({error}); run `{install_command(extra)}`") from error
-
-
-@contextmanager
-def damage_in(name: object, *kinds: type[Exception], advice: str = "download it again or repair it") -> Iterator[None]:
-    """Turn an error of a library that reads the file `name`, or a part of it, into a ReadError."""
-    try:
-        yield
+    except RunnelError:
+        raise
     except kinds as error:
-        if isinstance(error, RunnelError):
-            raise
-        if isinstance(error, OSError) and error.errno:
-            raise ReadError(f"{name} cannot be read: {error.strerror}; {advice}") from error
-        raise ReadError(f"{name} is damaged or incomplete ({describe(error)}); {advice}") from error
+        raise ours(f"{problem} ({describe(error)}); {advice}") from error
+
+
+def needing(what: str, extra: str) -> AbstractContextManager[None]:
+    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in which extra of runnel."""
+    return errors_as(MissingDependency, what, ImportError, advice=f"run `{install_command(extra)}`")
+
+
+def damage_in(
+    name: object, *kinds: type[Exception], advice: str = "download it again or repair it"
+) -> AbstractContextManager[None]:
+    """Turn an error of a library that reads the file `name`, or a part of it, into a ReadError."""
+    return errors_as(ReadError, f"{name} is damaged or incomplete", *kinds, advice=advice)
 
 
 def install_command(extra: str) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,8 @@ class Journal:
     def __enter__(self) -> Journal:
         expect_replaceable(self.out)
         self._lock.acquire()
-        try:
+        with ExitStack() as failed:
+            failed.callback(self.__exit__)
             for path in self._made:
                 sweep(path.parent, path.name)
             if self.out.exists() and self._about.exists():
@@ -73,9 +74,7 @@ class Journal:
                 self._expect_own()
                 self._open()
             self._compare()
-        except BaseException:
-            self.__exit__()
-            raise
+            failed.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -160,9 +159,8 @@ class Journal:
     def _expect_own(self) -> None:
         """Raise InputError if a file to make exists, unless this work was interrupted or its OUT was removed."""
         found = next((path for path in self._made if path.exists()), None)
-        if found is None or self._path.exists():
-            return
-        if not self._about.exists() or not self._settings.keys() <= self._read_facts().keys():
+        own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()
+        if found is not None and not self._path.exists() and not own:
             raise InputError(f"{found} exists already and is not from this command; move it away or choose another name")
 
     def _open(self) -> None:
@@ -191,9 +189,9 @@ class Journal:
         try:
             yield self._database
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
-            raise StoreError(f"{self._path} is damaged or not a journal of runnel ({error}); move it away") from error
+            damage = StoreError(f"{self._path} is damaged or not a journal of runnel ({error}); move it away")
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) if full else damage from error
 
     def _remove(self) -> None:
         for ending in _FILES:

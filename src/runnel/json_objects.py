@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from runnel.errors import CheckpointError, InputError, RunnelError, describe
+from runnel.errors import CheckpointError, InputError, RunnelError, errors_as
 
 Row = TypeVar("Row")
 
@@ -20,10 +20,8 @@ def read_model_json(path: Path, *, expect: type = dict, default: object = None, 
     """Return the object, or the list with `expect=list`, in a JSON file of a model folder, or `default` if it is missing."""
     if default is not None and not path.exists():
         return default
-    try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except Exception as error:  # each parser has errors of its own
-        raise CheckpointError(f"{path} cannot be read ({describe(error)}); copy or download it again") from error
+    with errors_as(CheckpointError, f"{path} cannot be read", Exception, advice="copy or download it again"):
+        value = parse(path.read_text(encoding="utf-8"))  # each parser has errors of its own
     if not isinstance(value, expect):
         raise CheckpointError(f"{path} holds a {type(value).__name__}; expected {'an object' if expect is dict else 'a list'}")
     return value

@@ -9,6 +9,7 @@ import operator
 import os
 import reprlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -269,9 +270,7 @@ def expect_text(value: object, what: str) -> None:
 
 def expect_series(values: object, what: str, expected: str) -> None:
     """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table."""
-    unordered = isinstance(values, Mapping | set | frozenset) or hasattr(
-        values, "columns"
-    )  # of a table, the names of its columns
+    unordered = isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns")  # names of a table's columns
     if unordered or isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         came = f"a {type(values).__name__}" if unordered else reprlib.repr(values)
         raise InputError(f"{what} are {came}; expected {expected}")
@@ -296,6 +295,16 @@ def expect_choice(value: object, choices: Iterable[str], what: str) -> None:
         raise InputError(f"{what} is {reprlib.repr(value)}; expected one of {', '.join(near or known) or 'none'}")
 
 
+def utf8(text: str, what: str = "the text", error: type[InputError] = InputError) -> bytes:
+    """Encode a text, which is called `what`; raise the error, with the place, for half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as failure:
+        place = f"U+{ord(text[failure.start]):04X} (half of a surrogate pair) at character {failure.start}"
+        advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
+        raise error(f"{what} contains {place}; {advice}") from failure
+
+
 class HasId(Protocol):
     """What has an id."""
 
@@ -306,10 +315,9 @@ class HasId(Protocol):
 
 def by_id(items: Iterable[Identified], what: str) -> dict[str, Identified]:
     """Return items by their ids; raise InputError if two have the same one, or if there are none. `what` names them."""
-    known: dict[str, Identified] = {}
-    for item in items:
-        if known.setdefault(item.id, item) is not item:
-            raise InputError(f"{what}: two have the id {item.id!r}; expected each id once")
-    if not known:
-        raise InputError(f"{what}: there are none; expected one at least")
-    return known
+    listed = list(items)
+    counts = Counter(item.id for item in listed)
+    if len(counts) < len(listed) or not listed:
+        problem = f"two have the id {counts.most_common(1)[0][0]!r}" if listed else "there are none"
+        raise InputError(f"{what}: {problem}; expected one at least, and each id once")
+    return {item.id: item for item in listed}

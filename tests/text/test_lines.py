@@ -38,7 +38,7 @@ def test_cut_short_or_damaged_is_an_error(tmp_path, ending):
     path = tmp_path / f"data{ending}"
     data = COMPRESS[ending](b"".join(b"%d\n" % random.Random(i).getrandbits(64) for i in range(20_000)))
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ReadError, match=r"data.* damaged .*\(after line \d+\)"):
+    with pytest.raises(ReadError, match=r"data.* damaged .* after line \d+"):
         list(read_lines(path))
     path.write_bytes(data[:2000] + b"\xff" * 2000 + data[4000:])
     with pytest.raises(ReadError, match="is damaged or incomplete"):
@@ -55,10 +55,10 @@ def test_zstd_needs_a_package(tmp_path, monkeypatch):
 
 def test_what_cannot_be_read(tmp_path):
     (tmp_path / "latin").write_bytes(b"good\n" * 10_000 + b"caf\xe9\n")
-    with pytest.raises(ReadError, match=r"latin: the text after line \d+ is not UTF-8 \(.*0xe9\)"):
+    with pytest.raises(ReadError, match=r"latin is not UTF-8 .*0xe9.* after line \d+"):
         list(read_lines(tmp_path / "latin"))
     (tmp_path / "half").write_text('{"a": "\\ud83d\\ude00"}\n{"a": ["\\ud83d"]}')
-    with pytest.raises(ReadError, match=r"half, line 2: half of a surrogate pair"):
+    with pytest.raises(ReadError, match=r"half, line 2 .*U\+D83D"):
         list(read_json(tmp_path / "half"))
 
 
@@ -121,7 +121,7 @@ def test_all_readers_read_rows_alike(tmp_path, read, ending, kind, content):
         (b'{"id": 1', "rows.*, line 2: not valid JSON"),
         (b"[" * 100_000, "rows.*, line 2: not valid JSON"),
         (b"[1]", "rows.*, line 2: .*got list"),
-        (b'{"id": "caf\xe9"}', "rows.*: .*not UTF-8 \\(.*, byte 0xe9\\)"),
+        (b'{"id": "caf\xe9"}', "rows.* not UTF-8 .*0xe9"),
     ],
 )
 def test_all_readers_report_a_bad_row_alike(tmp_path, read, ending, line, message):

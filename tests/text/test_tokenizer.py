@@ -173,7 +173,7 @@ def test_markers_and_names():
     tokenizer = build("bert_like")
     assert tokenizer.begin_id == tokenizer.token_id("[CLS]") and tokenizer.end_id == tokenizer.token_id("[SEP]")
     assert build("neox_like").begin_id is None
-    with pytest.raises(InputError, match=r"no token '\[SEPP\]'.*'\[SEP\]'"):
+    with pytest.raises(InputError, match=r"'\[SEPP\]'.* \[SEP\]"):
         tokenizer.token_id("[SEPP]")
     with pytest.raises(InputError, match="marker id 99999"):
         LibraryTokenizer(tokenizer._source, end=99999)

@@ -15,7 +15,7 @@ from runnel.models.precision import truncated
 from runnel.models.readers import ReadDocument, read_documents, sentence_scorer
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Document, Places, expect_count
+from runnel.records import Document, Places, expect_count, utf8
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import (
@@ -26,7 +26,6 @@ from runnel.search.records import (
     FieldType,
     IndexSettings,
     PassageRow,
-    check_storable,
     content_hash,
 )
 from runnel.text.documents.document import DocumentText
@@ -69,19 +68,18 @@ class DocumentEncoder:
         if isinstance(document, Document):
             title = document.title or metadata.get("title")
             document = DocumentRow(document.id, document.text, "" if title is None else str(title), "", "", "", 0, metadata)
-        odd = [key for key in metadata if not isinstance(key, str)]
-        if odd:
-            raise InputError(f"{name}: the keys of metadata must be texts, got {odd[0]!r}")
         for field_name, kind in self.settings.fields.items():
             if metadata.get(field_name) is not None:
                 metadata[field_name] = typed(field_name, metadata[field_name], kind)
         try:
-            texts = {"metadata": json.dumps(metadata, ensure_ascii=False)}
+            problem = "".join(f"the key {key!r} is no text" for key in metadata if not isinstance(key, str))
+            stored = json.dumps(metadata, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"{name} has metadata that JSON cannot hold: {error}") from error
-        texts = {"id": document.id, "text": document.text, "title": document.title} | texts
-        for what, text in texts.items():
-            check_storable(text, f"{name}: its {what}")
+            problem = problem or str(error)
+        if problem:
+            raise InputError(f"{name} has metadata that JSON cannot hold: {problem}")
+        for what, text in {"id": document.id, "text": document.text, "title": document.title, "metadata": stored}.items():
+            utf8(text, f"{name}: its {what}")
         row = replace(document, metadata=metadata)
         return replace(row, content_hash=content_hash(row))
 
@@ -97,13 +95,15 @@ class DocumentEncoder:
         for document in documents:
             if not isinstance(document, Document | DocumentRow):
                 raise InputError(f"expected runnel.Document objects, got {type(document).__name__}: {document!r:.80}")
+            twice = f"another document of this call has the id {document.id!r}; only the first was added"
+            reason = twice if document.id in seen else ""
             try:
-                if document.id in seen:
-                    raise InputError(f"another document of this call has the id {document.id!r}; only the first was added")
                 row = self.row(document)
             except InputError as error:
-                failed[document.id] = str(error)
-                log.warning("%s", left_out(document.id, str(error)))
+                reason = reason or str(error)
+            if reason:
+                failed[document.id] = reason
+                log.warning("%s", left_out(document.id, reason))
                 continue
             seen.add(row.id)
             if row.id in known and known[row.id].content_hash == row.content_hash:
@@ -145,10 +145,9 @@ class DocumentEncoder:
         """Return the result of reading each document, or why it failed."""
         size = self.settings.passage_tokens
         documents = [DocumentText.stored(row.text, Places(row.blocks)) if row.blocks else row.text for row in rows]
+        options = {"passage_tokens": size, "remember": self._one_pass, "progress": progress}
         try:
-            return list(
-                read_documents(self._embedder, documents, saved, passage_tokens=size, remember=self._one_pass, progress=progress)
-            )
+            return list(read_documents(self._embedder, documents, saved, **options))
         except InputError as error:
             if len(rows) == 1:
                 return [str(error)]
@@ -177,10 +176,8 @@ def new_settings(
     if passage_tokens is not None:
         expect_count(passage_tokens, "passage_tokens")
     if block is not None and passage_tokens not in (None, block):
-        raise InputError(
-            f"{embedder.model.source} reads documents in passages of {block} tokens, got passage_tokens={passage_tokens}; "
-            "omit passage_tokens"
-        )
+        problem = f"{embedder.model.source} reads documents in passages of {block} tokens, got passage_tokens={passage_tokens}"
+        raise InputError(f"{problem}; omit passage_tokens")
     size = block or passage_tokens or _PASSAGE_TOKENS
     if remember and not sentences:
         reranker = reranker_of(embedder)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
-from runnel.records import expect_series
+from runnel.records import expect_series, utf8
 from runnel.search.file_hashes import FileHashes
-from runnel.search.records import ContentHashes, DocumentRow, check_storable
+from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
@@ -57,18 +56,6 @@ def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
     """Return the roots of paths; raise InputError if a path does not exist, or for one path in place of several."""
     expect_series(paths, "paths", "a list of paths")
     return [Root.parse(path) for path in paths]
-
-
-def _check_file(file: Path) -> None:
-    """Raise ReadError for a file that is not a regular one, or whose name is not UTF-8."""
-    mode = file.stat().st_mode
-    if not stat.S_ISREG(mode):
-        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        raise ReadError(f"{file} is {what}, which may never end; save its content to a file first")
-    try:
-        str(file).encode()
-    except UnicodeEncodeError as error:
-        raise ReadError(f"{file}: the file's name is not valid UTF-8; rename the file") from error
 
 
 def by_file(known: Mapping[str, ContentHashes]) -> Stored:
@@ -119,8 +106,10 @@ def _read_file(
     file: Path, digest: str, old: Sequence[str], reader: DocumentReader, scan: Scan, hashes: FileHashes
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
-    _check_file(file)
+    if not file.is_file():
+        raise ReadError(f"{file} is a pipe, a socket or a device, which may never end; save its content to a file first")
     name, failed, fresh = str(file), len(scan.failed), set[str]()
+    utf8(name, "the file's name", ReadError)
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
         document = _to_row(name, digest if whole else digest + _MORE, read)
@@ -141,13 +130,16 @@ def _distinct_rows(name: str, reads: Iterable[DocumentText], failed: dict[str, s
             yield read
             continue
         line = read.line
+        problem = (
+            f"the id {read.id!r} is already used in line {lines[read.id]}; give each row its own" if read.id in lines else ""
+        )
         try:
-            check_storable(read.id, f"the id {read.id!r}")
-            if read.id in lines:
-                raise InputError(f"the id {read.id!r} is already used in line {lines[read.id]}; give each row its own id")
+            utf8(read.id, f"the id {read.id!r}")
         except InputError as error:
+            problem = str(error)
+        if problem:
             row = f"{name}, line {line}"
-            failed[row] = f"{row}: {error}"
+            failed[row] = f"{row}: {problem}"
             log.warning("%s", left_out(row, failed[row]))
         else:
             lines[read.id] = line

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.records import expect_choice
-from runnel.search.records import FIELD_TYPES, FieldType, check_storable
+from runnel.records import expect_choice, utf8
+from runnel.search.records import FIELD_TYPES, FieldType
 
 Filter = Mapping[str, Any]
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
@@ -53,7 +53,7 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
         shown = f"a number of {value.bit_length():,} bits" if big else repr(value)
         raise InputError(f"field {name!r} is {shown}; expected {_EXPECTED[kind]}")
     if isinstance(value, str):
-        check_storable(value, f"the value {value!r} of field {name!r}")
+        utf8(value, f"the value {value!r} of field {name!r}")
     return value
 
 

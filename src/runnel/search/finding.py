@@ -196,11 +196,8 @@ def find(
             parts.
     """
     from runnel.models.second_look import TOGETHER  # imports torch
-    from runnel.models.sentence_vectors import no_vectors_error
 
     expect_count(top_k, "top_k")
-    if explain and not retriever.remembers:
-        raise no_vectors_error(retriever.model)
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
     documents, unread = tee(documents)
     filled = (one for one in unread if one.document.text.strip())

@@ -68,7 +68,8 @@ class LanceStore:
         with plain_errors(uri):
             database = connect(uri, create=True)
             there = _whole_tables(database)
-            try:
+            held = f"{uri} already holds an index; open it, or choose another place"
+            with plain_errors(uri, lambda *_: held if "commits" in _whole_tables(database) else ""):
                 for name, schema in schemas(settings).items() if "commits" not in there else ():
                     if name in there and there[name].count_rows():
                         raise _lost_error(uri, "list of commits")
@@ -76,10 +77,6 @@ class LanceStore:
                     database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
                 versions = {name: database.open_table(name).version for name in _CONTENT}
                 database.create_table("commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings))
-            except Exception as error:
-                if "commits" in _whole_tables(database):
-                    raise StoreError(f"{uri} already holds an index; open it, or choose another place") from error
-                raise
             return cls(uri, database, settings)
 
     @classmethod

@@ -26,11 +26,14 @@ class PassageMatrix:
     def __init__(
         self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, ids: Sequence[str], place: str
     ) -> None:
-        for i, length in odd_lengths(vectors):
-            raise damaged(place, f"a vector of document {documents[i]!r} has the length {length:.3g} instead of 1")
         order = {name: i for i, name in enumerate(ids)}
-        if lost := next((owner for owner in documents if owner not in order), ""):
-            raise damaged(place, f"document {lost!r} has passages, but no text")
+        damage = [
+            f"a vector of document {documents[i]!r} has the length {length:.3g} instead of 1"
+            for i, length in odd_lengths(vectors)
+        ]
+        damage += [f"document {owner!r} has passages, but no text" for owner in documents if owner not in order]
+        if damage:
+            raise damaged(place, damage[0])
         self._owner = np.array([order[name] for name in documents], dtype=np.int64)
         self._ids, self._numbers, self._vectors = ids, numbers, vectors
 

@@ -70,20 +70,17 @@ class Project:
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
         _expect_trusted(folder)
-        inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
-        if (link := next(filter(os.path.islink, chain([str(place)], inside)), None)) is not None:
-            raise StoreError(f"{link} is a link, so that an update could change an index or a file elsewhere; remove it")
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
             selection = Selection(chosen["include"], chosen["exclude"], bool(stored["ignore_files"]))
             outside = [str(name) for name in map(PurePath, chosen["paths"]) if name.anchor or ".." in name.parts]
-            if stored["format"] != _FORMAT or outside:
-                raise ValueError(f"format {stored['format']}, paths outside of the project: {', '.join(outside) or 'none'}")
+            problem = f"format {stored['format']}, paths outside of the project: {', '.join(outside) or 'none'}"
+            usable = stored["format"] == _FORMAT and not outside
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{place}/project.json cannot be used ({describe(error)}); move {place} away and run `runnel index`"
-            ) from error
+            problem, usable = describe(error), False
+        if not usable:
+            raise StoreError(f"{place}/project.json cannot be used ({problem}); move {place} away and run `runnel index`")
         return cls(folder, chosen["paths"], selection)
 
     def save(self) -> None:
@@ -100,14 +97,14 @@ class Project:
         return replace(self, paths=tuple(dict.fromkeys([*self.paths, *new])), selection=selection or self.selection)
 
     def _inside(self, name: str) -> str:
-        root = Root.parse(name)
-        path = root.path.resolve()
-        if not path.is_relative_to(self.folder):
-            raise InputError(
-                f"{name} is outside of the project {self.folder}; give --to FOLDER for another index, or run `runnel index` in a "
-                "folder that holds both"
-            )
-        return str(path.relative_to(self.folder) / root.pattern)
+        root = self._expect_inside(name, Root.parse(name).resolve())
+        return str(root.path.relative_to(self.folder) / root.pattern)
+
+    def _expect_inside(self, name: str, root: Root) -> Root:
+        if not root.path.is_relative_to(self.folder):
+            advice = "remove that link, give --to FOLDER for another index, or run `runnel index` in a folder that holds both"
+            raise InputError(f"{name} leads outside of the project {self.folder}, to {root.path}; {advice}")
+        return root
 
     def update(
         self,
@@ -176,8 +173,7 @@ class Project:
                 else:
                     log.warning("%s is no longer in %s; its documents are removed from the index", name, self.folder)
                 continue
-            if not root.path.is_relative_to(self.folder):
-                raise InputError(f"{name} leads outside of the project {self.folder}, to {root.path}; remove that link")
+            self._expect_inside(name, root)
             empty = keep_missing and next(find_files([root], self.selection, lambda error: None), None) is None
             (missing if empty else roots).append(root)
         return roots, missing
@@ -203,20 +199,23 @@ def folders_of(start: Path) -> Iterator[Path]:
 
 
 def _expect_trusted(folder: Path) -> None:
-    """Raise StoreError if `.runnel` is another user's, who has chosen what is read, and what is shown.
+    """Raise StoreError if `.runnel` is another user's, who has chosen what is read, and what is shown, or has links.
 
     As in git, root also trusts the user who called sudo. Everybody trusts root, who may write everywhere anyway.
     """
-    if os.name == "nt":
-        return
-    owner, user = (folder / NAME).lstat().st_uid, os.geteuid()
-    if str(owner) in ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None) or folder in _listed(_SAFE):
-        return
-    safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(folder)])
-    raise StoreError(
-        f"{folder / NAME} belongs to another user ({owner}), who may have put anything into it; if you trust it: "
-        f"export {_SAFE}={shlex.quote(safe)}"
-    )
+    place, problem = folder / NAME, ""
+    if os.name != "nt":
+        owner, user = place.lstat().st_uid, os.geteuid()
+        trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
+        if str(owner) not in trusted and folder not in _listed(_SAFE):
+            safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(folder)])
+            problem = f"{place} belongs to another user ({owner}), who may have put anything into it; if you trust it: "
+            problem += f"export {_SAFE}={shlex.quote(safe)}"
+    inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
+    if not problem and (link := next(filter(os.path.islink, chain([str(place)], inside)), None)) is not None:
+        problem = f"{link} is a link, so that an update could change an index or a file elsewhere; remove it"
+    if problem:
+        raise StoreError(problem)
 
 
 def _listed(variable: str) -> set[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from runnel.errors import InputError, StoreError
+from runnel.errors import StoreError
 from runnel.files import digest
 from runnel.records import Places
 from runnel.text.documents.document import DocumentText
@@ -19,15 +19,6 @@ FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 FORMAT = 2  # of an index
 WHOLE = -1  # the number of the row that holds a document's own vector
-
-
-def check_storable(text: str, what: str) -> None:
-    """Raise InputError if a text contains half of a surrogate pair, which neither UTF-8 nor a store can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = f"{text[error.start]!r} at character {error.start}"
-        raise InputError(f"{what} contains half of a surrogate pair ({found}), which UTF-8 cannot store; replace it") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +37,8 @@ class IndexSettings:
     def stored(settings: Mapping[str, Any], place: str) -> IndexSettings:
         """Return the settings of the existing index at `place`."""
         if settings["format"] != FORMAT:
-            raise StoreError(
-                f"{place} has index format {settings['format']}, this version of runnel reads format {FORMAT}; "
-                "index the documents again in a new place"
-            )
+            problem = f"{place} has index format {settings['format']}, this version of runnel reads format {FORMAT}"
+            raise StoreError(f"{problem}; index the documents again in a new place")
         return IndexSettings(**settings)
 
 

@@ -42,10 +42,10 @@ def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
     """Read a file in memory, by way of a temporary file that is removed at once; an empty one and rows are refused."""
     with _as_file(data) as path:
         document = next(reader.read(path, name=name), None)
-    if document is None or document.id is not None:
-        raise InputError(f"{name} has rows, a document each; index it with runnel index, and search the index")
-    if not document.text.strip():
-        raise InputError(f"{name} is empty")
+    if document is None or document.id is not None or not document.text.strip():
+        empty = document is not None and document.id is None
+        rows = "has rows, a document each; index it with runnel index, and search the index"
+        raise InputError(f"{name} {'is empty' if empty else rows}")
     return document
 
 

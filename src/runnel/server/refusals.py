@@ -12,20 +12,9 @@ from starlette.responses import JSONResponse
 from runnel.errors import BackendUnavailable, Cancelled, InputError, RunnelError, StoreError
 
 Kind = Literal[
-    "invalid",
-    "unauthorized",
-    "forbidden",
-    "not_found",
-    "not_allowed",
-    "slow",
-    "too_long",
-    "too_large",
-    "busy",
-    "gone",
-    "unavailable",
-    "deadline",
-    "failed",
-]
+    "invalid", "unauthorized", "forbidden", "not_found", "not_allowed", "slow", "too_long", "too_large", "busy", "gone",
+    "unavailable", "deadline", "failed",
+]  # fmt: skip
 
 # kind -> status, OpenAI's type, TEI's type
 _KINDS: Mapping[Kind, tuple[int, str, str]] = {

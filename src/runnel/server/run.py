@@ -6,11 +6,12 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from runnel.errors import InputError
+from runnel.errors import InputError, errors_as
 from runnel.server.context import Context
 from runnel.server.settings import ServerSettings
 
@@ -19,16 +20,8 @@ class Server(uvicorn.Server):
     """Uvicorn that finishes its work first: while it drains, it still listens and refuses new requests with 503."""
 
     def __init__(self, app: FastAPI, context: Context, on_ready: Callable[[], None]) -> None:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=5,
-        )
-        super().__init__(config)
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
+        super().__init__(uvicorn.Config(app, ws="none", timeout_graceful_shutdown=5, **quiet))
         self._context, self._on_ready = context, on_ready
         self._announced = False
         self._drained: asyncio.Task[None] | None = None
@@ -55,13 +48,10 @@ class Server(uvicorn.Server):
 
 def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings."""
-    try:
-        return socket.create_server(
-            (settings.host, settings.port), family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET, backlog=512
-        )
-    except OSError as error:
-        reason = f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}"
-        raise InputError(f"{reason}; choose another --host or --port") from error
+    address, family = (settings.host, settings.port), socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    problem = f"cannot listen on {settings.host}, port {settings.port}"
+    with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
+        return socket.create_server(address, family=family, backlog=512)
 
 
 def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:

@@ -27,13 +27,11 @@ class ServerSettings:
     drain_s: float = 30.0  # after SIGTERM, the longest time to finish running requests
 
     def __post_init__(self) -> None:
-        if not (self.open_bind or self.api_keys or is_loopback(self.host)):
-            raise InputError(
-                f"{self.host} is reachable from other machines, and no API key is set; set RUNNEL_API_KEY or --api-key-file, "
-                "or use --open to serve everyone"
-            )
-        if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
-            raise InputError("an API key must be printable ASCII text; HTTP headers hold no other")
+        odd = any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys)
+        if odd or not (self.open_bind or self.api_keys or is_loopback(self.host)):
+            problem = f"{self.host} is reachable from other machines, and no API key is set"
+            problem = "an API key is not printable ASCII text, and HTTP headers hold no other" if odd else problem
+            raise InputError(f"{problem}; set RUNNEL_API_KEY or --api-key-file, or use --open to serve everyone")
 
 
 def is_loopback(host: str) -> bool:

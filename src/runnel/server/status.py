@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from runnel import __version__
 from runnel.server.context import MAX_TEXTS, InContext
 from runnel.server.metrics import CONTENT_TYPE
-from runnel.server.refusals import Refusal, error_responses
+from runnel.server.refusals import error_responses
 
 router = APIRouter(tags=["status"])
 
@@ -48,8 +48,7 @@ async def health() -> Status:
 async def ready(context: InContext) -> Status:
     """Answer when requests can be served: the model is loaded, and the server is not stopping."""
     context.loaded()
-    if context.work.draining:
-        raise Refusal("unavailable", "the server is stopping")
+    context.work.expect_open()
     return Status()
 
 

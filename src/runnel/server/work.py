@@ -137,14 +137,21 @@ class Work:
         """Return the number of requests that are counted or wait for a thread."""
         return len(self._jobs) - self.running - self._parsing.running
 
+    def expect_open(self) -> None:
+        """Raise a Refusal if the server is stopping."""
+        if self.draining:
+            raise _stopping()
+
     async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
         """Run `call` in a thread, with its `progress`, after `count` of its tokens; the number of characters chooses the lane."""
+        self.expect_open()
         job = Progress(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
         return Done(result, job.tokens)
 
     async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
         """Read a file for a request, in a thread, a few at the same time. What parses it ends with the request."""
+        self.expect_open()
         job = Progress(self)
 
         def read() -> T:
@@ -164,9 +171,6 @@ class Work:
 
     async def _wait(self, request: Request, job: Progress, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work of a request returns, or end it."""
-        if self.draining:
-            work.close()
-            raise _stopping()
         task = asyncio.create_task(work)
         self._jobs[task] = job
         task.add_done_callback(self._forget)
@@ -210,19 +214,13 @@ class Work:
         most = self._settings.max_request_tokens
         job.expect_wanted()
         if tokens > most:
-            raise Refusal(
-                "too_long",
-                f"the request has {tokens:,} tokens, this server reads at most {most:,} in one; send several requests",
-                code="context_length_exceeded",
+            message = f"the request has {tokens:,} tokens, this server reads at most {most:,} in one; send several requests"
+            raise Refusal("too_long", message, code="context_length_exceeded")
+        if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
+            message = (
+                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,} would be exceeded; retry later"
             )
-        if self.left and self.left + tokens > self._settings.max_queue_tokens:
-            raise Refusal(
-                "busy",
-                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {self._settings.max_queue_tokens:,} "
-                "would be exceeded; retry later",
-                code="rate_limit_exceeded",
-                retry_after_s=self.retry_after_s(tokens),
-            )
+            raise Refusal("busy", message, code="rate_limit_exceeded", retry_after_s=self.retry_after_s(tokens))
         job.tokens = tokens
         with self._lock:
             self.left += tokens

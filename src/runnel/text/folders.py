@@ -72,15 +72,13 @@ class Root:
         """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file."""
         if isinstance(name, Root):
             return name
-        if not isinstance(name, str | Path):
-            raise InputError(f"a path is {name!r}; expected a file or a folder")
-        path = Path(name)
-        if os.path.lexists(path):
-            return cls(path)
+        is_path = isinstance(name, str | Path)
+        if is_path and os.path.lexists(name):
+            return cls(Path(name))
         start, pattern = fixed_part(str(name).replace(os.sep, "/"))
         root = cls(Path(start), pattern)
-        if root.glob is None or not root.path.is_dir():
-            raise InputError(f"there is no file or folder {name}; check the name")
+        if not is_path or root.glob is None or not root.path.is_dir():
+            raise InputError(f"there is no file or folder {name if is_path else repr(name)}; check the name")
         return root
 
     @cached_property

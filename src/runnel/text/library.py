@@ -14,32 +14,21 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import write
 from runnel.json_objects import read_model_json
-from runnel.records import expect_text
+from runnel.records import expect_text, utf8
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern
-from runnel.text.tokenizer import (
-    LIBRARY_FILE,
-    MOST_IDS,
-    WORLD_FILE,
-    Encoded,
-    Marker,
-    Tokenizer,
-    damaged_stream_error,
-    skip_spaces,
-    unpack_saved,
-    utf8,
-)
+from runnel.text.tokenizer import LIBRARY_FILE, MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces, unpack_saved
 
 _PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
 _GROUP_CHARS = 1 << 18  # one parallel batch
@@ -178,9 +167,7 @@ class LibraryTokenizer(Tokenizer):
         ids = np.array(encoding.ids, dtype=np.int32)
         if not len(ids):
             return Encoded.empty()
-        offsets = np.fromiter(
-            itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(ids)
-        )  # twice as fast as np.array
+        offsets = np.fromiter(itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(ids))  # faster than np.array
         starts, ends = offsets[::2], offsets[1::2]
         if guard:
             first = int(np.count_nonzero(starts < guard))
@@ -216,11 +203,11 @@ class LibraryStream:
         return json.dumps([self.text, self._before, self.position])
 
     def restore(self, saved: str) -> None:
-        text, before, position = unpack_saved(saved, str, str, int)
-        cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None and before else None
-        if before and (cut is None or cut.end() != len(before)):  # tokens could cross this cut
-            raise damaged_stream_error()
-        self._before, self.position = before, position
+        def is_cut(text: str, before: str, _: int) -> bool:
+            cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None else None
+            return not before or (cut is not None and cut.end() == len(before))  # else tokens could cross it
+
+        text, self._before, self.position = unpack_saved(saved, str, str, int, valid=is_cut)
         self._parts, self._chars = [text], len(text)
 
     def feed(self, text: str) -> Encoded:
@@ -279,13 +266,9 @@ class LibraryStream:
         return Encoded.join(done)
 
 
-@contextmanager
-def _refused(file: object) -> Iterator[None]:
+def _refused(file: object) -> AbstractContextManager[None]:
     """Turn any error into a CheckpointError: the library raises bare Exception."""
-    try:
-        yield
-    except Exception as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); expected a file of the tokenizers library") from error
+    return errors_as(CheckpointError, f"{file} cannot be read", Exception, advice="expected a file of the tokenizers library")
 
 
 def _content(token: object) -> str | None:

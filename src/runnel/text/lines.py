@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe
-from runnel.records import Document, titled
+from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
+from runnel.records import Document, titled, utf8
 from runnel.text.reading import marked_encoding, open_bytes
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # first bytes of compressed files
@@ -54,17 +54,15 @@ class Lines:
                         limit = f"{self._longest:,} bytes; raise Limits.unpacked_bytes if you trust the file"
                         raise ReadError(f"{self.place(number)} is larger than {limit}")
                     yield line
-        except UnicodeError as error:
-            after = f" after line {before}" if (before := self._before() + number) else ""
-            encoding = "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
-            byte = f", byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else ""
-            why = f"{getattr(error, 'reason', error)}{byte}"
-            raise ReadError(f"{self.name}: the text{after} is not {encoding} ({why}); {self._advice}") from error
-        except (*DAMAGED, OSError) as error:
-            broken = isinstance(error, DAMAGED)
-            problem = f"{'is damaged or incomplete' if broken else 'cannot be read'} (after line {self._before() + number})"
-            advice = "download it again" if broken else "check the file and its disk"
-            raise ReadError(f"{self.name} {problem}: {describe(error)}; {advice}") from error
+        except (*DAMAGED, UnicodeError, OSError) as error:
+            problem, advice = "cannot be read", "check the file and its disk"
+            if isinstance(error, UnicodeError):
+                encoding = "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
+                byte = f"byte 0x{error.object[error.start]:02x}: " if isinstance(error, UnicodeDecodeError) else ""
+                problem, advice = f"is not {encoding} text ({byte}{getattr(error, 'reason', error)})", self._advice
+            elif isinstance(error, DAMAGED):
+                problem, advice = "is damaged or incomplete", f"{describe(error)}; download it again"
+            raise ReadError(f"{self.name} {problem} after line {self._before() + number}: {advice}") from error
 
     def _open(self) -> io.TextIOWrapper:
         content = unpacked(self._file, self.name)
@@ -112,7 +110,7 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in read_lines(path):
         row = parse_object(line, where)
         if "\\u" in line:
-            _refuse_half_characters(row, where)
+            utf8(json.dumps(row, ensure_ascii=False), where, ReadError)
         yield where, row
 
 
@@ -166,13 +164,6 @@ def find(folder: Path, *names: str) -> Path | None:
     return next((p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()), None)
 
 
-def _refuse_half_characters(row: dict[str, Any], where: str) -> None:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ReadError(f"{where}: half of a surrogate pair ({error.object[error.start]!r}) is not text; remove it") from error
-
-
 # ---- compressed files ------------------------------------------------------------------------------------------------
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # raised by reading from `unpacked`
@@ -187,10 +178,9 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
     if not head.startswith(ZSTD):
         return file
-    try:
+    advice = "run `pip install zstandard`, or `zstd -d` the file"
+    with errors_as(MissingDependency, f"{name} is compressed with zstd", ImportError, advice=advice):
         import zstandard
-    except ImportError as error:
-        raise MissingDependency(f"{name} is compressed with zstd; run `pip install zstandard`, or `zstd -d` the file") from error
     return io.BufferedReader(_Frames(file, zstandard), 1 << 17)
 
 

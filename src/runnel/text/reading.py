@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -127,37 +128,27 @@ def _refuse_binary(data: bytes, name: str) -> None:
     at, head = data.find(0), data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if at >= 0 or controls > _CONTROL_SHARE * len(head):
-        sign = (
-            f"a NUL byte at offset {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
-        )
+        sign = f"NUL at byte {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
         raise UnsupportedKind(f"{name} is binary ({sign}); expected text, or a document of a kind in docs/documents.md")
 
 
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
-    line = data.count(b"\n", 0, error.start) + 1
-    place = f"byte 0x{data[error.start]:02x} at offset {error.start}, line {line}"
-    accents = len(data.translate(None, bytes(range(128))))
-    if accents <= _ACCENT_SHARE * len(data):
-        try:
-            text = data.decode("cp1252")
-        except UnicodeDecodeError:
-            pass
-        else:
-            return Decoded(text, "cp1252", f"not valid utf-8 ({place}), read as cp1252; if that is wrong, give its encoding")
-    raise ReadError(
-        f"{name} is not valid utf-8 ({place}, {error.reason}), and does not look like cp1252; "
-        "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
-    ) from error
+    if len(data.translate(None, bytes(range(128)))) <= _ACCENT_SHARE * len(data):
+        with suppress(UnicodeDecodeError):
+            problem = f"not valid utf-8 ({_place(data, error)}), read as cp1252; if that is wrong, give its encoding"
+            return Decoded(data.decode("cp1252"), "cp1252", problem)
+    return Decoded(_decode(data, "utf-8", name, ", and does not look like cp1252"), "utf-8")  # raises the error again
 
 
-def _decode(data: bytes, encoding: str, name: str) -> str:
+def _decode(data: bytes, encoding: str, name: str, more: str = "") -> str:
     try:
         return data.decode(encoding)
     except (UnicodeError, ValueError) as error:  # some codecs raise their own errors
-        place = ""
-        if isinstance(error, UnicodeDecodeError):
-            byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
-            place = f": byte 0x{byte:02x} at offset {error.start} (line {line}, {error.reason})"
-        raise ReadError(
-            f"{name} is not valid {encoding}{place or f': {error}'}; give its encoding, for example encoding='cp1252'"
-        ) from error
+        place = f"{_place(data, error)}, {error.reason}" if isinstance(error, UnicodeDecodeError) else error
+        advice = "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
+        raise ReadError(f"{name} is not valid {encoding} ({place}){more}; {advice}") from error
+
+
+def _place(data: bytes, error: UnicodeDecodeError) -> str:
+    line = data.count(b"\n", 0, error.start) + 1
+    return f"byte 0x{data[error.start]:02x} at offset {error.start}, line {line}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, errors_as
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _MODEL_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
@@ -34,10 +34,9 @@ class Piece(NamedTuple):
 
 def convert(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the content of the tokenizer.json, and the names of the begin and end markers as in tokenizer_config.json."""
-    try:
+    damage = (IndexError, KeyError, TypeError, ValueError, struct.error)
+    with errors_as(CheckpointError, f"{path} is not a SentencePiece model, or is damaged", *damage, advice="download it again"):
         pieces, trainer, normalizer = _parse(path.read_bytes())
-    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path} is not a SentencePiece model, or is damaged ({error}); download it again") from error
     reason = _unsupported(pieces, trainer, normalizer)
     if reason:
         raise CheckpointError(f"{path} {reason}; put this model's tokenizer.json into the same folder")

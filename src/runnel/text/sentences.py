@@ -24,6 +24,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.records import expect_choice
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.tokenizer import Encoded
@@ -317,8 +318,7 @@ def read_sentences(
     they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
     Differs: no text is dropped, so a unit's span may end with whitespace; the scored position ignores it.
     """
-    if unit not in UNITS:
-        raise InputError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
+    expect_choice(unit, UNITS, "unit")
     text = text_of(document)
     if unit == "sentence":
         spans = split_sentences(text, language)

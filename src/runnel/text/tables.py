@@ -49,9 +49,9 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
     csv.field_size_limit(longest)
     delimiter = "\t" if kind == "tsv" else delimiter_of(first)
     reader = csv.reader(every, delimiter=delimiter, strict=True)
-    cells = _parsed(lines, reader)
-    columns = next(filter(None, cells), [])
-    return Table(columns, _named(lines, reader, columns, cells, delimiter))
+    rows = _parsed(lines, reader, delimiter)
+    columns = next(filter(None, rows), [])
+    return Table(columns, ((reader.line_num, dict(zip(columns, row, strict=False))) for row in rows if any(row)))
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -93,20 +93,17 @@ def _unnamed(lines: Lines, every: Iterator[str], columns: list[str]) -> Iterator
             raise ReadError(f"{lines.place(number)}: expected {', '.join(columns)} between tabs, got {line[:40]!r}")
 
 
-def _parsed(lines: Lines, reader: Any) -> Iterator[list[str]]:
+def _parsed(lines: Lines, reader: Any, delimiter: str) -> Iterator[list[str]]:
+    """Yield the rows of a table; ReadError for one that is longer than the first, the names of the columns."""
+    problem, columns = "", 0
     try:
-        yield from reader
+        for row in reader:
+            columns = columns or len(row)
+            if len(row) > columns:
+                problem = f"{len(row)} values in {columns} columns; quote what holds {delimiter!r}"
+                break
+            yield row
     except csv.Error as error:
-        raise ReadError(f"{lines.place(reader.line_num)}: not a valid table ({error})") from error
-
-
-def _named(
-    lines: Lines, reader: Any, names: list[str], cells: Iterator[list[str]], delimiter: str
-) -> Iterator[tuple[int, dict[str, str]]]:
-    for row in cells:
-        if len(row) > len(names):
-            raise ReadError(
-                f"{lines.place(reader.line_num)}: {len(row)} values in {len(names)} columns; quote what holds {delimiter!r}"
-            )
-        if any(row):
-            yield reader.line_num, dict(zip(names, row, strict=False))
+        problem = f"not a valid table ({error})"
+    if problem:
+        raise ReadError(f"{lines.place(reader.line_num)}: {problem}")

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.records import expect_text
+from runnel.records import expect_count, expect_text
 from runnel.text.tokenizer import Encoded, Tokenizer
 
 Field = Literal["query", "document"]
@@ -68,8 +68,8 @@ class Template:
     continues: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_query_tokens", "max_document_tokens", "max_tokens"):
-            _check_budget(name, getattr(self, name))
+        for name, budget in self._budgets().items():
+            expect_count(1 if budget is None else budget, name)
         names = self.fields
         if len(set(names)) != len(names):
             raise InputError(f"the template {str(self)!r} names a field twice; expected each at most once")
@@ -117,8 +117,10 @@ class Template:
     def to_dict(self) -> dict[str, str | int | None]:
         """Return a dict for JSON in a model folder."""
         assert not self.continues, "only whole templates are stored"
-        budgets = {name: getattr(self, name) for name in ("max_query_tokens", "max_document_tokens", "max_tokens")}
-        return {"template": str(self), **budgets}
+        return {"template": str(self), **self._budgets()}
+
+    def _budgets(self) -> dict[str, int | None]:
+        return {name: getattr(self, name) for name in ("max_query_tokens", "max_document_tokens", "max_tokens")}
 
     @classmethod
     def from_dict(cls, content: dict[str, object]) -> Template:
@@ -201,9 +203,11 @@ class Template:
             InputError: a field is missing or not part of the template, a budget is not positive or too small for the parts
                 besides the document, or the template needs a marker that the tokenizer lacks.
         """
-        _check_budget("max_tokens", max_tokens)
+        expect_count(1 if max_tokens is None else max_tokens, "max_tokens")
         ids_of_fields = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
-        self._check_fields(ids_of_fields)
+        if ids_of_fields.keys() != set(self.fields):
+            came, needed = (" and ".join(sorted(names)) or "none" for names in (ids_of_fields, self.fields))
+            raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
         limits = {"query": self.max_query_tokens, "document": self.max_document_tokens}
         kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in ids_of_fields.items()}
         columns = [
@@ -231,11 +235,6 @@ class Template:
                 f"{sum(map(len, columns)) - length} tokens; raise max_tokens or shorten the query"
             )
         columns[number] = columns[number][: length - over]
-
-    def _check_fields(self, ids_of_fields: dict[str, np.ndarray]) -> None:
-        if ids_of_fields.keys() != set(self.fields):
-            came, needed = (" and ".join(sorted(names)) or "none" for names in (ids_of_fields, self.fields))
-            raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
@@ -283,11 +282,6 @@ def _write(part: Part) -> str:
     if part.kind == "text":
         return part.value.replace("{", "{{").replace("}", "}}")
     return f"{' ' * part.space}{{{part.value}}}"
-
-
-def _check_budget(name: str, value: object) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InputError(f"{name} is {value!r}; expected a positive whole number, or None to cut nothing")
 
 
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.

@@ -11,10 +11,9 @@ lacks the added tokens of its tokenizer.json.
 
 from __future__ import annotations
 
-import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -22,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from runnel.errors import CheckpointError, InputError, StateError
+from runnel.records import expect_choice
 
 _GROUP_CHARS = 1 << 18  # pieces of a text are collected up to this many characters
 MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
@@ -172,12 +172,8 @@ class Tokenizer(ABC):
 
     def token_id(self, token: str) -> int:
         """Return the id of a token, which may be special."""
-        number = self.vocabulary.get(token)
-        if number is None:
-            near = difflib.get_close_matches(token, [name for name in self.vocabulary if len(name) < 40], n=1)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
-            raise InputError(f"no token {token!r} in this tokenizer's vocabulary of {self.vocab_size}{hint}")
-        return number
+        expect_choice(token, self.vocabulary, "the token")
+        return self.vocabulary[token]
 
     def marker_id(self, marker: Marker) -> int | None:
         """Return the id of a marker given as a token or an id."""
@@ -222,33 +218,19 @@ def _is_space(codes: np.ndarray) -> np.ndarray:
     return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
 
 
-def utf8(text: str) -> bytes:
-    """Encode a text; raise InputError with the place of a lone surrogate."""
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = f"U+{ord(text[error.start]):04X}"
-        advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
-        raise InputError(f"the text contains {code} (half of a surrogate pair) at character {error.start}; {advice}") from error
-
-
-def unpack_saved(saved: str, *kinds: type) -> list[Any]:
-    """Read the JSON list of a stream's `save`, checking types, surrogates in text and the range of offsets."""
+def unpack_saved(saved: str, *kinds: type, valid: Callable[..., bool]) -> list[Any]:
+    """Read the JSON list of a stream's `save`: values of these kinds, UTF-8, offsets in range, and `valid`."""
     try:
         values = json.loads(saved)
         "".join(value for value in values if isinstance(value, str)).encode()
         offsets = [value for value in values if isinstance(value, int)]
         sound = [type(value) for value in values] == list(kinds) and all(0 <= value < _MOST_CHARS for value in offsets)
+        sound = sound and valid(*values)
     except (TypeError, ValueError, RecursionError):
         sound = False
     if not sound:
-        raise damaged_stream_error()
+        raise StateError("the pending text of the saved stream is damaged; read the text again")
     return list(values)
-
-
-def damaged_stream_error() -> StateError:
-    """Return the error for a saved stream whose pending text is invalid."""
-    return StateError("the pending text of the saved stream is damaged; read the text again")
 
 
 def _nonempty(encoded: Encoded) -> Iterator[Encoded]:

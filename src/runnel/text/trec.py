@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,12 @@ MOST_GRADE = 1_000_000  # trec_eval counts grades in 32 bits, and has a counter 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format."""
     qrels: dict[str, dict[str, int]] = {}
-    first = True
-    for where, line in read_lines(path):
+    for number, (where, line) in enumerate(read_lines(path)):
         fields = line.split()
-        if first and [f.lower().replace("_", "-") for f in fields] == _HEADER:
-            first = False
+        if number == 0 and [f.lower().replace("_", "-") for f in fields] == _HEADER:
             continue
-        first = False
         try:
-            query, *iteration, name, grade = fields
-            if len(iteration) > 1:
-                raise ValueError
+            query, name, grade = fields if len(fields) != 4 else (fields[0], *fields[2:])
             judged = as_grade(grade)
         except ValueError:
             raise InputError(
@@ -87,7 +83,8 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
     seen: Counter[str] = Counter()
     for where, line in read_lines(path):
         tabs, fields = line.split("\t"), line.split()
-        try:
+        query, name, score = "", "", math.nan
+        with suppress(ValueError):
             if len(tabs) == 4:
                 query, name, score = tabs[0], tabs[1], -float(seen[tabs[0]])
                 seen[query] += 1
@@ -96,11 +93,9 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
             else:
                 query, _, name, _, text, _ = fields
                 score = float(text)
-            if not math.isfinite(score):
-                raise ValueError
-        except ValueError:
+        if not math.isfinite(score):
             raise InputError(
                 f"{where}: expected a line of a TREC run (query Q0 document rank score tag), or query, document, rank, or query, "
                 f"document and both texts between tabs; got {line[:80]!r}"
-            ) from None
+            )
         yield where, query, sys.intern(name), score

@@ -14,20 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, errors_as
 from runnel.files import write
-from runnel.records import expect_text
-from runnel.text.tokenizer import (
-    MOST_IDS,
-    WORLD_FILE,
-    Encoded,
-    Marker,
-    Tokenizer,
-    damaged_stream_error,
-    skip_spaces,
-    unpack_saved,
-    utf8,
-)
+from runnel.records import expect_text, utf8
+from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces, unpack_saved
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
 _PIECE_CHARS = 1 << 16  # per call: bounds the memory, long enough to hide the overhead
@@ -54,11 +44,9 @@ class WorldTokenizer(Tokenizer):
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> WorldTokenizer:
         """Read a vocabulary file. The markers are 0 by default: the end of a document, which also comes before each document."""
-        try:
-            source = path.read_bytes().decode("utf-8")
-            return cls(source, begin=0 if begin is None else begin, end=0 if end is None else end)
-        except (CheckpointError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path}: {error}; download the file again") from error
+        with errors_as(CheckpointError, f"{path} is not UTF-8", UnicodeDecodeError, advice="download the file again"):
+            source = path.read_bytes().decode()
+        return cls(source, begin=0 if begin is None else begin, end=0 if end is None else end)
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary as it was read. Markers other than 0 are stored in the model's config.json."""
@@ -118,10 +106,9 @@ class WorldStream:
         return json.dumps([self.text, self._used, self.position])
 
     def restore(self, saved: str) -> None:
-        text, used, position = unpack_saved(saved, str, int, int)
-        if used and used >= len(text[:1].encode()):
-            raise damaged_stream_error()
-        self.text, self._used, self.position = text, used, position
+        self.text, self._used, self.position = unpack_saved(
+            saved, str, int, int, valid=lambda text, used, _: not used or used < len(text[:1].encode())
+        )
 
     def feed(self, text: str) -> Encoded:
         expect_text(text, "the text")
@@ -149,12 +136,15 @@ def _read_vocabulary(source: str) -> dict[bytes, int]:
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line)
         if not token or not 1 <= identifier < MOST_IDS or tokens.setdefault(token, identifier) != identifier:
-            expected = f"an id below {MOST_IDS:,}, a quoted token that no other line has, and its length in bytes"
-            raise CheckpointError(f"line {number} is {line[:60]!r}; expected {expected}")
-    missing = [byte for byte in range(256) if bytes([byte]) not in tokens]
-    if missing or len(set(tokens.values())) != len(tokens):
-        raise CheckpointError(f"an id has several tokens, or single bytes are no tokens: {bytes(missing[:1])!r}")
-    return tokens
+            problem = f"line {number} is {line[:60]!r}"
+            break
+    else:
+        missing = [byte for byte in range(256) if bytes([byte]) not in tokens]
+        if not missing and len(set(tokens.values())) == len(tokens):
+            return tokens
+        problem = f"an id has several tokens, or single bytes are no tokens: {bytes(missing[:1])!r}"
+    expected = f"lines of an id below {MOST_IDS:,}, a quoted token that no other line has, and its length in bytes"
+    raise CheckpointError(f"{WORLD_FILE}: {problem}; expected {expected}: download it again")
 
 
 def _read_line(line: str) -> tuple[bytes, int]:

@@ -73,7 +73,7 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
     assert [page for page, _ in texts(document)] == [1, 3, 4, 4] and document.scanned == (2,)
     assert document.warnings == (
         "pages 2, 5 without text (2 of 5 pages, 1 of them pictures: OCR found no text on them)",
-        "page 2 was not read by the OCR command: exit code 3: no letters found",
+        "page 2 was not read by the OCR command: it failed: exit code 3: no letters found",
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import Element
 
-from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import OpenRows, attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import OpenRows, attribute, first, parse, related, tag, title_of, walk
 
 _WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
@@ -25,9 +24,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     """
     package = {kind: name for kind, name in related(archive, "").values()}
     main = package.get("officeDocument", "word/document.xml")
-    body = parse(archive, main).find("{*}body")
-    if body is None:
-        raise ReadError("not a complete Word document; open and save it with a word processor")
+    body = first(archive, main, "body")
     parts = list(related(archive, main).values())
     levels = {style: level for kind, name in parts if kind == "styles" for style, level in _levels(parse(archive, name)).items()}
     canonical = Canonical()

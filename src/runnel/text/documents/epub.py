@@ -9,7 +9,7 @@ from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.html import add_page
-from runnel.text.documents.parts import parse, tag
+from runnel.text.documents.parts import first, parse, tag
 from runnel.text.reading import decode
 
 _CONTAINER = "META-INF/container.xml"
@@ -20,7 +20,7 @@ _SHOWN = 3  # names in a warning
 
 def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
-    package_name = _package_name(archive)
+    package_name = first(archive, _CONTAINER, "rootfile").get("full-path", "")
     package = parse(archive, package_name)
     locked = _locked(archive)
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
@@ -53,13 +53,6 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
     title = next((e.text for e in package.iter() if tag(e) == "title"), None)
     return canonical.finish("epub", title=title)
-
-
-def _package_name(archive: Archive) -> str:
-    for element in parse(archive, _CONTAINER).iter():
-        if tag(element) == "rootfile" and element.get("full-path"):
-            return str(element.get("full-path"))
-    raise ReadError(f"{_CONTAINER} names no package file; this is not a complete EPUB book")
 
 
 def _locked(archive: Archive) -> set[str]:

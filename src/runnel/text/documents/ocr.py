@@ -57,13 +57,13 @@ class Ocr:
             words = [word.replace(_IMAGE, str(image)) for word in self._words]
             try:
                 code, out, err = self._run(words)
-                text = out.decode("utf-8")
+                if not code:
+                    return out.decode()
+                last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+                problem = f"exit code {code}: {last.strip()[:200]}"
             except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-                raise ReadError(f"it failed: {error}") from error
-        if code:
-            last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-            raise ReadError(f"exit code {code}: {last.strip()[:200]}")
-        return text
+                problem = str(error)
+        raise ReadError(f"it failed: {problem}")
 
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
         """Run the command in a group of processes of its own, which ends with it."""

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import OpenRows, attribute, parse, tag, title_of, walk
+from runnel.text.documents.parts import OpenRows, attribute, first, parse, tag, title_of, walk
 
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -23,8 +23,7 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet are read once."""
     if _MANIFEST in archive.names and any(tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()):
         raise ReadError("an encrypted document; open it with its password, and save it without one")
-    body = next((one for one in parse(archive, "content.xml") if tag(one) == "body"), None)
-    content = next(iter(body), None) if body is not None else None
+    content = next(iter(first(archive, "content.xml", "body")), None)
     kind = "" if content is None else tag(content)
     if content is None or kind not in _KINDS:
         raise UnsupportedKind(f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF")

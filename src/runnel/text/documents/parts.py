@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from xml.etree.ElementTree import Element
 
-from runnel.errors import damage_in
+from runnel.errors import ReadError, damage_in
 from runnel.text.documents.archive import Archive
 
 
@@ -16,6 +16,16 @@ def parse(archive: Archive, name: str) -> Element:
     kinds = (ElementTree.ParseError, ValueError, LookupError)  # the last: an encoding that the parser does not know
     with damage_in(f"its part {name!r}", *kinds):
         return ElementTree.fromstring(archive.read_xml(name))
+
+
+def first(archive: Archive, name: str, child: str) -> Element:
+    """Return the first element of a part with a local name; ReadError if there is none."""
+    found = parse(archive, name).find(f".//{{*}}{child}")
+    if found is None:
+        raise ReadError(
+            f"its part {name!r} has no {child}: not a complete document; save it again with the program it comes from"
+        )
+    return found
 
 
 def tag(element: Element) -> str:

@@ -55,9 +55,10 @@ def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) == _PASSWORD:
-            raise ReadError("an encrypted PDF; save a copy without a password, for example with qpdf --decrypt") from error
-        raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
+        locked = getattr(error, "err_code", None) == _PASSWORD
+        problem = f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf"
+        encrypted = "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
+        raise ReadError(encrypted if locked else problem) from error
     with closing(document):
         yield document
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe
+from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
 from runnel.files import signature
 from runnel.formats import FORMATS, ROWS
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, recognize
@@ -101,7 +101,7 @@ class DocumentReader:
             ReadError, MissingDependency: as `read_document`.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
-        with damage_in(name, OSError, advice="check the file and its disk"):  # a failing disk, a removed file
+        with errors_as(ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"):
             yield from self._read_file(path, name)
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
@@ -218,9 +218,13 @@ class DocumentReader:
             timer.join()
             if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may receive this one's answer
                 self.close()
-        if not line.endswith(b"\n"):
-            raise ReadError(f"{name} {self._failure(late.is_set(), worker.returncode)}")
-        return _checked(json.loads(line), name)
+        whole = line.endswith(b"\n")
+        answer: dict[str, Any] = json.loads(line) if whole else {"refused": self._failure(late.is_set(), worker.returncode)}
+        if "refused" in answer:
+            message, pages = f"{name}{':' * whole} {answer['refused']}", answer.get("scanned")
+            refusal = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)
+            raise ScannedPdf(message, pages) if pages else refusal(message)
+        return answer
 
     def _failure(self, late: bool, code: int) -> str:
         if self._stopped:
@@ -241,14 +245,6 @@ class DocumentReader:
 
 def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-
-def _checked(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    if "refused" not in answer:
-        return answer
-    message, pages = f"{name}: {answer['refused']}", answer.get("scanned")
-    kind = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)
-    raise ScannedPdf(message, pages) if pages else kind(message)
 
 
 @contextmanager

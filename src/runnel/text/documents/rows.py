@@ -38,11 +38,11 @@ def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: st
 def _document(values: Mapping[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
     key, title = values.get("id", values.get("_id")), values.get("title")
     title = title if isinstance(title, str) and title else None
-    if kind == "jsonl" and ("text" not in values or _asks(values)) and number == 1:
-        what = "a question about other files" if _asks(values) else keys(values)
-        raise UnsupportedKind(f'{name}, row 1: expected a document with "text", got {what}')
-    if kind == "jsonl" and not isinstance(values.get("text"), str):
-        raise ReadError(f'{name}, row {number}: expected "text", got {keys(values)}')
+    asks = _asks(values) and number == 1
+    if kind == "jsonl" and (asks or not isinstance(values.get("text"), str)):
+        other = number == 1 and (asks or "text" not in values)  # of rows that are no documents
+        came = "a question about other files" if asks else keys(values)
+        raise (UnsupportedKind if other else ReadError)(f'{name}, row {number}: expected a document with "text", got {came}')
     document = read_plain(Decoded(row_text(values), encoding))
     return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
 

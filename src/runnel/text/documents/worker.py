@@ -48,9 +48,13 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
                 read: DocumentText = entry.load()(archive, limits)
                 return read
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
-    if (suffix := Path(path).suffix.lower()) in " ".join(entry.suffixes for entry in archives).split():
-        raise ReadError(f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from")
-    raise UnsupportedKind(f"a zip archive that is no document of a known kind ({held}); unpack or convert it first")
+    suffix, foreign = (
+        Path(path).suffix.lower(),
+        f"a zip archive that is no document of a known kind ({held}); unpack or convert it",
+    )
+    damaged = f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from"
+    known = suffix in " ".join(entry.suffixes for entry in archives).split()
+    raise ReadError(damaged) if known else UnsupportedKind(foreign)
 
 
 def _answer(request: Request) -> dict[str, Any]:

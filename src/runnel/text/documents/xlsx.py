@@ -7,7 +7,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING
 
-from runnel.errors import ReadError, needing
+from runnel.errors import ReadError, errors_as, needing
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
 
 _NO_RESULT = re.compile(rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>")
+_DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
 
@@ -24,21 +25,18 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         import openpyxl
     not_computed = sum(_TEXT not in found for data in archive.xml_parts() for found in _NO_RESULT.findall(data))
     canonical = Canonical()
-    try:
-        with warnings.catch_warnings(), open(archive.path, "rb") as file:
-            warnings.simplefilter("ignore")  # about parts that have no text: styles, validations, extensions
-            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            title = workbook.properties.title
-            for sheet in workbook.worksheets:
-                canonical.add(sheet.title, level=1)
-                sheet.reset_dimensions()  # some programs store wrong ones
-                for row in sheet.iter_rows():
-                    canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
-                    limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
-    except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
-        raise ReadError(
-            f"not a complete Excel workbook ({type(error).__name__}: {error}); open and save it with a spreadsheet program"
-        ) from error
+    advice = "open and save it with a spreadsheet program"
+    damage = errors_as(ReadError, "not a complete Excel workbook", *_DAMAGE, advice=advice)
+    with damage, warnings.catch_warnings(), open(archive.path, "rb") as file:
+        warnings.simplefilter("ignore")  # about parts that have no text: styles, validations, extensions
+        workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        title = workbook.properties.title
+        for sheet in workbook.worksheets:
+            canonical.add(sheet.title, level=1)
+            sheet.reset_dimensions()  # some programs store wrong ones
+            for row in sheet.iter_rows():
+                canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
+                limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
     if not_computed:
         canonical.warnings.append(
             f"formulas without a stored result were left out ({not_computed:,}); save the file with a spreadsheet program"
