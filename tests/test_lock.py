@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-import runnel.lock as lock_module
+import runnel.files as lock_module
 from runnel.errors import StoreBusy, StoreError
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 
 lock = WriterLock(Path(sys.argv[1]), Path("out"))
 lock.acquire()

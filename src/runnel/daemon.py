@@ -35,8 +35,7 @@ from runnel import __version__, cli
 from runnel.commands import background, loading
 from runnel.commands.display import report_bug, say
 from runnel.errors import StoreBusy
-from runnel.files import write
-from runnel.lock import WriterLock
+from runnel.files import WriterLock, write
 from runnel.ops.backend import say_once
 
 _DESCRIPTORS = 5  # standard input, output, error, the folder, and the file that the command line has locked

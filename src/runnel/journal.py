@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runnel.errors import InputError, StoreError
-from runnel.files import expect_replaceable, open_own, sibling, sweep, write_json
-from runnel.lock import WriterLock
+from runnel.files import WriterLock, expect_replaceable, open_own, sibling, sweep, write_json
 
 _APPLICATION = 0x72756E6C  # in the header of the file
 _FILES = ("", "-wal", "-journal")  # that SQLite writes, by their endings

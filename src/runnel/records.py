@@ -40,8 +40,7 @@ class Document:
         expect_text(self.id, "the id of a document")
         expect_text(self.text, f"the text of document {self.id!r}")
         expect_text(self.title, f"the title of document {self.id!r}")
-        if not isinstance(self.metadata, dict):
-            raise InputError(f"the metadata of document {self.id!r} is {reprlib.repr(self.metadata)}; expected a dict")
+        expect_kind(self.metadata, dict, f"the metadata of document {self.id!r}")
 
 
 def titled(title: object, text: str) -> str:
@@ -264,8 +263,13 @@ class Hit:
 
 def expect_text(value: object, what: str) -> None:
     """Raise InputError unless `value` is a string; `what` names it."""
-    if not isinstance(value, str):
-        raise InputError(f"{what} is {reprlib.repr(value)}; expected text (str)")
+    expect_kind(value, str, what)
+
+
+def expect_kind(value: object, kind: type, what: str) -> None:
+    """Raise InputError unless `value` is of this type; `what` names it."""
+    if not isinstance(value, kind):
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected {'text (str)' if kind is str else kind.__name__}")
 
 
 def expect_series(values: object, what: str, expected: str) -> None:

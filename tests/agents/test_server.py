@@ -20,8 +20,7 @@ from helpers.command_line import FakeRetriever
 from helpers.waiting import GIVE_UP_S
 from mcp import Client, StdioServerParameters
 
-from runnel.agents.documents import AgentSettings
-from runnel.agents.models import Models
+from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.server import create_server
 from runnel.agents.tools import Tools
 

@@ -8,12 +8,11 @@ from hashlib import sha256
 import pytest
 from helpers.command_line import FakeRetriever
 
-from runnel.agents.documents import AgentSettings
-from runnel.agents.models import Models
+from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.shown import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, InputError
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 from runnel.records import Document, probability
 from runnel.search.index import Index
 from runnel.search.project import Project

@@ -14,7 +14,7 @@ import pytest
 from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
 
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.parts import Archive
 from runnel.text.sentences import split_sentences
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runnel.errors import InputError, StoreBusy, StoreError
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 from runnel.search import file_hashes
 from runnel.search.index import Index
 from runnel.search.project import Project, index_name

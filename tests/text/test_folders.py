@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError, ReadError
-from runnel.text.folders import EVERYTHING, Root, Selection, find_files
-from runnel.text.globs import fixed_part, parse
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files, fixed_part, parse
 
 NAMES = ("a", "b", "z", "ab", "a.txt", "b.md", "build", "c d", "x[1]", "é.txt", "#c", "!d")
 PATTERNS = (

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from runnel import __version__
 from runnel.agents import results
-from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings
-from runnel.agents.models import Models
+from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
 from runnel.errors import InputError
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest

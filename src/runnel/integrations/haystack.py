@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
 
-from runnel.errors import InputError, needing
+from runnel.errors import needing
 from runnel.integrations.calls import Kind, best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -200,6 +200,5 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
 
 def _texts(documents: list[Document]) -> list[str]:
     for document in documents:
-        if document.content is None:
-            raise InputError(f"document {document.id!r} has no text; convert its file to text first")
+        expect_text(document.content, f"the content of document {document.id!r}")
     return [document.content or "" for document in documents]

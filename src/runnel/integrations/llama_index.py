@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from runnel.backbones.encoder.layout import passage_bounds
-from runnel.errors import InputError, needing
+from runnel.errors import needing
 from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, trim
+from runnel.records import expect_count, expect_text, trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 from runnel.text.sentences import read_sentences
@@ -282,6 +282,6 @@ def _origin(node: BaseNode) -> tuple[int, RelatedNodeInfo]:
 
 
 def _query(bundle: QueryBundle | None) -> str:
-    if bundle is None:
-        raise InputError("there is no query to rank nodes for; pass query_str or query_bundle")
-    return bundle.query_str
+    query = "" if bundle is None else bundle.query_str
+    expect_text(query or None, "the query (query_str or query_bundle)")
+    return query

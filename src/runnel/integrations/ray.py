@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel import __version__
-from runnel.errors import BackendUnavailable, InputError, StoreError, needing
+from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.records import expect_count
@@ -244,11 +244,9 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         if address is None:  # without "local", the variable RAY_ADDRESS would decide
             ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
         else:
-            try:
+            advice = "start one with `ray start --head`"
+            with errors_as(InputError, f"no Ray cluster at {address!r}", ConnectionError, ValueError, advice=advice):
                 ray.init(address, **quiet)
-            except (ConnectionError, ValueError) as error:
-                reason = str(error).strip().partition("\n")[0]
-                raise InputError(f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`") from error
     try:
         yield ray
     finally:

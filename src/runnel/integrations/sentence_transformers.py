@@ -38,6 +38,7 @@ from runnel.models.foreign import Job
 from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
 from runnel.models.transformers import LIBRARY_FOLDER
+from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 with needing("training needs sentence-transformers 6", "lab"):
@@ -115,8 +116,7 @@ class _ModelModule(InputModule):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(f"max_seq_length must be a number of tokens, or None to cut nothing, got {value!r}")
+        expect_count(1 if value is None else value, "max_seq_length")
         self._max_seq_length, self._told = value, False
 
     @property

@@ -11,7 +11,7 @@ from runnel.errors import StateError, StoreError
 from runnel.records import Places
 from runnel.search.matrix import odd_lengths
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, content_hash
-from runnel.search.store import Store
+from runnel.search.stores import Store
 
 _MEMORIES = 50  # read at a time, because they are large
 

@@ -22,8 +22,7 @@ from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType
-from runnel.search.store import Store
-from runnel.search.stores import create_store, open_store
+from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import StoreError
-from runnel.lock import WriterLock
+from runnel.files import WriterLock
 from runnel.search.connection import connect, explained, no_index_error, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.matrix import PassageMatrix

@@ -21,7 +21,7 @@ from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
-from runnel.search.store import Store
+from runnel.search.stores import Store
 from runnel.text.documents.document import DocumentText
 
 _DEPTH = 200  # passages per first-stage search

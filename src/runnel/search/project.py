@@ -20,15 +20,13 @@ from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.files import write, write_json
-from runnel.lock import WriterLock
+from runnel.files import WriterLock, write, write_json
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import left_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import Root, Selection, find_files
-from runnel.text.globs import fixed_part
+from runnel.text.folders import Root, Selection, find_files, fixed_part
 
 log = logging.getLogger("runnel")
 NAME = ".runnel"

@@ -10,8 +10,8 @@ import pytest
 from helpers.document_files import epub, odf, pptx, replace_in_zip, shape
 
 from runnel.errors import ReadError
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Limits
+from runnel.text.documents.parts import Archive
 from runnel.text.documents.reader import DocumentReader, read_document
 
 ENTITY = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY e SYSTEM "file:///etc/passwd">]>'

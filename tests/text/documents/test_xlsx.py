@@ -8,8 +8,8 @@ from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import replace_in_zip
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Limits
+from runnel.text.documents.parts import Archive
 from runnel.text.documents.reader import read_document
 from runnel.text.documents.xlsx import read_xlsx
 

@@ -18,8 +18,7 @@ from runnel.errors import InputError
 from runnel.files import digest
 from runnel.records import Places, trim
 from runnel.search.finding import read_documents
-from runnel.search.store import Store
-from runnel.search.stores import open_store
+from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.folders import find_files, is_index

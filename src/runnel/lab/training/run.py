@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.errors import InputError, NumericalError
-from runnel.files import create_folder, write_json, write_jsonl
+from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes
 from runnel.lab.training.checkpoints import find_whole_checkpoint
 from runnel.lab.training.document_trainer import AveragedTrainer
@@ -35,7 +35,6 @@ from runnel.lab.training.run_data import RunData, locate_data, read_run_data
 from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.settings import Recipe
 from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorboard
-from runnel.lock import WriterLock
 from runnel.models.adapters import merge, save_adapter
 from runnel.models.base import Model
 

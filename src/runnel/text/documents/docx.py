@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import Element
 
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import OpenRows, attribute, first, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import Archive, OpenRows, attribute, first, parse, related, tag, title_of, walk
 
 _WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)

@@ -6,10 +6,9 @@ import posixpath
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.html import add_page
-from runnel.text.documents.parts import first, parse, tag
+from runnel.text.documents.parts import Archive, first, parse, tag
 from runnel.text.reading import decode
 
 _CONTAINER = "META-INF/container.xml"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import OpenRows, attribute, first, parse, tag, title_of, walk
+from runnel.text.documents.parts import Archive, OpenRows, attribute, first, parse, tag, title_of, walk
 
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import OpenRows, attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import Archive, OpenRows, attribute, parse, related, tag, title_of, walk
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"

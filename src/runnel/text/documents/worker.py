@@ -15,8 +15,8 @@ from typing import Any
 
 from runnel.errors import ReadError, RunnelError, UnsupportedKind
 from runnel.formats import FORMATS
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.parts import Archive
 from runnel.text.documents.pdf_picture import PagePart, draw_page
 from runnel.text.reading import decode
 

@@ -8,8 +8,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError, errors_as, needing
-from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.parts import Archive
 
 if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
