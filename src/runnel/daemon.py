@@ -138,23 +138,20 @@ def _write_status(folder: Path, idle_s: float, commands: int) -> None:
 def _receive_hello(connection: socket.socket) -> dict[str, Any]:
     """Return the first message of a connection; empty if none comes."""
     connection.settimeout(_HELLO_S)
-    try:
-        message: object = background.receive(connection)
-    except (OSError, ValueError):
-        return {}
-    return message if isinstance(message, dict) else {}
+    with suppress(OSError, ValueError):
+        if isinstance(message := background.receive(connection), dict):
+            return message
+    return {}
 
 
 def _receive_order(connection: socket.socket) -> Order | None:
     """Ask for the command and receive it; None if it does not come whole."""
     descriptors: list[int] = []
-    try:
+    with suppress(OSError, ValueError, TypeError):
         background.send(connection, {"answer": "ready"})
         _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
         if len(descriptors) == _DESCRIPTORS:
             return Order(**background.receive(connection), descriptors=descriptors)
-    except (OSError, ValueError, TypeError):
-        pass
     for descriptor in descriptors:
         os.close(descriptor)
     return None

@@ -31,8 +31,7 @@ class Format:
     def load(self) -> Callable[..., Any]:
         """Import the reader."""
         module, _, name = self.read.partition(":")
-        reader: Callable[..., Any] = getattr(import_module(f"runnel.text.documents.{module}"), name)
-        return reader
+        return getattr(import_module(f"runnel.text.documents.{module}"), name)
 
 
 _CODE = ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
 def cores() -> int:
     """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory() -> int:
@@ -21,20 +20,16 @@ def available_memory() -> int:
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        try:
+        with suppress(OSError, ValueError):  # no such control group, or the limit is "max"
             limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such control group, or the limit is "max"
-            continue
     return max(0, min(limits))
 
 
 def _system_memory() -> int:
-    try:
+    with suppress(OSError):  # not Linux
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    except OSError:  # not Linux
-        pass
     if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # only the total is known: take half
     return 4 << 30  # unknown

@@ -97,9 +97,10 @@ class Result:
 
 
 Progress = Callable[[int, int], None]  # tokens done, tokens in total
+OnTokens = Callable[[int], None]  # tokens just read
 
 
-def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[Iterator[Request], Callable[[int], None] | None]:
+def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[Iterator[Request], OnTokens | None]:
     """Return the requests, and a progress callback for the engine's `map` that also counts the tokens taken so far."""
     if progress is None:
         return iter(requests), None
@@ -119,7 +120,7 @@ def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[
     return counted(), report
 
 
-def total_progress(progress: Callable[[int], None] | None) -> Progress | None:
+def total_progress(progress: OnTokens | None) -> Progress | None:
     """Wrap a callback that takes the tokens just read as one that takes (tokens done, total tokens)."""
     if progress is None:
         return None

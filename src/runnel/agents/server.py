@@ -99,8 +99,7 @@ class ToolServer:
 
         Without start and end, the whole document, in as many answers as it needs.
         """
-        work = partial(self._tools.read, file, row, by, start, end, sha256, cursor)
-        return await self._call(ctx, lambda progress: work())
+        return await self._call(ctx, lambda progress: self._tools.read(file, row, by, start, end, sha256, cursor))
 
     async def verify(
         self,
@@ -110,8 +109,7 @@ class ToolServer:
         cursor: Cursor = None,
     ) -> Annotated[CallToolResult, results.VerifiedQuote]:
         """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
-        work = partial(self._tools.verify, quote, file, cursor)
-        return await self._call(ctx, lambda progress: work())
+        return await self._call(ctx, lambda progress: self._tools.verify(quote, file, cursor))
 
     async def status(self, ctx: Context) -> Annotated[CallToolResult, results.ServerStatus]:
         """Return the folders whose files can be read, the index, the model and the size of an answer."""

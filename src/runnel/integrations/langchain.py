@@ -41,13 +41,11 @@ class RunnelEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of texts."""
-        vectors: list[list[float]] = self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
-        return vectors
+        return self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
-        vector: list[float] = self.model.encode_query(text, max_tokens=self.max_tokens).tolist()
-        return vector
+        return self.model.encode_query(text, max_tokens=self.max_tokens).tolist()
 
 
 class RunnelRetriever(BaseRetriever):

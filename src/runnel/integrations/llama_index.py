@@ -74,15 +74,13 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         self._embedder = loaded(Embedder, model_name)
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        vector: list[float] = self._embedder.encode_query(query, max_tokens=self.max_tokens).tolist()
-        return vector
+        return self._embedder.encode_query(query, max_tokens=self.max_tokens).tolist()
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        vectors: list[list[float]] = self._embedder.encode_document(texts, max_tokens=self.max_tokens).tolist()
-        return vectors
+        return self._embedder.encode_document(texts, max_tokens=self.max_tokens).tolist()
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
@@ -207,12 +205,7 @@ class RunnelRerank(_Named, BaseNodePostprocessor):
     _reranker: Reranker = PrivateAttr()
 
     def __init__(
-        self,
-        model: Reranker | str | Path = "pocket",
-        top_n: int | None = None,
-        *,
-        max_tokens: int | None = None,
-        **fields: Any,
+        self, model: Reranker | str | Path = "pocket", top_n: int | None = None, *, max_tokens: int | None = None, **fields: Any
     ) -> None:
         fields |= {"model": name_of(Reranker, model), "top_n": top_n, "max_tokens": max_tokens}
         super().__init__(**fields)
@@ -243,11 +236,7 @@ class RunnelSentences(_Named, BaseNodePostprocessor):
     _retriever: SentenceRetriever = PrivateAttr()
 
     def __init__(
-        self,
-        model: SentenceRetriever | str | Path = "pocket",
-        top_n: int = 10,
-        min_score: float | None = None,
-        **fields: Any,
+        self, model: SentenceRetriever | str | Path = "pocket", top_n: int = 10, min_score: float | None = None, **fields: Any
     ) -> None:
         fields |= {"model": name_of(SentenceRetriever, model), "top_n": top_n, "min_score": min_score}
         super().__init__(**fields)

@@ -77,16 +77,9 @@ class MtebEncoder(AbsEncoder):
         self.instruction_template, self.prompts_dict = template, dict(instructions())
         self.max_tokens = max_tokens
         settings = (template, max_tokens, *sorted(self.model.model.prompts.items()))
-        self.mteb_model_meta = _meta(
-            self.model.model,
-            name or model,
-            revision,
-            settings,
-            embed_dim=self.model.dimension,
-            similarity_fn_name=ScoringFunction.COSINE,
-            use_instructions=template is not None,
-            max_tokens=self.model.text_limit(max_tokens),
-        )
+        facts = {"embed_dim": self.model.dimension, "similarity_fn_name": ScoringFunction.COSINE}
+        facts |= {"use_instructions": template is not None, "max_tokens": self.model.text_limit(max_tokens)}
+        self.mteb_model_meta = _meta(self.model.model, name or model, revision, settings, **facts)
 
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: PromptType | None = None, **options: object
@@ -124,9 +117,8 @@ class MtebReranker:
     ) -> None:
         self.model = model if isinstance(model, Reranker) else Reranker.load(model, device=device or "auto")
         self.max_tokens = max_tokens
-        self.mteb_model_meta = _meta(
-            self.model.model, name or model, revision, (max_tokens,), model_type=["cross-encoder"], max_tokens=max_tokens
-        )
+        facts = {"model_type": ["cross-encoder"], "max_tokens": max_tokens}
+        self.mteb_model_meta = _meta(self.model.model, name or model, revision, (max_tokens,), **facts)
 
     def predict(
         self, inputs1: Iterable[Mapping[str, Any]], inputs2: Iterable[Mapping[str, Any]], **options: object
@@ -171,9 +163,8 @@ class MtebIndex:
         with Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model) as index:
             changes = index.add(Document(str(row["id"]), titled(row.get("title"), row["text"])) for row in corpus)
         if changes.failed:
-            raise InputError(
-                f"{place}: {len(changes.failed):,} documents cannot be indexed: {next(iter(changes.failed.values()))}"
-            )
+            first = next(iter(changes.failed.values()))
+            raise InputError(f"{place}: {len(changes.failed):,} documents cannot be indexed: {first}")
 
     def search(
         self,

@@ -116,10 +116,8 @@ class QdrantStore:
     def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
-        documents, passages = (
-            self._client.count(self._name, count_filter=points_like(kind)).count for kind in ("document", "passage")
-        )
-        return Commit(state["number"], documents, passages, state["time"])
+        counts = (self._client.count(self._name, count_filter=points_like(kind)).count for kind in ("document", "passage"))
+        return Commit(state["number"], *counts, state["time"])
 
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
@@ -169,10 +167,9 @@ class QdrantStore:
 
     @plainly
     def _page(self, wanted: Any, columns: list[str], vectors: list[str] | bool, offset: Any) -> tuple[list[Any], Any]:
-        page: tuple[list[Any], Any] = self._client.scroll(
+        return self._client.scroll(
             self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=vectors
         )
-        return page
 
     @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
@@ -187,14 +184,8 @@ class QdrantStore:
         return self._query(sparse, "words", count, where)
 
     def _query(self, query: Any, using: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        answer = self._client.query_points(
-            self._name,
-            query=query,
-            using=using,
-            limit=count,
-            query_filter=to_qdrant(where) if where else None,
-            with_payload=["document", "number"],
-        )
+        wanted = {"query_filter": to_qdrant(where) if where else None, "with_payload": ["document", "number"]}
+        answer = self._client.query_points(self._name, query=query, using=using, limit=count, **wanted)
         found = [ScoredPassage(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 

@@ -15,7 +15,7 @@ import math
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,11 @@ from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as,
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.records import expect_count
+from runnel.request import OnTokens
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
 from runnel.search.index import Changes, Index
-from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings
+from runnel.search.records import ContentHashes, DocumentRow, IndexSettings, OnCommit
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
@@ -89,8 +90,8 @@ def index_files(
     cpus: int = 1,
     gpus: float = 0.0,
     address: str | None = None,
-    progress: Callable[[int], None] | None = None,
-    on_commit: Callable[[Commit], None] | None = None,
+    progress: OnTokens | None = None,
+    on_commit: OnCommit | None = None,
 ) -> Changes:
     """Update the documents of files as `Index.add_files` does, with the processes of a Ray cluster.
 
@@ -151,11 +152,7 @@ def index_files(
 
 
 def _encoded(
-    ray: Any,
-    groups: Sequence[tuple[list[Path], Stored]],
-    reading: _Reading,
-    pool: _Pool,
-    progress: Callable[[int], None] | None,
+    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool, progress: OnTokens | None
 ) -> Iterator[_Batch]:
     """Yield the encoded batches, in the order of the files."""
     if not groups:

@@ -83,9 +83,7 @@ class _Checked:
         counts = (len(self._known), sum(number != WHOLE for numbers in self._numbers.values() for number in numbers))
         if counts != (commit.documents, commit.passages):
             wanted = f"{commit.documents:,} documents and {commit.passages:,} passages"
-            whole_index.append(
-                f"there are {counts[0]:,} documents and {counts[1]:,} passages, where its last commit has {wanted}"
-            )
+            whole_index.append(f"there are {counts[0]:,} documents and {counts[1]:,} passages, its last commit has {wanted}")
         try:
             self._store.lexical(self._word, 1, [])
         except StoreError as error:

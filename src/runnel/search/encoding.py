@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from runnel.models.readers import ReadDocument, read_documents, sentence_scorer
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Places, expect_count, utf8
+from runnel.request import OnTokens
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import (
@@ -117,10 +118,7 @@ class DocumentEncoder:
         return _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
 
     def encode(
-        self,
-        rows: Sequence[DocumentRow],
-        saved: Sequence[bytes | None] | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None] | None = None, progress: OnTokens | None = None
     ) -> EncodedDocuments:
         """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/readers.py`)."""
         out = EncodedDocuments()
@@ -140,7 +138,7 @@ class DocumentEncoder:
         return out
 
     def _read(
-        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: OnTokens | None
     ) -> list[ReadDocument | str]:
         """Return the result of reading each document, or why it failed."""
         size = self.settings.passage_tokens
@@ -161,10 +159,7 @@ def batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow
 
 
 def new_settings(
-    embedder: Embedder,
-    fields: Mapping[str, FieldType] | None = None,
-    passage_tokens: int | None = None,
-    remember: bool = False,
+    embedder: Embedder, fields: Mapping[str, FieldType] | None = None, passage_tokens: int | None = None, remember: bool = False
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
     known = isinstance(fields, Mapping) and all(str(name).isidentifier() and kind in FIELD_TYPES for name, kind in fields.items())

@@ -6,6 +6,7 @@ import hashlib
 import json
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from runnel.files import write
@@ -23,14 +24,12 @@ class FileHashes:
         self.current: dict[str, str] = {}  # SHA-256 of each file asked for since this object was made, by path
         self.failures: dict[str, str] = {}  # of each file that could not be read in full, and need not be tried again
         self._text = ""  # of the file
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file counts as missing
             self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
             stored = json.loads(self._text)
             if stored.get("format") == _FORMAT:
                 self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
                 self.failures = dict(stored["failures"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # a damaged file counts as missing: all files are hashed
 
     def sha256(self, file: Path) -> str:
         """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not read, the same word."""

@@ -24,6 +24,7 @@ from runnel.text.documents.rows import NO_ROWS
 if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.models.sentence_vectors import Scored, SentenceVectors
+    from runnel.request import Progress
     from runnel.search.remembered import DocumentCache, Entry
     from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
@@ -172,7 +173,7 @@ def find(
     unit: Unit | None = None,
     min_score: float | None = None,
     cache: DocumentCache | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     explain: bool = False,
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
@@ -239,7 +240,7 @@ def _vectors(
     documents: Iterable[FileDocument],
     unit: Unit,
     cache: DocumentCache | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> Iterator[SentenceVectors]:
     """Yield the sentence vectors of each document, remembered or read, which the cache may then store."""
     for remembered, group in groupby(documents, key=lambda source: source.vectors is not None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +14,14 @@ from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Document, Hit, expect_series
-from runnel.request import Progress
+from runnel.request import OnTokens, Progress
 from runnel.search.check import Damage, check
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
-from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType
+from runnel.search.records import ContentHashes, DocumentRow, FieldType, OnCommit
 from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -123,11 +123,7 @@ class Index:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def add(
-        self,
-        documents: Iterable[Document],
-        *,
-        progress: Callable[[int], None] | None = None,
-        on_commit: Callable[[Commit], None] | None = None,
+        self, documents: Iterable[Document], *, progress: OnTokens | None = None, on_commit: OnCommit | None = None
     ) -> Changes:
         """Add documents. A document with an existing id replaces it, unless it is unchanged.
 
@@ -149,12 +145,7 @@ class Index:
         expect_series(documents, "documents", "a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
-    def _add(
-        self,
-        documents: Iterable[Document | DocumentRow],
-        progress: Callable[[int], None] | None,
-        on_commit: Callable[[Commit], None] | None,
-    ) -> Changes:
+    def _add(self, documents: Iterable[Document | DocumentRow], progress: OnTokens | None, on_commit: OnCommit | None) -> Changes:
         changes = Changes()
         known = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
@@ -178,8 +169,8 @@ class Index:
         prune: bool = True,
         limits: Limits | None = None,
         ocr: Ocr | None = None,
-        progress: Callable[[int], None] | None = None,
-        on_commit: Callable[[Commit], None] | None = None,
+        progress: OnTokens | None = None,
+        on_commit: OnCommit | None = None,
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
 
@@ -229,11 +220,7 @@ class Index:
         self.store.optimize()
 
     def _encode(
-        self,
-        rows: Sequence[DocumentRow],
-        known: Mapping[str, ContentHashes],
-        changes: Changes,
-        progress: Callable[[int], None] | None,
+        self, rows: Sequence[DocumentRow], known: Mapping[str, ContentHashes], changes: Changes, progress: OnTokens | None
     ) -> EncodedDocuments:
         old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
         saved = [old[row.id].saved if row.id in old else None for row in rows]
@@ -245,7 +232,7 @@ class Index:
         changes.tokens_read += new.tokens_read
         return new
 
-    def _write(self, new: EncodedDocuments, on_commit: Callable[[Commit], None] | None) -> None:
+    def _write(self, new: EncodedDocuments, on_commit: OnCommit | None) -> None:
         if new.documents:
             commit = self.store.commit(new.documents, new.passages, [])
             if on_commit is not None:
@@ -264,7 +251,7 @@ class Index:
         read: int | None = None,
         sentences: int = 3,
         timings: dict[str, float] | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: OnTokens | None = None,
     ) -> list[Hit]:
         """Return the best documents for a query, each with the sentences that answer it.
 

@@ -199,8 +199,7 @@ class LanceStore:
 
     def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:
         search = self._tables[name].search().select(columns)
-        rows: list[dict[str, Any]] = (search.where(where) if where else search).to_arrow().to_pylist()
-        return rows
+        return (search.where(where) if where else search).to_arrow().to_pylist()
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -209,10 +208,7 @@ class LanceStore:
         self._begin()
         gone = [*(row.id for row in documents), *delete]
         fields = {row.id: row.metadata for row in documents}
-        new = {
-            "documents": document_table(documents, self.settings),
-            "passages": passage_table(passages, fields, self.settings),
-        }
+        new = {"documents": document_table(documents, self.settings), "passages": passage_table(passages, fields, self.settings)}
         # Merging reads all ids of the table each time, so new rows are appended.
         fresh = not delete and not self._drafts["documents"].count_rows(_is_in("id", gone))
         for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -15,7 +15,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Explanation, Hit, Places, RankPart, expect_count
-from runnel.request import Progress, total_progress
+from runnel.request import OnTokens, Progress, total_progress
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
@@ -68,13 +68,7 @@ class Pipeline:
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
-        self,
-        query: str,
-        top_k: int,
-        where: Filter,
-        stages: Stages,
-        timings: dict[str, float],
-        progress: Callable[[int], None] | None = None,
+        self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float], progress: OnTokens | None = None
     ) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
         expect_count(top_k, "top_k")
@@ -133,7 +127,7 @@ class Pipeline:
             raise InputError("this index's model has no rerank head; search without rerank")
         return rerank
 
-    def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> dict[str, float]:
+    def _rerank(self, query: str, names: Sequence[str], progress: OnTokens | None = None) -> dict[str, float]:
         """Return the reranker's scores of documents; documents that are not remembered are read whole."""
         assert self._reranker is not None
         documents = self._store.documents(names)
@@ -148,7 +142,7 @@ class Pipeline:
         depth: int,
         weights: tuple[float, float, float],
         timings: dict[str, float],
-        progress: Callable[[int], None] | None,
+        progress: OnTokens | None,
     ) -> list[dict[str, float]]:
         """Return the cosines and the BM25 scores of documents, best first: of each document the score of its best passage.
 
@@ -168,7 +162,7 @@ class Pipeline:
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
 
-    def _scored(self, query: str, documents: Sequence[DocumentRow], progress: Callable[[int], None] | None) -> dict[str, Scored]:
+    def _scored(self, query: str, documents: Sequence[DocumentRow], progress: OnTokens | None) -> dict[str, Scored]:
         """Return the scored sentences of documents, which are ranked together, by the documents' ids."""
         if not documents or self._retriever is None:
             return {}

@@ -14,13 +14,14 @@ import logging
 import os
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, write, write_json
+from runnel.request import OnTokens
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import left_out
 from runnel.search.index import Changes, Index
@@ -86,8 +87,7 @@ class Project:
         place = self.folder / NAME
         place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
         write(place / ".gitignore", "*\n")
-        facts = {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)}
-        write_json(place / "project.json", facts)
+        write_json(place / "project.json", {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)})
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
         """Return the project with more paths, relative to the working directory; without any, its whole folder is indexed."""
@@ -112,7 +112,7 @@ class Project:
         keep_missing: bool = False,
         limits: Limits | None = None,
         ocr: Ocr | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: OnTokens | None = None,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are deleted.
 

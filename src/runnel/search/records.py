@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -106,6 +106,9 @@ class Commit:
     documents: int
     passages: int
     time: float
+
+
+OnCommit = Callable[[Commit], None]
 
 
 class ContentHashes(NamedTuple):

@@ -153,10 +153,7 @@ async def _embed(
         return sum(map(len, rows))
 
     return await context.run(
-        request,
-        texts,
-        lambda progress: write(truncated(vector, width) for vector in embedder.encode_rows(rows, progress)),
-        count,
+        request, texts, lambda progress: write(truncated(vector, width) for vector in embedder.encode_rows(rows, progress)), count
     )
 
 

@@ -125,14 +125,11 @@ class Guard:
         host = headers.get("host", "")
         name = _host_name(host)
         if name not in self._names and not _is_address(name):
-            return Refusal(
-                "forbidden", f"the Host {host!r} is not served here; start the server with --allow-host {name or 'NAME'}"
-            )
+            advice = f"start the server with --allow-host {name or 'NAME'}"
+            return Refusal("forbidden", f"the Host {host!r} is not served here; {advice}")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            return Refusal(
-                "forbidden", f"requests of pages from {origin!r} are not answered; only this server's own page may ask"
-            )
+            return Refusal("forbidden", f"requests of pages from {origin!r} are not answered; only this server's own may ask")
         public = method in ("GET", "HEAD") and (path in PUBLIC or path.startswith(PUBLIC_FILES))
         if self._keys and not public:
             given = headers.get("authorization", "").encode("latin-1")
@@ -204,11 +201,9 @@ class _Body:
             async with asyncio.timeout(ends - time.monotonic()):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(
-                "slow",
-                f"{self._arrived:,} bytes of the body arrived in {time.monotonic() - self._began:.0f} s; expected all of it "
-                f"within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,} bytes; send it again",
-            ) from None
+            came = f"{self._arrived:,} bytes of the body arrived in {time.monotonic() - self._began:.0f} s"
+            expected = f"all of it within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,} bytes"
+            raise Refusal("slow", f"{came}; expected {expected}; send it again") from None
         self._arrived += len(message.get("body", b""))
         self._whole = not message.get("more_body")
         return message

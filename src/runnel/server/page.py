@@ -32,7 +32,6 @@ from runnel.server.work import Done
 from runnel.server.work import Progress as Job
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
-from runnel.text.documents.reader import DocumentReader
 
 router = APIRouter(include_in_schema=False)
 
@@ -105,8 +104,7 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
         one = _opened(context, id)
         shown = {"name": one.file, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.pdf)}
         return {"id": id} | shown | document_view(one.document.text, one.document.places())
-    index = context.loaded().expect_index()
-    row = await asyncio.to_thread(index.document, id)
+    row = await _indexed(context, id)
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
     pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
@@ -125,9 +123,8 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.document if one.vectors is None else one.vectors], progress=progress))
     else:
-        index = context.loaded().expect_index()
-        row = await asyncio.to_thread(index.document, id)
-        newest = await asyncio.to_thread(index.newest)
+        row = await _indexed(context, id)
+        newest = await asyncio.to_thread(context.loaded().expect_index().newest)
         read, remembered = row.document(), newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
@@ -144,18 +141,13 @@ async def picture(id: Id, start: Offset, end: Offset, request: Request, context:
         one = _opened(context, id)
         text, places, name, file = one.document.text, one.document.places(), one.file, one.pdf
     else:
-        index = context.loaded().expect_index()
-        row = await asyncio.to_thread(index.document, id)
+        row = await _indexed(context, id)
         text, places, name = row.text, Places(row.blocks), row.source
         file = await asyncio.to_thread(_source_of, row)
-    return await context.work.parse(request, lambda reader: _picture(reader, text, places, start, end, name, file))
-
-
-def _picture(reader: DocumentReader, text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
     part = page_part(text, places, start, end)
     if part is None:
         raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
-    return picture_view(picture_of(reader, name, file, part))
+    return await context.work.parse(request, lambda reader: picture_view(picture_of(reader, name, file, part)))
 
 
 def _source_of(row: DocumentRow) -> bytes:
@@ -227,6 +219,10 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
+
+
+async def _indexed(context: Context, id: str) -> DocumentRow:
+    return await asyncio.to_thread(context.loaded().expect_index().document, id)
 
 
 def _opened(context: Context, id: str) -> Opened:

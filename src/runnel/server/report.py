@@ -76,11 +76,7 @@ def _pictures(
 
 
 def write_report(
-    query: str,
-    scope: str,
-    answers: float | None,
-    hits: Sequence[Mapping[str, Any]],
-    documents: Mapping[str, Mapping[str, Any]],
+    query: str, scope: str, answers: float | None, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Return a report as HTML: `answers` and `hits` as the page's search has them, `documents` by id, in JSON that is not run."""
     static = files("runnel.server") / "static"

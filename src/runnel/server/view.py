@@ -50,9 +50,8 @@ def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
     """Return the best sentences of a document, best first, each with its level, the relevance of all parts of its text (`heat`),
     and the probability that it answers at all (`answers`). Levels and heat are relative to this document and query.
     """
-    best = [
-        sentence for sentence, _ in answering(FileDocument("", document), scored, max(1, min(_MARKED, len(scored) // _SHARE)))
-    ]
+    count = max(1, min(_MARKED, len(scored) // _SHARE))
+    best = [sentence for sentence, _ in answering(FileDocument("", document), scored, count)]
     scores = [sentence.score for sentence in best] or [0.0]
     levels = [min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0))) for score in scores]
     sentences = [sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)]

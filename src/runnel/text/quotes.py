@@ -116,9 +116,8 @@ def fold_word(word: str) -> str:
 def equal_words(one: str, other: str) -> bool:
     """Whether two stretches have the same words: they differ at most in typography and case."""
     first, second = _letters(one), _letters(other)
-    return (
-        _signed(one) == _signed(other) and first.folded == second.folded and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
-    )
+    same = _signed(one) == _signed(other) and first.folded == second.folded
+    return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
 
 
 def _occurrences(part: str, text: str) -> Iterator[int]:
@@ -160,7 +159,8 @@ def _letters(text: str, *, fold_case: bool = True) -> _Letters:
     which = np.repeat(np.arange(len(kept)), repeats)
     within = np.arange(len(which)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     folded = table[rows[which], within] if len(which) else np.zeros(0, dtype=np.uint32)
-    gaps = np.where(within == 0, _gaps(kinds, kept, _is_unspaced(codes[kept]))[which], _NONE).astype(np.uint8)
+    unspaced = np.logical_or.reduce([(codes[kept] >= low) & (codes[kept] <= high) for low, high in UNSPACED])
+    gaps = np.where(within == 0, _gaps(kinds, kept, unspaced)[which], _NONE).astype(np.uint8)
     return _Letters(folded.tobytes().decode("utf-32-le", "surrogatepass"), kept[which], within == 0, gaps)
 
 
@@ -201,12 +201,6 @@ def _gaps(kinds: np.ndarray, kept: np.ndarray, unspaced: np.ndarray) -> np.ndarr
     line_end = newline & (((dashes == 1) & after_letter) | ((dashes == 0) & (between(_SOFT) > 0)))
     blank = (newline | (between(_BLANK) > 0)) & ~(unspaced & np.concatenate([[False], unspaced[:-1]])[: len(kept)])
     return np.select([line_end, dashes > 0, blank], [_LINE_END, _DASH, _SPACE], _NONE)
-
-
-def _is_unspaced(codes: np.ndarray) -> np.ndarray:
-    """Whether each character is of a script that writes no spaces between words (Chinese, Japanese)."""
-    ranges = [(codes >= first) & (codes <= last) for first, last in UNSPACED]
-    return np.logical_or.reduce(ranges)
 
 
 def _equal(quote: _Letters, text: _Letters, original: str, *, signed: bool) -> Iterator[tuple[int, int]]:

@@ -56,8 +56,7 @@ def unspaced_words(text: str) -> str:
 
 def words_of(texts: Iterable[str]) -> list[list[str]]:
     """Return the words of each text in lower case, without single letters and English stop words."""
-    words: list[list[str]] = _tokenize(texts, return_ids=False)
-    return words
+    return _tokenize(texts, return_ids=False)
 
 
 def numbered_words(texts: Iterable[str]) -> Any:

@@ -34,9 +34,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         if item.get("media-type", _PAGES[0]) not in _PAGES:
             continue  # only a picture
         # Always a name in the archive, whatever the path; nothing on disk is opened.
-        name = posixpath.normpath(
-            posixpath.join(posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0]))
-        )
+        name = unquote(item.get("href", "").partition("#")[0])
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(package_name), name))
         if name in read:  # an entry for each section of a page
             continue
         read.add(name)
@@ -50,8 +49,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
-    title = next((e.text for e in package.iter() if tag(e) == "title"), None)
-    return canonical.finish("epub", title=title)
+    return canonical.finish("epub", title=next((e.text for e in package.iter() if tag(e) == "title"), None))
 
 
 def _locked(archive: Archive) -> set[str]:

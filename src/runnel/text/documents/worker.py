@@ -32,12 +32,10 @@ def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
     if entry.takes == "markup":
         data = Path(path).read_bytes()
         limits.check(len(data), "unpacked_bytes", "the file")
-        read: DocumentText = entry.load()(decode(data, "it", request["encoding"], markup=True))
-        return read
+        return entry.load()(decode(data, "it", request["encoding"], markup=True))
     recognized = request.get("recognized")  # by OCR, by page
     texts = {"recognized": {int(number): text for number, text in recognized.items()}} if recognized else {}
-    read = entry.load()(path, limits, **texts)
-    return read
+    return entry.load()(path, limits, **texts)
 
 
 def _parse_archive(path: str, limits: Limits) -> DocumentText:
@@ -45,8 +43,7 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
     with Archive(path, limits) as archive:
         for entry in archives:
             if all(any(name.startswith(part) for name in archive.names) for part in entry.parts):
-                read: DocumentText = entry.load()(archive, limits)
-                return read
+                return entry.load()(archive, limits)
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
     suffix, foreign = (
         Path(path).suffix.lower(),
