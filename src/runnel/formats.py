@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class Format:
     suffixes: str = ""
     begins: bytes | None = None
     parts: tuple[str, ...] = ()
-
-    def load(self) -> Callable[..., Any]:
-        """Import the reader."""
-        module, _, name = self.read.partition(":")
-        return getattr(import_module(f"runnel.text.documents.{module}"), name)
 
 
 _CODE = ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi"

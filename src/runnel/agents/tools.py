@@ -133,8 +133,6 @@ class Tools:
             max_characters=self.settings.max_characters,
         )
 
-    # ---- bounded answers ---------------------------------------------------------------------------------------------
-
     def _most(self, count: int) -> int:
         """Return the most characters of each of `count` texts that must fit together into one answer."""
         return self.settings.max_characters // max(4, 2 * count)
@@ -194,9 +192,6 @@ def _quote(quoted: QuotedPlace, most: int) -> results.ListedQuote:
 
 def _short(title: str) -> str:
     return title if len(title) <= _HEADING_CHARS else title[: _HEADING_CHARS - 1] + "…"
-
-
-# ---- reading by range ------------------------------------------------------------------------------------------------
 
 
 def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:

@@ -116,8 +116,9 @@ class QdrantStore:
     def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
-        counts = (self._client.count(self._name, count_filter=points_like(kind)).count for kind in ("document", "passage"))
-        return Commit(state["number"], *counts, state["time"])
+        kinds = points_like("document"), points_like("passage")
+        documents, passages = (self._client.count(self._name, count_filter=kind).count for kind in kinds)
+        return Commit(state["number"], documents, passages, state["time"])
 
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:

@@ -120,8 +120,6 @@ class Index:
         """Return the number of documents."""
         return self.store.last_commit().documents
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def add(
         self, documents: Iterable[Document], *, progress: OnTokens | None = None, on_commit: OnCommit | None = None
     ) -> Changes:
@@ -237,8 +235,6 @@ class Index:
             commit = self.store.commit(new.documents, new.passages, [])
             if on_commit is not None:
                 on_commit(commit)
-
-    # ---- searching ---------------------------------------------------------------------------------------------------
 
     def search(
         self,

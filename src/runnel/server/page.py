@@ -159,9 +159,6 @@ def _source_of(row: DocumentRow) -> bytes:
     raise Refusal("not_found", f"{row.source} has changed since it was indexed, or is gone; run runnel index again")
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
-
-
 async def _streamed(
     request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], T], finish: Callable[[T], Any]
 ) -> Response:
@@ -216,9 +213,6 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
             yield json.dumps(value) + "\n"
 
     return StreamingResponse(encoded(), media_type="application/x-ndjson")
-
-
-# ---- what is asked ---------------------------------------------------------------------------------------------------
 
 
 async def _indexed(context: Context, id: str) -> DocumentRow:

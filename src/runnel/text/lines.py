@@ -164,8 +164,6 @@ def find(folder: Path, *names: str) -> Path | None:
     return next((p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()), None)
 
 
-# ---- compressed files ------------------------------------------------------------------------------------------------
-
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # raised by reading from `unpacked`
 
 

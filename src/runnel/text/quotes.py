@@ -127,9 +127,6 @@ def _occurrences(part: str, text: str) -> Iterator[int]:
         at = text.find(part, at + len(part))
 
 
-# ---- letters ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class _Letters:
     """The S letters of a text."""

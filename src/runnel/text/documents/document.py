@@ -14,12 +14,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate, chain
 from pathlib import PurePath
 from typing import Any
 
 from runnel.errors import ReadError, UnsupportedKind
-from runnel.formats import FORMATS
+from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
 from runnel.text.reading import Decoded
@@ -70,6 +71,12 @@ def recognize(head: bytes, name: str) -> str:
         if one.begins is not None and re.match(one.begins, begin) and not in_text:
             return kind
     return by_name
+
+
+def reader_of(entry: Format) -> Callable[..., Any]:
+    """Import the function that reads files of a kind."""
+    module, _, name = entry.read.partition(":")
+    return getattr(import_module(f"runnel.text.documents.{module}"), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,6 @@ def _without_tables(pages: list[str]) -> list[str]:
     return pages
 
 
-# ---- running heads ---------------------------------------------------------------------------------------------------
-
-
 def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) -> list[str]:
     dropped: dict[str, tuple[int, bool, str]] = {}  # by a line's words: where it first occurred
     for bottom in (False, True) * _EDGE_LINES:
@@ -141,9 +138,6 @@ def _is_running(places: list[int], page: int) -> bool:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
-
-
-# ---- hyphens ---------------------------------------------------------------------------------------------------------
 
 
 def _join_over_pages(pages: list[str]) -> None:

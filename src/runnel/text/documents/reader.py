@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
 from runnel.files import signature
 from runnel.formats import FORMATS, ROWS
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, recognize
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, reader_of, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
 from runnel.text.lines import DAMAGED, unpacked
@@ -135,7 +135,7 @@ class DocumentReader:
         if takes == "text":
             data = file.read()
             self.limits.check(len(data), "unpacked_bytes", name)
-            yield FORMATS[kind].load()(decode(data, name, self.encoding))
+            yield reader_of(FORMATS[kind])(decode(data, name, self.encoding))
         elif path is None:
             yield from self._read_stream(file, name)
         elif kind == "pdf" and self.ocr is not None:
@@ -156,7 +156,7 @@ class DocumentReader:
                 yield from self._read(copy, Path(copy.name), name)
 
     def _read_rows(self, file: BinaryIO, kind: str, name: str) -> Iterator[DocumentText]:
-        yield from FORMATS[kind].load()(file, kind, name, self.limits, self.encoding)
+        yield from reader_of(FORMATS[kind])(file, kind, name, self.limits, self.encoding)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
         """Read a PDF, and the pages that are pictures by OCR."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from runnel.errors import ReadError, RunnelError, UnsupportedKind
 from runnel.formats import FORMATS
-from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.document import DocumentText, Limits, reader_of
 from runnel.text.documents.parts import Archive
 from runnel.text.documents.pdf_picture import PagePart, draw_page
 from runnel.text.reading import decode
@@ -32,10 +32,10 @@ def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
     if entry.takes == "markup":
         data = Path(path).read_bytes()
         limits.check(len(data), "unpacked_bytes", "the file")
-        return entry.load()(decode(data, "it", request["encoding"], markup=True))
+        return reader_of(entry)(decode(data, "it", request["encoding"], markup=True))
     recognized = request.get("recognized")  # by OCR, by page
     texts = {"recognized": {int(number): text for number, text in recognized.items()}} if recognized else {}
-    return entry.load()(path, limits, **texts)
+    return reader_of(entry)(path, limits, **texts)
 
 
 def _parse_archive(path: str, limits: Limits) -> DocumentText:
@@ -43,7 +43,7 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
     with Archive(path, limits) as archive:
         for entry in archives:
             if all(any(name.startswith(part) for name in archive.names) for part in entry.parts):
-                return entry.load()(archive, limits)
+                return reader_of(entry)(archive, limits)
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
     suffix, foreign = (
         Path(path).suffix.lower(),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from runnel.errors import InputError
-from runnel.records import by_id, expect_choice
-from runnel.search.records import check_storable
+from runnel.records import by_id, expect_choice, utf8
 from runnel.text.dialogue import AnswerType
 
 Category = Literal["educational", "creative", "official", "conversational"]
@@ -88,4 +87,4 @@ def _expect_characters(text: str, what: str) -> None:
     """Raise InputError unless a text has a visible character and can be encoded."""
     if not text.strip():
         raise InputError(f"{what} is empty; expected a text")
-    check_storable(text, what)
+    utf8(text, what)
