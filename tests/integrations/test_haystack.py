@@ -92,7 +92,7 @@ def test_mistakes(model):
     with pytest.raises(InputError, match=r"\['a'\]"):
         RunnelTextEmbedder(Embedder(model)).run(["a"])
     for call in (RunnelDocumentEmbedder(Embedder(model)).run, lambda one: RunnelRanker(Reranker(model)).run("dog", one)):
-        with pytest.raises(InputError, match="document 'x' has no text"):
+        with pytest.raises(InputError, match="document 'x' is None"):
             call([Document(id="x")])
     for make in (RunnelRanker, RunnelSentences, partial(RunnelRetriever, "some/index")):
         with pytest.raises(InputError, match="top_k is 0"):

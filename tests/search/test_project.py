@@ -255,7 +255,7 @@ def test_an_index_has_a_short_name(made, folder):
 def test_paths_outside_of_the_project_are_refused(folder, made):
     project, _ = made(folder / "notes")
     for path in ("other.txt", ".", "*.txt"):
-        with pytest.raises(InputError, match=r"is outside of the project .*notes; give --to FOLDER for another index, or run"):
+        with pytest.raises(InputError, match=r"outside of the project .*notes, to .* --to FOLDER"):
             project.extend([path])
     with pytest.raises(InputError, match="there is no file or folder missing"):
         project.extend(["missing"])

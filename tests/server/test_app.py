@@ -70,7 +70,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
 def test_port_in_use():
     with bind(ServerSettings(port=0)) as one:
         port = one.getsockname()[1]
-        with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*in use"):
+        with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"):
             bind(ServerSettings(port=port))
 
 
@@ -79,7 +79,7 @@ def test_a_host_that_has_no_address(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_server", unknown)
-    with pytest.raises(InputError, match="cannot listen on no-host, port 0: Name or service not known; choose another --host"):
+    with pytest.raises(InputError, match=r"cannot listen on no-host, port 0 .*Name or service not known"):
         bind(ServerSettings(host="no-host", port=0, open_bind=True))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,10 +107,11 @@ def _read_file(
     file: Path, digest: str, old: Sequence[str], reader: DocumentReader, scan: Scan, hashes: FileHashes
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
-    if not file.is_file():
-        raise ReadError(f"{file} is a pipe, a socket or a device, which may never end; save its content to a file first")
     name, failed, fresh = str(file), len(scan.failed), set[str]()
-    utf8(name, "the file's name", ReadError)
+    regular = stat.S_ISREG(file.stat().st_mode)
+    if not regular or any("\ud800" <= character <= "\udfff" for character in name):
+        endless = "is a pipe, a socket or a device, which may never end; save its content to a file first"
+        raise ReadError(f"{name} {'has a name that is not UTF-8; rename the file' if regular else endless}")
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
         document = _to_row(name, digest if whole else digest + _MORE, read)
