@@ -271,6 +271,6 @@ def _origin(node: BaseNode) -> tuple[int, RelatedNodeInfo]:
 
 
 def _query(bundle: QueryBundle | None) -> str:
-    query = "" if bundle is None else bundle.query_str
-    expect_text(query or None, "the query (query_str or query_bundle)")
-    return query
+    query = None if bundle is None else bundle.query_str
+    expect_text(query, "the query (query_str or query_bundle)")
+    return query or ""

@@ -117,7 +117,7 @@ class _ModelModule(InputModule):
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
         expect_count(1 if value is None else value, "max_seq_length")
-        self._max_seq_length, self._told = value, False
+        self._max_seq_length, self._told = None if value is None else int(value), False
 
     @property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # the library's annotation names its own kinds

@@ -144,7 +144,7 @@ async def picture(id: Id, start: Offset, end: Offset, request: Request, context:
         row = await _indexed(context, id)
         text, places, name = row.text, Places(row.blocks), row.source
         file = await asyncio.to_thread(_source_of, row)
-    part = page_part(text, places, start, end)
+    part = await asyncio.to_thread(page_part, text, places, start, end)
     if part is None:
         raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
     return await context.work.parse(request, lambda reader: picture_view(picture_of(reader, name, file, part)))

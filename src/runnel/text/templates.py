@@ -29,6 +29,7 @@ from runnel.text.tokenizer import Encoded, Tokenizer
 
 Field = Literal["query", "document"]
 _FIELDS = ("query", "document")
+_BUDGETS = ("max_query_tokens", "max_document_tokens", "max_tokens")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
 
@@ -68,8 +69,8 @@ class Template:
     continues: bool = False
 
     def __post_init__(self) -> None:
-        for name, budget in self._budgets().items():
-            expect_count(1 if budget is None else budget, name)
+        for name in _BUDGETS:
+            expect_count(1 if getattr(self, name) is None else getattr(self, name), name)
         names = self.fields
         if len(set(names)) != len(names):
             raise InputError(f"the template {str(self)!r} names a field twice; expected each at most once")
@@ -117,10 +118,8 @@ class Template:
     def to_dict(self) -> dict[str, str | int | None]:
         """Return a dict for JSON in a model folder."""
         assert not self.continues, "only whole templates are stored"
-        return {"template": str(self), **self._budgets()}
-
-    def _budgets(self) -> dict[str, int | None]:
-        return {name: getattr(self, name) for name in ("max_query_tokens", "max_document_tokens", "max_tokens")}
+        budgets = {name: None if (budget := getattr(self, name)) is None else int(budget) for name in _BUDGETS}
+        return {"template": str(self), **budgets}
 
     @classmethod
     def from_dict(cls, content: dict[str, object]) -> Template:
@@ -129,7 +128,7 @@ class Template:
         Raises:
             InputError: a missing or unknown key, or a value of the wrong type.
         """
-        known = {"template", "max_query_tokens", "max_document_tokens", "max_tokens"}
+        known = {"template", *_BUDGETS}
         notation = content.get("template")
         if not content.keys() <= known or not isinstance(notation, str):
             raise InputError(

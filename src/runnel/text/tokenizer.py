@@ -172,7 +172,8 @@ class Tokenizer(ABC):
 
     def token_id(self, token: str) -> int:
         """Return the id of a token, which may be special."""
-        expect_choice(token, self.vocabulary, "the token")
+        if token not in self.vocabulary:  # which is large: only then it is searched for the nearest
+            expect_choice(token, self.vocabulary, "the token")
         return self.vocabulary[token]
 
     def marker_id(self, marker: Marker) -> int | None:

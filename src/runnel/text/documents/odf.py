@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, OpenRows, attribute, first, parse, tag, title_of, walk
+from runnel.text.documents.parts import Archive, OpenRows, attribute, parse, tag, title_of, walk
 
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -22,7 +22,7 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet are read once."""
     if _MANIFEST in archive.names and any(tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()):
         raise ReadError("an encrypted document; open it with its password, and save it without one")
-    content = next(iter(first(archive, "content.xml", "body")), None)
+    content = parse(archive, "content.xml").find("{*}body/*")
     kind = "" if content is None else tag(content)
     if content is None or kind not in _KINDS:
         raise UnsupportedKind(f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF")
