@@ -33,9 +33,9 @@ def naming(path: Path, written: Path | None = None) -> Iterator[None]:
     except Exception as error:
         match = _OS_ERROR.search(str(error)) if written is not None else None
         code = error.errno if isinstance(error, OSError) else match and int(match[1])  # safetensors reports them as text
-        if code is None or getattr(error, "filename", None) not in (None, str(written)):
-            raise
-        raise OSError(code, os.strerror(code), str(path)) from error
+        if code is not None and getattr(error, "filename", None) in (None, str(written)):
+            error = OSError(code, os.strerror(code), str(path))
+        raise error
 
 
 def expect_replaceable(path: Path) -> None:

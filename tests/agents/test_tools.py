@@ -9,7 +9,7 @@ import pytest
 from helpers.command_line import FakeRetriever
 
 from runnel.agents.documents import AgentSettings, Models
-from runnel.agents.shown import shown
+from runnel.agents.results import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, InputError
 from runnel.files import WriterLock

@@ -85,7 +85,7 @@ def test_only_two_lines_on_stderr(tmp_path):
 def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
     """Unless it is of another model, which the user may not have thought of."""
     apps = []
-    monkeypatch.setattr("runnel.server.run.serve", lambda app, *_: apps.append(app))
+    monkeypatch.setattr("runnel.server.app.serve", lambda app, *_: apps.append(app))
     (tmp_path / "a.txt").write_text("A tuple cannot be changed.")
     (tmp_path / "below").mkdir()
     assert run("serve", "--port", 0).err == "runnel: loading pocket\n"

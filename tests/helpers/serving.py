@@ -13,9 +13,8 @@ from fastapi import FastAPI
 from helpers.waiting import GIVE_UP_S
 
 from runnel.models.base import Model, load_model
-from runnel.server.app import create_app
+from runnel.server.app import Server, bind, create_app
 from runnel.server.loading import Loaded
-from runnel.server.run import Server, bind
 from runnel.server.settings import ServerSettings
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from runnel.search import file_hashes
-from runnel.search.file_hashes import FileHashes
+from runnel.search import files as file_hashes
+from runnel.search.files import FileHashes
 
 OLD_NS = time.time_ns() - 60 * 1_000_000_000
 

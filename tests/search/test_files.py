@@ -12,7 +12,7 @@ import pytest
 
 from runnel.errors import InputError
 from runnel.search import encoding
-from runnel.search.file_hashes import FileHashes
+from runnel.search.files import FileHashes
 from runnel.search.index import Index
 from runnel.text.folders import Selection
 

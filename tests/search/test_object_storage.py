@@ -17,9 +17,8 @@ from helpers.stored_documents import SETTINGS, document, unit
 from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import StoreError
-from runnel.search.lance import LanceStore
+from runnel.search.lance import LanceStore, schemas
 from runnel.search.records import WHOLE
-from runnel.search.tables import schemas
 
 pytestmark = pytest.mark.slow
 

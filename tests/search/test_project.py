@@ -11,7 +11,7 @@ import pytest
 
 from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.files import WriterLock
-from runnel.search import file_hashes
+from runnel.search import files as file_hashes
 from runnel.search.index import Index
 from runnel.search.project import Project, index_name
 from runnel.text.folders import Selection

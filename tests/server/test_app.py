@@ -16,9 +16,9 @@ from helpers.waiting import GIVE_UP_S, wait_for
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
 from runnel.server import guard
+from runnel.server.app import bind
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
-from runnel.server.run import bind
 from runnel.server.settings import ServerSettings
 
 SHAPES = {
@@ -56,8 +56,7 @@ def test_ready_only_after_loading(tiny):
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
-    from runnel.server.app import create_app
-    from runnel.server.run import serve
+    from runnel.server.app import create_app, serve
 
     def load():
         raise CheckpointError("no such model")

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from runnel import __version__
 from runnel.agents import results
-from runnel.agents.shown import shown
+from runnel.agents.results import shown
 from runnel.agents.tools import Progress, Tools
 from runnel.errors import Cancelled, RunnelError, describe
 from runnel.text.documents.ranges import By

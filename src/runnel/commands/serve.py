@@ -73,8 +73,7 @@ def serve(
         refuse_others(context, "--status" if status else "--stop", _show)
         return _show(as_json, end=stop)
     with needing("the server needs FastAPI and uvicorn", "serve"):
-        from runnel.server.app import create_app
-        from runnel.server.run import bind, serve
+        from runnel.server.app import bind, create_app, serve
         from runnel.server.settings import ServerSettings
     settings = ServerSettings(
         model=model, dtype=DTYPES[dtype], index=index, host=host, port=port, api_keys=_keys(api_key_file),

@@ -5,22 +5,75 @@ A document's id is the absolute path of its file; for a row of jsonl, csv or tsv
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import stat
+import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
+from runnel.files import write
 from runnel.records import expect_series, utf8
-from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS
 from runnel.text.folders import Root, other_kinds
+
+_FORMAT = 1
+_TICK_NS = 2_000_000_000  # the coarsest clock of a file system: a file may change twice within it, with one time
+
+
+class FileHashes:
+    """The hashes of files that one caller reads again and again; kept at `path` between processes, if it is given."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._entries: dict[str, tuple[int, int, int, str]] = {}  # size, times of change of content and of status, SHA-256
+        self.current: dict[str, str] = {}  # SHA-256 of each file asked for since this object was made, by path
+        self.failures: dict[str, str] = {}  # of each file that could not be read in full, and need not be tried again
+        self._text = ""  # of the file
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file counts as missing
+            self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
+            stored = json.loads(self._text)
+            if stored.get("format") == _FORMAT:
+                self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
+                self.failures = dict(stored["failures"])
+
+    def sha256(self, file: Path) -> str:
+        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not read, the same word."""
+        name, found = str(file), file.stat()
+        signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        old = self._entries.get(name)
+        if not stat.S_ISREG(found.st_mode):
+            digest = "special"
+        elif old is not None and old[:3] == signature:
+            digest = old[3]
+        else:
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            self._entries.pop(name, None)
+            if max(signature[1:]) + _TICK_NS < time.time_ns():  # otherwise the next change might not show
+                self._entries[name] = (*signature, digest)
+        self.current[name] = digest
+        return digest
+
+    def save(self) -> None:
+        """Store the hashes of the files in `current`, if there is a path."""
+        if self._path is None:
+            return
+        files = {name: entry for name, entry in self._entries.items() if name in self.current}
+        failures = {name: digest for name, digest in self.failures.items() if self.current.get(name) == digest}
+        text = json.dumps({"format": _FORMAT, "files": files, "failures": failures}, separators=(",", ":"))
+        if text != self._text:
+            write(self._path, text)
+
 
 log = logging.getLogger("runnel")
 Stored = Mapping[str, Mapping[str, ContentHashes]]  # path of a file -> the documents of it that an index has, by id

@@ -17,8 +17,7 @@ from runnel.records import Document, Hit, expect_series
 from runnel.request import OnTokens, Progress
 from runnel.search.check import Damage, check
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
-from runnel.search.file_hashes import FileHashes
-from runnel.search.files import Scan, by_file, check_paths, read_found
+from runnel.search.files import FileHashes, Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import ContentHashes, DocumentRow, FieldType, OnCommit
