@@ -91,7 +91,7 @@ def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
     assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err
     (tmp_path / "in.tsv").write_bytes(b"a\tone\nb\ttwo\nc\t\xff\n")
     done = run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2")
-    assert done.code == 1 and "in.tsv: the text after line 2 is not UTF-8" in done.err
+    assert done.code == 1 and "in.tsv is not UTF-8 text" in done.err and "after line 2" in done.err
 
 
 def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):

@@ -172,7 +172,7 @@ def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake,
     done = run("find", "dog", "a.txt", "/proc/self/mem", "b.txt", "--json")
     found = json.loads(done.out)
     assert done.code == 2 and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
-    assert done.err.startswith("runnel: error: /proc/self/mem cannot be read: Input/output error")
+    assert done.err.startswith("runnel: error: /proc/self/mem cannot be read") and "Input/output error" in done.err
     assert [f["file"] for f in found["skipped"]] == ["/proc/self/mem"]
 
 
@@ -188,7 +188,7 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
 
     monkeypatch.setattr(fake.find, "first_look", deleting)
     done = run("find", "dog", "a.jsonl", "b.txt")
-    assert done.code == 2 and "error: a.jsonl cannot be read: No such file" in done.err and "b.txt:1" in done.out
+    assert done.code == 2 and "error: a.jsonl cannot be read" in done.err and "b.txt:1" in done.out
 
 
 def test_code_keeps_its_lines(run, fake, tmp_path):

@@ -210,8 +210,9 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
         server.bind("socket")
         os.chdir(here)
         changes = index.add_files([folder, "/dev/zero", folder / "pipe.txt"])
-    assert set(changes.failed) == {str(folder.resolve() / "pipe.txt"), str(folder.resolve() / "socket"), "/dev/zero"}
-    assert all(reason.startswith(f"{name} is a pipe, a socket or a device") for name, reason in changes.failed.items())
+    kinds = {str(folder.resolve() / "pipe.txt"): "pipe", str(folder.resolve() / "socket"): "socket", "/dev/zero": "device"}
+    assert set(changes.failed) == set(kinds)
+    assert all(reason.startswith(f"{name} is a {kinds[name]}, ") for name, reason in changes.failed.items())
     assert len(index) == 5
 
 

@@ -117,7 +117,7 @@ def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder
     (secret := tmp_path_factory.mktemp("secret") / "cat.txt").write_text("A secret.")
     (folder / "notes").unlink()
     (folder / "notes").symlink_to(secret.parent)
-    with pytest.raises(InputError, match="notes leads outside of the project"):
+    with pytest.raises(InputError, match="notes is outside of the project"):
         project.update(index)
     assert not any("secret" in one for one in index.store.content_hashes())
 
@@ -255,7 +255,7 @@ def test_an_index_has_a_short_name(made, folder):
 def test_paths_outside_of_the_project_are_refused(folder, made):
     project, _ = made(folder / "notes")
     for path in ("other.txt", ".", "*.txt"):
-        with pytest.raises(InputError, match=r"outside of the project .*notes, to .* --to FOLDER"):
+        with pytest.raises(InputError, match=r"outside of the project .*notes: .* --to FOLDER"):
             project.extend([path])
     with pytest.raises(InputError, match="there is no file or folder missing"):
         project.extend(["missing"])

@@ -161,9 +161,10 @@ def _read_file(
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
     name, failed, fresh = str(file), len(scan.failed), set[str]()
-    regular = stat.S_ISREG(file.stat().st_mode)
-    if not regular or any("\ud800" <= character <= "\udfff" for character in name):
-        endless = "is a pipe, a socket or a device, which may never end; save its content to a file first"
+    mode = file.stat().st_mode
+    if not (regular := stat.S_ISREG(mode)) or any("\ud800" <= character <= "\udfff" for character in name):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        endless = f"is {what}, which may never end; save its content to a file first"
         raise ReadError(f"{name} {'has a name that is not UTF-8; rename the file' if regular else endless}")
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again

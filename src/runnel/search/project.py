@@ -100,7 +100,7 @@ class Project:
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):
             advice = "remove that link, give --to FOLDER for another index, or run `runnel index` in a folder that holds both"
-            raise InputError(f"{name} leads outside of the project {self.folder}, to {root.path}; {advice}")
+            raise InputError(f"{name} is outside of the project {self.folder}: it leads to {root.path}; {advice}")
         return root
 
     def update(
