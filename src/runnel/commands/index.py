@@ -153,8 +153,7 @@ def _named_files(
     to: str, paths: Sequence[str], selection: Selection | None, prune: bool, watch: bool, cluster: Mapping[str, Any] | None
 ) -> _Files:
     """Return the files for the index at `to`, which a Ray cluster reads if there is one."""
-    from runnel.search.files import FileHashes
-    from runnel.search.files import check_paths
+    from runnel.search.files import FileHashes, check_paths
     from runnel.search.watching import signatures
     from runnel.text.folders import EVERYTHING
 
