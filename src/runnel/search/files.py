@@ -112,6 +112,18 @@ def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
     return [Root.parse(path) for path in paths]
 
 
+def _check_file(file: Path) -> None:
+    """Raise ReadError for a file that is not a regular one, or whose name is not UTF-8."""
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise ReadError(f"{file} is {what}, which may never end; save its content to a file first")
+    try:
+        str(file).encode()
+    except UnicodeEncodeError as error:
+        raise ReadError(f"{file} has a name that is not UTF-8; rename the file") from error
+
+
 def by_file(known: Mapping[str, ContentHashes]) -> Stored:
     """Return the documents of an index by their file."""
     stored: dict[str, dict[str, ContentHashes]] = {}
@@ -160,12 +172,8 @@ def _read_file(
     file: Path, digest: str, old: Sequence[str], reader: DocumentReader, scan: Scan, hashes: FileHashes
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
+    _check_file(file)
     name, failed, fresh = str(file), len(scan.failed), set[str]()
-    mode = file.stat().st_mode
-    if not (regular := stat.S_ISREG(mode)) or any("\ud800" <= character <= "\udfff" for character in name):
-        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        endless = f"is {what}, which may never end; save its content to a file first"
-        raise ReadError(f"{name} {'has a name that is not UTF-8; rename the file' if regular else endless}")
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
         document = _to_row(name, digest if whole else digest + _MORE, read)

@@ -20,8 +20,9 @@ from starlette.responses import Response
 from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
-from runnel.server.guard import Guard, Metrics
+from runnel.server.guard import Guard
 from runnel.server.loading import Loaded, load
+from runnel.server.metrics import Metrics
 from runnel.server.opened import opened_files
 from runnel.server.refusals import Kind, Refusal
 from runnel.server.settings import ServerSettings
