@@ -16,7 +16,7 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.files import digest
-from runnel.records import Places, trim
+from runnel.records import Places, expect_count, trim
 from runnel.search.finding import read_documents
 from runnel.search.store import Store
 from runnel.search.stores import open_store
@@ -100,7 +100,8 @@ class Sources:
             row = store.documents([name])[name]
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
         elif _holds_evidence(place):
-            yield from _evidence_documents(place)
+            for number, (where, row) in enumerate(read_json(place), start=1):
+                yield Source(f"{place}: {row.get('id', number)}", text_of(row, "document", where))
         else:
             for one in read_documents([str(place)], reader, self.skipped, report=self.report):
                 name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
@@ -116,11 +117,6 @@ def _holds_evidence(file: Path) -> bool:
         return False
 
 
-def _evidence_documents(file: Path) -> Iterator[Source]:
-    for number, (where, row) in enumerate(read_json(file), start=1):
-        yield Source(f"{file}: {row.get('id', number)}", text_of(row, "document", where))
-
-
 @dataclass
 class Cutter:
     """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it."""
@@ -133,8 +129,7 @@ class Cutter:
     short: int = 0  # documents shorter than every length, which are left out
 
     def __post_init__(self) -> None:
-        if not self.lengths or min(self.lengths) < 1:
-            raise InputError(f"lengths are {list(self.lengths)}; expected numbers of tokens, such as {list(LENGTHS)}")
+        expect_count(min(self.lengths, default=0), "the least length in tokens")
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
