@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
+from helpers.tiny_training import read_metrics
 from lab.training.test_vectors import write_evidence
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
 from runnel.lab.training.data import read_evidence
-from runnel.lab.training.progress import read_metrics
 from runnel.lab.training.run import prepared, train
 from runnel.lab.training.sentence_layers import QUESTIONS, LayerData, LayerModule
 from runnel.lab.training.vector_data import read_vector_data

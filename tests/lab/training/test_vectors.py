@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import stopped_after
+from helpers.tiny_training import read_metrics, stopped_after
 from safetensors.torch import load_file
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
-from runnel.lab.training.progress import read_metrics
 from runnel.lab.training.run import prepared, train
 from runnel.lab.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
 from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin

@@ -113,12 +113,9 @@ def read_evidence(
         within: keep only examples with all evidence in this part of the document, in shares of its characters.
 
     Raises:
-        InputError: `within` is not two rising numbers from 0 to 1; a row has another form, or a span is not inside its document;
-            the message has the line.
+        InputError: a row has another form, or a span is not inside its document; the message has the line.
         CheckpointError: GPT-NeoX's tokenizer, which released rows need, is missing.
     """
-    if len(within) != 2 or not 0 <= within[0] < within[1] <= 1:
-        raise InputError(f"the part of a document that holds the evidence must be two rising numbers from 0 to 1, got {within}")
     reported = dropped is not None
     dropped = dropped or Dropped()
     decode: Decode | None = None
@@ -177,14 +174,11 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
     document, units = example.document, example.units
     blank = [(start, end) for start, end in example.spans if not document[start:end].strip()]
     wrong = [(start, end) for start, end in (*example.spans, *units) if not start < end <= len(document)]
-    if wrong or 0 < len(blank) < len(example.spans):  # an example with nothing but blank spans is left out
-        span = list((wrong or blank)[0])
-        raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
-    if units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]:
-        raise InputError(
-            f"{where}: the {len(units):,} units do not tile the document of {len(document):,} characters; "
-            "begin each where the one before it ends"
-        )
+    wrong = wrong or blank * (len(blank) < len(example.spans))  # an example with nothing but blank spans is left out
+    if wrong or (units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]):
+        gaps = f"the {len(units):,} units do not tile the document, each from the end of the one before it,"
+        what = f"span {list(wrong[0])} is empty or not inside the document" if wrong else gaps
+        raise InputError(f"{where}: {what} of {len(document):,} characters; correct the row")
     return example
 
 

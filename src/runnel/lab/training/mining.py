@@ -100,8 +100,7 @@ def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
 ) -> Iterator[Mined]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
-    if mining.needs_scores and judge is None:
-        raise InputError("max_score, margin and relative_margin compare an embedder's scores; give a judge")
+    assert judge is not None or not mining.needs_scores
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])

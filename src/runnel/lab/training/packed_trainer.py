@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import DocumentTrainer
 from runnel.lab.training.forward import trainable
 from runnel.models.adapters import load_adapter, save_adapter
@@ -86,8 +86,6 @@ class PackedTrainer(DocumentTrainer):
         self.runnel_model = model
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
-            if model.backbone.adapted:
-                raise InputError("adapters are too small for FSDP to shard; turn `fsdp` off: every device then has all of them")
             _widen_scalars(model)
         self.trained: ModelModule = self.module(model, self._long)
         super().__init__(self.trained, args, train, evaluation, **others)

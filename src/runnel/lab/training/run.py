@@ -38,6 +38,7 @@ from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorbo
 from runnel.lock import WriterLock
 from runnel.models.adapters import merge, save_adapter
 from runnel.models.base import Model
+from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 
@@ -99,8 +100,6 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
     """Return the learning rate whose run has the best held-out figure; search.jsonl has them all, null for NaN."""
     search, table = recipe.search, recipe.train
     assert search is not None
-    if table.batch % search.share:
-        raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {search.share}")
     lines = (folder / SEARCH).read_text(encoding="utf-8").splitlines() if (folder / SEARCH).exists() else []
     figure_of = {row["learning_rate"]: row[search.metric] for row in map(json.loads, lines)}
     for rate in search.learning_rates:
@@ -113,8 +112,7 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
         except NumericalError as error:
             log.info("learning rate %g: %s", rate, error)
             held_out = {search.metric: math.nan}
-        if search.metric not in held_out:
-            raise InputError(f"search.metric = {search.metric!r} is not measured; expected one of {', '.join(held_out)}")
+        expect_choice(search.metric, held_out, "search.metric")
         figure_of[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
         if state.is_main_process:
             write_jsonl(folder / SEARCH, ({"learning_rate": r, search.metric: f} for r, f in figure_of.items()))
@@ -165,10 +163,10 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     watch = Watch()
     recorder = Recorder(folder, watch)
     trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)
-    if trainer.is_fsdp_enabled and not isinstance(trainer, SentenceTrainer):
+    if trainer.is_fsdp_enabled and (recipe.lora is not None or not isinstance(trainer, SentenceTrainer)):
         raise InputError(
-            f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
-            "without FSDP (accelerate launch --multi_gpu), which share every batch"
+            f"weights of the job {recipe.job!r}, or of adapters, cannot be saved after FSDP has sharded them over devices; use "
+            "several processes without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
     before = {}
     if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already

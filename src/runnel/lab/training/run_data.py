@@ -37,20 +37,18 @@ class RunData:
 
 def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
     """Resolve the paths of a recipe's data."""
-    if not recipe.data.sets:
-        raise InputError("the recipe has no [[data.sets]]; add the training data there")
     one_set = len(recipe.data.sets) == 1
     exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
-    placed = []
-    for table in recipe.data.sets:
-        path = Path(data or home or "") / table.path
-        if data is not None and one_set and not path.exists():
-            path = Path(data)
-        if not path.exists() or (data is None and home is None and not path.is_absolute()):
-            needs = "--data names the file or folder of the examples (the recipe's first lines say what it needs)"
-            raise InputError(f"{path} is missing; {needs}")
-        placed.append(replace(table, path=str(path.resolve())))
-    return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
+    paths = [Path(data or home or "") / table.path for table in recipe.data.sets]
+    if data is not None and one_set and not paths[0].exists():
+        paths = [Path(data)]
+    nowhere = data is None and home is None
+    missing = [path for path in paths if not path.exists() or (nowhere and not path.is_absolute())]
+    if missing or not paths:
+        what = f"{missing[0]} is missing" if missing else "the recipe has no [[data.sets]]"
+        raise InputError(f"{what}; --data names the file or folder of the examples (the recipe's first lines say what it needs)")
+    sets = tuple(replace(table, path=str(path.resolve())) for table, path in zip(recipe.data.sets, paths, strict=True))
+    return replace(recipe, data=replace(recipe.data, sets=sets, exclude=tuple(exclude)))
 
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:

@@ -252,10 +252,6 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
 def _report_unused(sets: DatasetDict, batch: int) -> None:
     """Report the rows that several processes skip in an epoch, as the library shares only full batches."""
     left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
-    if all(len(rows) < batch for rows in sets.values()):
-        raise InputError(
-            f"several processes share only full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
-        )
     if left:
         log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
 

@@ -19,7 +19,7 @@ from runnel.errors import InputError
 from runnel.files import digest, sweep, write
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.progress import show_reading
-from runnel.lab.training.sentence_table import label_sentences
+from runnel.lab.training.sentence_table import expect_tokens, label_sentences
 from runnel.lab.training.vectors import VectorItem, make_vector_item
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
@@ -83,8 +83,6 @@ def read_vector_data(
     for example in examples:
         key = digest(example.document)
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
-    if not keyed:
-        raise InputError("there are no evidence examples to train on")
     if unused := sum(bool(example.units) for _, example in keyed):
         log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
     if write:
@@ -121,8 +119,7 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
-    if not full.any():
-        raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
+    expect_tokens(full, name)
     labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
     evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
     return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
