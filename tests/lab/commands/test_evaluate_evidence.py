@@ -69,7 +69,7 @@ def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        (EVIDENCE[3:], ["bm25"], "evidence.jsonl has no question with evidence"),
+        (EVIDENCE[3:], ["bm25"], "no question has evidence"),
         ([EVIDENCE[0]] * 2, ["bm25"], "'a'"),
         ([EVIDENCE[0] | {"evidence": [[40, 99]]}], ["bm25"], "line 1: span [40, 99]"),
     ],

@@ -120,8 +120,8 @@ def test_a_pattern_without_a_sentence_is_reported(ask):
     [
         ({"patterns": ["sat", "(red"]}, "'(red'"),
         ({"patterns": "red"}, "'red'"),
-        ({"patterns": []}, "'fact' and 0 patterns"),
-        ({"kind": "unanswerable"}, "'unanswerable' and 1 pattern"),
+        ({"patterns": []}, "[] and the kind 'fact'"),
+        ({"kind": "unanswerable"}, "and the kind 'unanswerable'"),
         ({"file": "dogs.txt"}, "'dogs.txt'"),
         ({"file": "empty.txt"}, "empty.txt has no text"),
         ({"question": " "}, '"question"'),

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError, ReadError, needing
+from runnel.errors import InputError, damage_in, needing
 from runnel.files import create_folder, replacing, write_json
 from runnel.lab.evaluation.metrics import compare
 from runnel.text.lines import read_json
@@ -63,11 +63,9 @@ def _read(folder: Path) -> dict[str, Result]:
             queries.add(query := str(row.pop("query")))
             for name, value in row.items():
                 metrics.setdefault(name, {})[query] = value
-        try:
+        with damage_in(path, OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, advice="evaluate again"):
             result = json.loads(path.read_text(encoding="utf-8"))
             found[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise ReadError(f"{path} cannot be read as a result of runnel lab evaluate ({error}); evaluate again") from error
     if not found:
         raise InputError(f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate, questions or qa writes")
     return found

@@ -18,20 +18,16 @@ def find_checkpoints(model: str) -> Mapping[int, Path]:
     from runnel.lab.training.checkpoints import whole_checkpoints
 
     folder = Path(model)
-    if (folder / "recipe.toml").is_file() and not (folder / "config.json").exists():
-        raise InputError(
-            f"{model} is a run; evaluate its result, {folder / 'model'}, or its checkpoints, {folder / 'checkpoints'}"
-        )
-    if folder.name != "checkpoints" or not (folder.parent / "recipe.toml").is_file():
+    is_run = (folder / "recipe.toml").is_file() and not (folder / "config.json").exists()
+    run = folder if is_run else folder.parent
+    if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
         return {}
-    found = dict(reversed(list(whole_checkpoints(folder))))
-    if not found:
-        raise InputError(f"{model} has no complete checkpoint; train first")
-    if part := next((path for path in found.values() if not (path / "config.json").exists()), None):
-        raise InputError(
-            f"{part} holds only what was trained, adapters or a head, and not a model; evaluate {folder.parent / 'model'}, which "
-            "is complete when the run is finished"
-        )
+    found = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
+    part = next((path for path in found.values() if not (path / "config.json").exists()), None)
+    if not found or part:
+        what = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
+        what = f"{part} holds only what was trained, adapters or a head, and not a model" if part else what
+        raise InputError(f"{what}; evaluate the finished run's {run / 'model'}, or its whole models in {run / 'checkpoints'}")
     if len(found) == 1:
         log.warning("note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model)
     return found

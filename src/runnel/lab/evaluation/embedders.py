@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from runnel.errors import InputError
 from runnel.generation.endpoint import Endpoint
 
 API = "api:"
@@ -26,15 +25,13 @@ class ApiEmbedder:
 
     def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
         """Return unit vectors of queries, float32 (n, d)."""
-        return self._encode(texts, "query", max_tokens)
+        return self._encode(texts, "query")
 
     def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
         """Return unit vectors of documents, float32 (n, d)."""
-        return self._encode(texts, "document", max_tokens)
+        return self._encode(texts, "document")
 
-    def _encode(self, texts: Sequence[str], kind: str, max_tokens: int | None) -> np.ndarray:
-        if max_tokens is not None:
-            raise InputError(f"api:{self.name} counts its own tokens; leave --max-tokens and --max-query-tokens out")
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
         whole = [self.prompts.get(kind, "") + text for text in texts]
         groups = [whole[start : start + _TEXTS] for start in range(0, len(whole), _TEXTS)]
         vectors = np.asarray([vector for group in groups for vector in self._endpoint.embed(group)], np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -14,11 +15,23 @@ from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.lab.evaluation.embedders import API
+from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.evaluation.retrieval import System, load_model
+from runnel.lab.evaluation.sentences import (
+    METRICS,
+    Judged,
+    Scorer,
+    by_bm25,
+    by_embedder,
+    by_retriever,
+    judge,
+    summarize,
+    values_of,
+)
+from runnel.lab.training.candidates import K1, B
+from runnel.lab.training.data import Dropped, Evidence, read_evidence
 
 if TYPE_CHECKING:
-    from runnel.lab.evaluation.sentences import Judged, Scorer
-    from runnel.lab.training.data import Evidence
     from runnel.models.sentence_retriever import SentenceRetriever
 
 
@@ -36,9 +49,6 @@ def context_of(given: str | None) -> int | None:
 
 def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: int = 1) -> tuple[Scorer, str | None]:
     """Return what scores sentences, with the last `keep` documents as it has read them, and the fingerprint of its model."""
-    from runnel.lab.evaluation.sentences import by_bm25, by_embedder, by_retriever
-    from runnel.lab.training.candidates import K1, B
-
     if system.how == "bm25":
         parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
         return by_bm25(**parameters, chunk_words=system.chunk_words), None
@@ -58,13 +68,8 @@ def measure(
     scorer: Callable[[System], tuple[Scorer, str | None]] = scorer_of,
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result of an evidence task and the values of its questions."""
-    from runnel.lab.evaluation.metrics import parse_metrics
-    from runnel.lab.evaluation.sentences import METRICS, summarize, values_of
-
     parsed = parse_metrics(METRICS if metrics is None else metrics)
     judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)
-    if not any(one.spans for one in judged):
-        raise InputError(f"{path} has no question with evidence; expected spans in one at least")
     values = values_of(judged, parsed)
     result = {"task": name_of(path), "kind": "sentences", "model": system.model, "as": system.how, "queries": len(values)}
     result |= {} if system.context is None else {"context": system.context}
@@ -80,9 +85,6 @@ def name_of(path: Path) -> str:
 
 def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tuple[Scorer, str | None]]) -> list[Judged]:
     """Return the ranks of each question, written to OUT unless they are there."""
-    from runnel.lab.evaluation.sentences import Judged, judge
-    from runnel.lab.training.data import Dropped, read_evidence
-
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
     settings |= {"context": system.context, "format": _FORMAT}
@@ -103,10 +105,10 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:
         say(f"note: {path}: {dropped}")
-    names = [one.query for one in judged]
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path}: two questions have the id {repeated!r}; expected each id once")
+    repeated = next((name for name, count in Counter(one.query for one in judged).items() if count > 1), None)
+    if repeated is not None or not any(one.spans for one in judged):
+        what = "no question has evidence" if repeated is None else f"two questions have the id {repeated!r}"
+        raise InputError(f"{path}: {what}; expected each id once, and spans of evidence in one question at least")
     return judged
 
 

@@ -42,13 +42,12 @@ class Generated:
 
     @property
     def name(self) -> str:
-        """The name of the set."""
         return f"{self.kind}-{self.length}"
 
     def write(self, folder: Path) -> TaskFiles:
         """Write the set as a BEIR folder in `folder`."""
         chance = random.Random(self.name)
-        hidden, questions = _passkeys(chance) if self.kind == "passkey" else _needles()
+        questions, hidden = _passkeys(chance) if self.kind == "passkey" else zip(*_rows("needles.tsv"), strict=True)
         filler = self._filler(chance)
         documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
         asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
@@ -75,16 +74,12 @@ def find_generated(name: str) -> list[Generated]:
 
 
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
+    """Return questions, and the sentences that answer them."""
     names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
     keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
     pairs = zip(names, keys, strict=True)
     hidden = [f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}." for name, key in pairs]
-    return hidden, [f"What is the pass key for {name}?" for name in names]
-
-
-def _needles() -> tuple[list[str], list[str]]:
-    questions, facts = zip(*_rows("needles.tsv"), strict=True)
-    return list(facts), list(questions)
+    return [f"What is the pass key for {name}?" for name in names], hidden
 
 
 def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:

@@ -11,7 +11,14 @@ from itertools import islice, pairwise
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.records import expect_count
 from runnel.text.sentences import split_sentences
+
+
+def expect_stride(stride: int, size: int) -> None:
+    """Raise InputError unless windows of `size` tokens that begin each `stride` tokens together have every token."""
+    if not 1 <= stride <= size:
+        raise InputError(f"the stride is {stride:,} tokens; expected 1 to {size:,}, the tokens of a window or segment")
 
 
 def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
@@ -22,8 +29,6 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
 
     Source: paper E, section 5.4: 120,000 and 60,000 tokens.
     """
-    if not 1 <= stride <= size:
-        raise InputError(f"the stride is {stride:,}; expected 1 to the window's size, {size:,}")
     spans: list[tuple[int, int]] = []
     first = end = 0
     while end < len(bounds) - 1:
@@ -49,7 +54,6 @@ def split_chunks(document: str, words: int) -> np.ndarray:
 
     Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
     """
-    if words < 1:
-        raise InputError(f"a chunk has {words} words; expected 1 at least")
+    expect_count(words, "the words of a chunk")
     starts = [0, *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words))]
     return np.array(list(pairwise([*starts, len(document)])), np.int64)

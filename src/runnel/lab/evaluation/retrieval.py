@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from runnel.commands.display import Meter, note_compiling, say
 from runnel.commands.embed import embed_corpus
@@ -21,14 +23,16 @@ from runnel.journal import Journal, Row
 from runnel.lab.evaluation.embedders import API, ApiEmbedder
 from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.segments import Reading, recorded, segment_id
-from runnel.lab.evaluation.tasks import Task, read_run_of, read_task
+from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
+from runnel.lab.training.candidates import Ranker, bm25_ranker, dense_ranker
+from runnel.lab.training.corpora import Texts
+from runnel.lab.training.formats import expect_texts
 from runnel.records import Document
+from runnel.search.stores import holds_index, open_store
 from runnel.text.trec import read_scores
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.benchmarks import Set
-    from runnel.lab.training.candidates import Ranker
-    from runnel.lab.training.corpora import Texts
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
     from runnel.search.index import Index
@@ -74,6 +78,13 @@ def kind_of(model: str, how: How | None) -> How | None:
     return found or how
 
 
+def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> None:
+    """Raise InputError for an option, named as its parameter, that has no effect."""
+    if unused := next((name for name in options if name not in taken), None):
+        name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
+        raise InputError(f"--{name} has no effect on what is evaluated ({what}); leave it out")
+
+
 def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
     recipe = recorded(model, how)
@@ -89,31 +100,26 @@ def measure(
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
     source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
-    if system.place is not None:
-        source = replace(source, corpus=None)  # the index has the documents
-    needed = () if system.how == "run" else ("queries",) if system.place is not None else ("corpus", "queries")
-    if missing := [f"--{name}" for name in needed if getattr(source, name) is None]:
-        raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
+    texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
+    if system.place is not None:  # the index has the documents
+        source = replace(source, corpus=None)
+        del texts["--corpus"]
+    if system.how != "run":
+        expect_texts(source.qrels, texts)
     task = read_task(source)
-    if system.place is not None:
-        task = replace(task, notes=(*task.notes, *_missing(task, system.place)))
+    notes = [*task.notes, *(_missing(task, system.place) if system.place is not None else [])]
     if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
-        task = replace(
-            task, notes=(*task.notes, f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
-        )
-    for note in task.notes:
+        notes.append(f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
+    for note in notes:
         say(f"note: {source.name}: {note}")
     system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
     run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
     values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
+    documents = state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus)
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
-    result |= {
-        "group": one.group,
-        "documents": state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus),
-        "depth": system.depth if system.how != "run" else None,
-        "reading": system.reading.settings(),
-    }
-    return result | {"notes": list(task.notes), "metrics": mean(values)}, values
+    result |= {"group": one.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
+    result |= {"reading": system.reading.settings()}
+    return result | {"notes": notes, "metrics": mean(values)}, values
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
@@ -185,8 +191,6 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
-    from runnel.lab.training.candidates import bm25_ranker
-
     corpus, depth = task.corpus, system.depth
     assert depth is not None
     if system.place is not None:
@@ -211,10 +215,6 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 
 def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
     """Return what searches the vectors of documents, or of their segments."""
-    import numpy as np
-
-    from runnel.lab.training.candidates import dense_ranker
-
     if reading.segment_tokens is None:
         vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
     else:
@@ -227,7 +227,6 @@ def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str
 def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
     """Index a corpus, or what of it the index does not have yet."""
     from runnel.search.index import Index
-    from runnel.search.stores import holds_index
 
     with (
         Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
@@ -242,7 +241,6 @@ def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: 
 
 def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Mapping[str, Any]) -> Search:
     """Search an existing index, whose ids may be paths that end with those of the task."""
-    from runnel.lab.evaluation.stored import names_of
     from runnel.search.index import Index
 
     index = Index.open(place, embedder)
@@ -252,9 +250,6 @@ def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Map
 
 def _missing(task: Task, place: str) -> list[str]:
     """Return what to say of relevant documents that an existing index lacks."""
-    from runnel.lab.evaluation.stored import names_of
-    from runnel.search.stores import open_store
-
     with closing(open_store(place)) as store:
         _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
@@ -270,8 +265,6 @@ def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Ca
 
 def state_of(place: str) -> dict[str, object]:
     """Return what results depend on of an index: its place and its last commit."""
-    from runnel.search.stores import open_store
-
     with closing(open_store(place)) as store:
         last = store.last_commit()
     return {"index": place, "commit": last.number, "documents": last.documents}

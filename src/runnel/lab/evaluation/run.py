@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.benchmarks import Set, find_sets
 from runnel.lab.evaluation.checkpoints import find_checkpoints, write_checkpoints
 from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
-from runnel.lab.evaluation.results import VERSION, means, results_folder, save
-from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of
+from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
+from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import is_evidence
+from runnel.records import expect_choice
 
-_RANKED = {"evidence": "sentences", "documents": "documents"}
 _PROMPTS = {"prompt": "query", "document_prompt": "document"}
 _DOCUMENTS, _READING = ("max_tokens", "segment_tokens", "stride", "aggregate"), ("max_query_tokens",)
-_BM25, _SEARCH = ("k1", "b"), ("weight", "rerank")
+_BM25, _SEARCH = ("k1", "b"), {"weight": "dense_weight", "rerank": "rerank"}
 _TAKES: dict[str, dict[str, tuple[str, ...]]] = {  # the options of each kind of system, by the kind of task
     "evidence": {
         "bm25": (*_BM25, "chunk_words"),
         "embed": ("dtype", *_PROMPTS, *_READING, "max_tokens", "chunk_words"),
+        f"{API}embed": (*_PROMPTS, "chunk_words"),  # it counts its own tokens
         "sentences": ("dtype", "context"),
     },
     "documents": {
@@ -83,9 +83,7 @@ def evaluate(
         InputError: a task, a metric or an option cannot be used.
     """
     options = {name: value for name, value in options.items() if value not in (None, "auto")}
-    if "place" in options and how not in (None, "index"):
-        raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
-    how = "index" if "place" in options else how
+    how = how or ("index" if "place" in options else None)
     names = None if metrics is None else metrics.split(",")
     if of_mteb:
         return _evaluate_mteb(model, tasks, how, metrics, out, options)
@@ -113,21 +111,14 @@ def _measure(
     options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
-    names = [one.name for one in trials]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
+    for number, one in enumerate(trials):
+        expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
-        return [
-            save(
-                *(
-                    evidence.measure(task, system, metrics, folder)
-                    if isinstance(task, Path)
-                    else retrieval.measure(task, system, metrics, folder)
-                ),
-                folder,
-            )
-            for task, system in trials
-        ]
+        results = []
+        for task, system in trials:
+            measure: Any = evidence.measure if isinstance(task, Path) else retrieval.measure
+            results.append(save(*measure(task, system, metrics, folder), folder))
+        return results
 
 
 def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str, Any]) -> list[_Trial]:
@@ -140,32 +131,27 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str
         else:
             sets = find_sets(name, options.get("corpus"), options.get("queries"))
             trials += [_Trial(one, _system(model, kind or "embed", options)) for one in sets]
-    for one in trials:
-        if one.system.how not in _TAKES[one.kind]:
-            raise InputError(f"{one.name} ranks {_RANKED[one.kind]}; {model} cannot be evaluated on it as {one.system.how}")
-    if model.startswith(API) and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials):
-        raise InputError(f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
-    _check(options, [(one.kind, one.system.how) for one in trials])
-    readings: dict[str, Any] = {}
-    for one in trials:
-        if one.system.how in ("embed", "rerank") and one.system.how not in readings:
-            readings[one.system.how] = reading_of(model, one.system.how, _reading(options))
-    return [
-        one._replace(system=replace(one.system, reading=readings[one.system.how])) if one.system.how in readings else one
-        for one in trials
-    ]
+    _check(model, options, [(one.kind, one.system.how) for one in trials])
+    hows = dict.fromkeys(one.system.how for one in trials if one.system.how in ("embed", "rerank"))
+    readings = {how: reading_of(model, how, _reading(options)) for how in hows}
+    return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
 
 
-def _check(options: dict[str, Any], trials: Sequence[tuple[str, str]]) -> None:
-    """Raise InputError for an option that has no effect on any task, each of a kind with a kind of system."""
-    taken = {name for kind, how in trials for name in _TAKES[kind][how]}
-    taken -= {"stride", "aggregate"} if "segment_tokens" not in options else set()
+def _check(model: str, options: dict[str, Any], trials: Sequence[tuple[str, str]]) -> None:
+    """Raise InputError for a kind of task that the model cannot be evaluated on, and for an option that has no effect on any."""
+    taken: set[str] = set()
+    for kind, how in trials:
+        key = f"{API}{how}" if model.startswith(API) else how
+        expect_choice(key, _TAKES[kind], f"what {model} is evaluated as, on {kind},")
+        taken.update(_TAKES[kind][key])
+    taken -= {"max_tokens"} if "segment_tokens" in options else {"stride", "aggregate"}  # segments cover whole documents
     taken -= {"corpus"} if "place" in options else set()
-    if unused := next((name for name in options if name not in taken), None):
-        kinds = " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials))
-        raise InputError(f"--{unused.replace('_', '-')} has no effect on what is evaluated, {kinds}; leave it out")
-    if "{instruction}" in options.get("prompt", "") and trials[0][0] != "mteb":
-        raise InputError("{instruction} in --prompt is replaced only for tasks of mteb")
+    templated = "{instruction}" in options.get("prompt", "") and trials[0][0] != "mteb"  # only mteb has instructions
+    refuse_unused(
+        [*options, *["prompt with {instruction}"] * templated],
+        taken,
+        " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials)),
+    )
 
 
 def _reading(options: dict[str, Any]) -> dict[str, Any]:
@@ -173,29 +159,21 @@ def _reading(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _system(model: str, how: How, options: dict[str, Any]) -> System:
-    search = {name: options[option] for option, name in (("weight", "dense_weight"), ("rerank", "rerank")) if option in options}
-    return System(
-        model,
-        how,
-        options.get("dtype", "auto"),
-        options.get("depth"),
-        options.get("run"),
-        bm25={name: options[name] for name in _BM25 if name in options},
-        search=search,
-        prompts={kind: options[name] for name, kind in _PROMPTS.items() if name in options},
-        place=options.get("place"),
-        context=evidence.context_of(options.get("context")),
-        chunk_words=options.get("chunk_words"),
-    )
+
+    def given(names: Mapping[str, str]) -> dict[str, Any]:
+        return {key: options[name] for name, key in names.items() if name in options}
+
+    shared = given({name: name for name in ("dtype", "depth", "place", "chunk_words")} | {"run": "candidates"})
+    bm25, search, prompts = given({name: name for name in _BM25}), given(_SEARCH), given(_PROMPTS)
+    context = evidence.context_of(options.get("context"))
+    return System(model, how, **shared, context=context, bm25=bm25, search=search, prompts=prompts)
 
 
 def _evaluate_mteb(
     model: str, tasks: Sequence[str], how: How | None, metrics: str | None, out: str | Path | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     kind = kind_of(model, None) or how or "embed"
-    if kind not in _TAKES["mteb"]:
-        raise InputError(f"{model} cannot be evaluated on MTEB as {kind}; expected an embedder, a reranker or an index")
-    _check(options | ({} if metrics is None else {"metrics": metrics}), [("mteb", kind)])
+    _check(model, options | ({} if metrics is None else {"metrics": metrics}), [("mteb", kind)])
     system = _system(model, kind, options)
     if kind != "index":
         system = replace(system, reading=reading_of(model, kind, _reading(options)))

@@ -15,8 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from runnel.errors import InputError
-from runnel.lab.evaluation.pieces import windows
+from runnel.lab.evaluation.pieces import expect_stride, windows
 from runnel.lab.training import recipes
 from runnel.lab.training.corpora import Texts
 from runnel.records import Document
@@ -34,10 +33,8 @@ class Reading:
     aggregate: Literal["max", "sum"] = "max"  # how a document's score is made of its segments'
 
     def __post_init__(self) -> None:
-        if self.segment_tokens is not None and self.max_tokens is not None:
-            raise InputError("segments cover whole documents: give --segment-tokens or --max-tokens, not both")
-        if self.segment_tokens is not None and self.stride is not None and not 1 <= self.stride <= self.segment_tokens:
-            raise InputError(f"the stride is {self.stride} tokens; expected 1 to {self.segment_tokens}, the tokens of a segment")
+        if self.segment_tokens is not None and self.stride is not None:
+            expect_stride(self.stride, self.segment_tokens)
 
     def settings(self) -> dict[str, object]:
         """Return the settings that scores depend on; none if everything is read."""

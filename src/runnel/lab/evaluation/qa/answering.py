@@ -8,11 +8,11 @@ from functools import partial
 
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lab.evaluation.qa import prompts
-from runnel.lab.evaluation.qa.inquiry import Inquiry
 from runnel.lab.evaluation.qa.judging import judge
 from runnel.lab.evaluation.qa.records import QaSet
 from runnel.lab.evaluation.qa.retrieving import Material, join, locate
 from runnel.lab.evaluation.qa.scores import Outcome, best_f1
+from runnel.lab.replies import Inquiry
 from runnel.text.dialogue import Message, ask_answer, ask_combined, ask_copies
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E

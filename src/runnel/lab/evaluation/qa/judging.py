@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
 from runnel.generation.endpoint import LanguageModelClient
+from runnel.json_objects import read_row
 from runnel.lab.evaluation.qa import prompts
 from runnel.lab.replies import Replies
-from runnel.text.lines import read_json, text_of
+from runnel.text.lines import read_json
 
 JUDGE_TOKENS = 1000  # the most of a reply
 
@@ -21,15 +23,21 @@ Answer = tuple[str, str, str]
 """The set, the question's id, and the text of an answer."""
 
 
+@dataclass(frozen=True)
+class _Label:
+    set: str
+    question: str
+    answer: str
+    right: bool
+
+
 def read_labels(path: str | Path) -> dict[Answer, bool]:
     """Return people's judgments: rows of SET.answers.jsonl, as `runnel lab qa` writes them, with "right": true or false."""
     labels: dict[Answer, bool] = {}
     for where, row in read_json(path):
-        if "right" not in row:
-            continue
-        if not isinstance(row["right"], bool):
-            raise InputError(f'{where}: expected true or false as "right", got {row["right"]!r}')
-        labels[text_of(row, "set", where), text_of(row, "question", where), text_of(row, "answer", where)] = row["right"]
+        if "right" in row:
+            one = read_row(_Label, row, where)
+            labels[one.set, one.question, one.answer] = one.right
     if not labels:
         raise InputError(f'{path} has no row with "right"; add it to rows of SET.answers.jsonl that a person has judged')
     return labels

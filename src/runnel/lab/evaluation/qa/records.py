@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -23,17 +23,11 @@ class QaDocument:
         id: unique in its set.
         text: the whole document, never cut.
         sentences: [start, end) character spans that tile the text, if the data has them; (): the data has none.
-
-    Raises:
-        InputError: the text is blank or has half of a surrogate pair.
     """
 
     id: str
     text: str
     sentences: tuple[tuple[int, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        _expect_characters(self.text, f"document {self.id!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +41,6 @@ class QaQuestion:
     choices: tuple[str, ...] = ()  # as in `question`; (): free-form, or the data has the options only within the question
     answer_type: AnswerType = "sentence"  # how long an answer is asked for
     category: Category | None = None  # of its document; None: the data does not say
-
-    def __post_init__(self) -> None:
-        what = f"question {self.id!r}"
-        _expect_characters(self.question, what)
-        for text in (*(self.answers or ("",)), *self.choices):
-            _expect_characters(text, f"an answer of {what}")
-        expect_choice(self.answer_type, get_args(AnswerType), f"the answer type of {what}")
-        if self.category is not None:
-            expect_choice(self.category, get_args(Category), f"the category of {what}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +69,14 @@ class QaSet:
         by_id(self.questions, f"the questions of {self.name}")
 
 
-def _expect_characters(text: str, what: str) -> None:
-    """Raise InputError unless a text has a visible character and can be encoded."""
-    if not text.strip():
-        raise InputError(f"{what} is empty; expected a text")
-    check_storable(text, what)
+def expect_fields(
+    where: str, document: str, question: str, answers: Sequence[str], answer_type: object = "sentence", category: object = None
+) -> None:
+    """Raise InputError unless a document, a question with answers, and its kinds can be used."""
+    for what, text in (("document", document), ("question", question), *(("answer", one) for one in answers or [""])):
+        if not text.strip():
+            raise InputError(f"{where}: the {what} is empty; expected a text")
+        check_storable(text, f"{where}: the {what}")
+    expect_choice(answer_type, get_args(AnswerType), f"{where}: the answer type")
+    if category is not None:
+        expect_choice(category, get_args(Category), f"{where}: the category")
