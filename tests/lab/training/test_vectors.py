@@ -110,7 +110,7 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
 
 
 def test_examples_that_cannot_be_used(data, tmp_path):
-    with pytest.raises(InputError, match=r"data\.held_out = 80 of 80"):
+    with pytest.raises(InputError, match=r"80 examples: data\.held_out = 80"):
         train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
     (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}))
     with pytest.raises(InputError, match="evidence example x"):

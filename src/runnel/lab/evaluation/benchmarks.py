@@ -219,8 +219,6 @@ def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]
 
 @dataclass(frozen=True)
 class _Length:
-    """The column of LongEmbed's needle and passkey."""
-
     context_length: int | None = None
 
 
@@ -239,7 +237,6 @@ def read_rows(files: Iterable[Path]) -> Iterator[Row]:
 
 
 def _columns(files: Iterable[Path]) -> set[str]:
-    """Return the names of the first row's values; none if there are no rows."""
     return next((set(row) for _, row in read_rows(files)), set())
 
 

@@ -30,6 +30,7 @@ from runnel.lab.evaluation.sentences import (
 )
 from runnel.lab.training.candidates import K1, B
 from runnel.lab.training.data import Dropped, Evidence, read_evidence
+from runnel.records import expect_count
 
 if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -42,8 +43,7 @@ def context_of(given: str | None) -> int | None:
     """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence at least."""
     if given is None or given == "sentence":
         return None if given is None else 1
-    if not given.isdecimal() or int(given) < 1:
-        raise InputError(f"--context takes sentence, or a number of tokens from 1, got {given!r}")
+    expect_count(int(given) if given.isdecimal() else given, "--context, which may also be sentence,")
     return int(given)
 
 

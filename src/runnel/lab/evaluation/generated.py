@@ -28,7 +28,6 @@ _LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs L
 
 
 def _rows(name: str) -> list[list[str]]:
-    """Return the rows of a file of this folder."""
     lines = files("runnel.lab.evaluation").joinpath(name).read_text(encoding="utf-8").splitlines()
     return [line.split("\t") for line in lines]
 

@@ -109,6 +109,5 @@ def _model(system: System, folder: Path) -> Any:
 
 
 def _trained_with(model: str) -> str | None:
-    """Return the prompt of the recipe of a run, for RUN/model."""
     path = Path(model).parent / "recipe.toml"
     return recipes.read(str(path)).data.prompt if Path(model).name == "model" and path.is_file() else None

@@ -182,12 +182,10 @@ class Sentences:
         }
 
     def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-        """Rank the documents of a file, or all."""
         assert self._rank is not None
         return self._rank(query, [one for name, one in self._documents if file in (None, name)])
 
     def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
-        """Return BM25 with the sentences of a file, or all, as the collection."""
         if name not in self._rankers:
             texts = self.texts if rows is None else [self.texts[row] for row in rows]
             rank = bm25_ranker(Texts(Document(str(row), one) for row, one in enumerate(texts)), **self._bm25)

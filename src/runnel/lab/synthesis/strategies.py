@@ -148,5 +148,4 @@ def _slice(text: Subsequence, units: range) -> str:
 
 
 def _show(text: Subsequence, units: range) -> str:
-    """Return a line for each unit, with its number."""
     return "\n".join(f"[{number}] {' '.join(text.unit(number).split())}" for number in units)

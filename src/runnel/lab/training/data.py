@@ -126,9 +126,17 @@ def read_evidence(
                 decode = load_decoder(Path(path))
             row = parse_released(row, where, decode)
         evidence = _evidence(row, where)
-        reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
-        if reason is None and not _lies_within(evidence, within):
-            reason = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
+        document, spans = evidence.document, evidence.spans
+        low, high = (share * len(document) for share in within)
+        reasons = {
+            "examples with an empty query": not evidence.query.strip(),
+            "examples with an empty document": not document.strip(),
+            "examples without evidence": not (unanswered or any(document[start:end].strip() for start, end in spans)),
+            f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document": not all(
+                low <= start and end <= high for start, end in spans
+            ),
+        }
+        reason = next((reason for reason, found in reasons.items() if found), None)
         if reason is None:
             dropped.kept += 1
             yield evidence
@@ -180,14 +188,3 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
         what = f"span {list(wrong[0])} is empty or not inside the document" if wrong else gaps
         raise InputError(f"{where}: {what} of {len(document):,} characters; correct the row")
     return example
-
-
-def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:
-    low, high = (share * len(evidence.document) for share in part)
-    return all(low <= start and end <= high for start, end in evidence.spans)
-
-
-def _emptiness(evidence: Evidence, unanswered: bool) -> Iterator[tuple[str, bool]]:
-    yield "examples with an empty query", not evidence.query.strip()
-    yield "examples with an empty document", not evidence.document.strip()
-    yield "examples without evidence", not unanswered and not any(evidence.document[a:b].strip() for a, b in evidence.spans)

@@ -159,7 +159,6 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
 
 
 def _holds_rows(path: Path) -> bool:
-    """Return whether a file has rows of a table or of jsonl; otherwise it is a document."""
     head = read_head(path, HEAD_BYTES)
     kind = recognize(head, str(path))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]

@@ -176,8 +176,6 @@ class AveragedTrainer(DocumentTrainer):
 
 
 class _Average(TrainerCallback):
-    """Averages the weights of `trained` in `mean`, a copy, after each step."""
-
     def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
         self._trained, self._mean = trained, mean
 
@@ -189,8 +187,6 @@ class _Average(TrainerCallback):
 
 
 class _Loader(DataLoader[Any]):
-    """Passes the epoch to the batches."""
-
     def set_epoch(self, epoch: int) -> None:
         batches = self.batch_sampler
         assert isinstance(batches, TokenBatches)

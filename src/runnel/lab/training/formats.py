@@ -106,7 +106,6 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _are_qrels(path: Path) -> bool:
-    """Return whether a file has qrels, not columns."""
     if _is_parquet(path):
         return False
     where, line = next(read_lines(path), ("", ""))

@@ -121,8 +121,6 @@ def word_triples(text: str) -> frozenset[tuple[str, ...]]:
 
 
 class _Draw:
-    """The negatives of one example while they are drawn."""
-
     def __init__(self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining) -> None:
         self.mined = Mined(triple)
         self._corpus, self._missing = corpus, mining.number

@@ -18,6 +18,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.graph import check_segments
 from runnel.models.heads import EndScore, VectorScore
 from runnel.models.language_model import load_generator
+from runnel.models.readers import has_sentence_layers, stores_vectors
 from runnel.models.transformers import Scores
 
 log = logging.getLogger("runnel")
@@ -45,13 +46,12 @@ def prepared(recipe: Recipe) -> Model:
 
 
 def _load_reader(recipe: Recipe) -> Model:
-    """Load an embedder, a reranker or a sentence retriever."""
     table = recipe.model
     reads = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
     model.unit = table.unit or model.unit
     missing = recipe.job not in model.heads
-    stored = not missing and model.head(recipe.job).inputs == "vectors"
+    stored = not missing and stores_vectors(model, recipe.job)
     refused = missing and (recipe.job == "embed" or not table.new_head)
     if refused or not (stored or recipe.job in ("embed", *model.templates)):
         have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
@@ -78,7 +78,7 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     settings = ", ".join(setting for setting, used in unused.items() if used)
     for message, wrong in {
         f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, as pocket has, and "
-        "model.new_head = false": layers and (recipe.model.new_head or not stored or not model.backbone.own_sentences),
+        "model.new_head = false": layers and (recipe.model.new_head or not stored or not has_sentence_layers(model)),
         f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a model that reads "
         "query and document together: --model pocket-mamba2": stored and not isinstance(model.head(recipe.job), VectorScore),
         f"{name} scores stored vectors: only its head is trained, so {settings} would have no effect; remove it, or use the "

@@ -85,7 +85,6 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a recipe without its sizes, and its sizes."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return content, dict(content.pop("sizes", {}))
@@ -122,7 +121,6 @@ def _change(change: str, job: Job) -> dict[str, Any]:
 
 
 def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
-    """Return the fields of each table, by name."""
     tables = {}
     for field in dataclasses.fields(Recipe):
         kind = _inner(_hints(Recipe)[field.name])
@@ -175,7 +173,6 @@ def _inner(hint: Any) -> Any:
 
 
 def _check(recipe: Recipe, path: str) -> None:
-    """Check the constraints that types cannot express."""
     t, d, search = recipe.train, recipe.data, recipe.search
     instructed = any(table.instructions for table in d.sets)
     wrong = {

@@ -30,8 +30,6 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class _Released:
-    """The keys of a row that are read."""
-
     context: tuple[str, ...]
     sentence_labels: tuple[int, ...]
     sentence_indices: tuple[int, ...]

@@ -159,7 +159,6 @@ def _begin(folder: Path, recipe: Recipe) -> None:
 
 
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
-    """Train, and save the model."""
     watch = Watch()
     recorder = Recorder(folder, watch)
     trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)

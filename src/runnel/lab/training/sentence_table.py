@@ -160,5 +160,4 @@ def _row(
 
 
 def _visible(text: str) -> int:
-    """Count the characters that are not whitespace."""
     return len("".join(text.split()))

@@ -47,7 +47,7 @@ def test_what_is_missing_or_ambiguous(tmp_path):
     for place in (tmp_path / "none.jsonl", "THUDM/LongBench"):
         with pytest.raises(InputError, match=f"no file .*{place}"):
             names(place)
-    with pytest.raises(InputError, match=r"mine.jsonl, line 1: a field is 'context'"):
+    with pytest.raises(InputError, match=r"mine.jsonl, line 1: a field is 'input'"):
         names(write_rows(tmp_path / "mine.jsonl", [ROW]))
     with pytest.raises(ReadError, match=r"mine.json is not valid JSON at character 0"):
         names(write_rows(tmp_path / "mine.json", ["text"]))

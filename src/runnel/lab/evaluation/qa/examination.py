@@ -85,7 +85,6 @@ def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, par
 
 
 def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
-    """Return the outcome of each question of a set; they are also written to OUT."""
     found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
     with Meter("answering", unit="questions") as meter:
         outcomes = list(meter.count(exam.outcomes(data, found), len(found)))

@@ -36,8 +36,6 @@ def expect_object(value: object, where: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """Text that is read as it is needed."""
-
     def __init__(self, file: TextIO, path: Path) -> None:
         self._file, self._path, self._decode = file, path, json.JSONDecoder().raw_decode
         self._text, self._at, self._before = "", 0, 0  # what was read, the place in it, and the characters before it

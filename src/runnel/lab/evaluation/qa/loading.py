@@ -85,7 +85,6 @@ def _plain_name(path: Path) -> str:
 
 
 def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
-    """Raise InputError if a set is missing."""
     for name in only:
         expect_choice(name, names, f"a set of {path}")
 
