@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_model
@@ -23,6 +24,7 @@ from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
 from runnel.lab.training.progress import Recorder, logged_steps
 from runnel.models.base import Model
+from runnel.models.embedder import Embedder
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
@@ -99,6 +101,11 @@ def stopped_after(step: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Stopped):
         patch.setattr(Recorder, "on_step_end", stop)
         yield
+
+
+def render_document(model: Model, text: str, prompt: str = "") -> np.ndarray:
+    """Return the ids (T,) int32 that `Embedder` reads for a text."""
+    return next(Embedder(model).render([text], prompt=prompt))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

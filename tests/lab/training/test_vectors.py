@@ -23,6 +23,7 @@ from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import VectorScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10
@@ -99,8 +100,8 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
     assert len(read) == 40
     read[0].unlink()
     texts: list[str] = []
-    remember = SentenceRetriever.remember
-    monkeypatch.setattr(SentenceRetriever, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
+    remember = VectorScorer.remember
+    monkeypatch.setattr(VectorScorer, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
     resumed = train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
     assert len(texts) == 1 and resumed.held_out == pytest.approx(whole.held_out)
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import note_compiling, say
-from runnel.commands.options import DTYPES
+from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
@@ -33,7 +31,7 @@ from runnel.lab.training.data import Dropped, Evidence, read_evidence
 from runnel.records import expect_count
 
 if TYPE_CHECKING:
-    from runnel.models.sentence_retriever import SentenceRetriever
+    pass
 
 
 _FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
@@ -53,7 +51,7 @@ def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: in
         parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
         return by_bm25(**parameters, chunk_words=system.chunk_words), None
     if system.how == "sentences":
-        retriever = retriever_of(system.model, system.dtype)
+        retriever = load_model(system)
         return by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
     embedder, reading = load_model(system), system.reading
     scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep)
@@ -110,12 +108,3 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
         what = "no question has evidence" if repeated is None else f"two questions have the id {repeated!r}"
         raise InputError(f"{path}: {what}; expected each id once, and spans of evidence in one question at least")
     return judged
-
-
-@lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
-def retriever_of(model: str, dtype: str) -> SentenceRetriever:
-    """Return a sentence retriever."""
-    note_compiling()
-    from runnel.models.sentence_retriever import SentenceRetriever
-
-    return SentenceRetriever.load(model, dtype=DTYPES[dtype])

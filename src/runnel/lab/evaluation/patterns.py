@@ -22,13 +22,12 @@ from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.json_objects import read_row
-from runnel.lab.evaluation.evidence import retriever_of, scorer_of
-from runnel.lab.evaluation.retrieval import System
+from runnel.lab.evaluation.evidence import scorer_of
+from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.evaluation.sentences import Scorer
-from runnel.lab.training.candidates import bm25_ranker
-from runnel.lab.training.corpora import Texts
+from runnel.lab.training.candidates import bm25_scorer
 from runnel.lab.training.formats import read_named
-from runnel.records import Document, by_id, expect_choice, highest, normalize
+from runnel.records import by_id, expect_choice, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -188,15 +187,7 @@ class Sentences:
     def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
         if name not in self._rankers:
             texts = self.texts if rows is None else [self.texts[row] for row in rows]
-            rank = bm25_ranker(Texts(Document(str(row), one) for row, one in enumerate(texts)), **self._bm25)
-
-            def score(query: str) -> np.ndarray:
-                ((found, values),) = rank([query], len(texts))
-                scores = np.zeros(len(texts), np.float32)
-                scores[found] = values
-                return scores
-
-            self._rankers[name] = score
+            self._rankers[name] = bm25_scorer(texts, **self._bm25)
         return self._rankers[name]
 
 
@@ -299,7 +290,7 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
     if system.how == "bm25":
         return None, None
     if system.how == "sentences":
-        retriever = retriever_of(system.model, system.dtype)
+        retriever = load_model(system)
         return rank_together(retriever, keep), retriever.model.fingerprint()
     score, fingerprint = scorer_of(system, keep=keep)
     return rank_each(score), fingerprint

@@ -283,6 +283,10 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
         from runnel.models.reranker import Reranker
 
         return Reranker.load(name, dtype=DTYPES[dtype])
+    if how == "sentences":
+        from runnel.models.sentence_retriever import SentenceRetriever
+
+        return SentenceRetriever.load(name, dtype=DTYPES[dtype])
     if how == "embed" and name.startswith(API):
         return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
     from runnel.models.embedder import Embedder
@@ -293,5 +297,5 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
 
 
 def load_model(system: System) -> Any:
-    """Return the reranker or embedder of a system, which may be one that runnel does not read; None for BM25."""
+    """Return the model of a system, which may be an embedder that runnel does not read; None for BM25."""
     return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

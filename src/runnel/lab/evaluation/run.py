@@ -43,18 +43,12 @@ _TAKES: dict[str, dict[str, tuple[str, ...]]] = {  # the options of each kind of
 
 
 class _Trial(NamedTuple):
-    """A set of retrieval, or a file of evidence, and what is evaluated on it."""
+    """A set of documents, or a file of evidence, and what is evaluated on it."""
 
+    kind: str  # "documents" or "evidence"
+    name: str
     task: Set | Path
     system: System
-
-    @property
-    def kind(self) -> str:
-        return "evidence" if isinstance(self.task, Path) else "documents"
-
-    @property
-    def name(self) -> str:
-        return evidence.name_of(self.task) if isinstance(self.task, Path) else self.task.name
 
 
 def evaluate(
@@ -115,9 +109,9 @@ def _measure(
         expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
         results = []
-        for task, system in trials:
-            measure: Any = evidence.measure if isinstance(task, Path) else retrieval.measure
-            results.append(save(*measure(task, system, metrics, folder), folder))
+        for one in trials:
+            measure: Any = evidence.measure if one.kind == "evidence" else retrieval.measure
+            results.append(save(*measure(one.task, one.system, metrics, folder), folder))
         return results
 
 
@@ -127,10 +121,14 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str
     trials = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append(_Trial(Path(name), _system(model, kind or "sentences", options)))
+            system = _system(model, kind or "sentences", options)
+            trials.append(_Trial("evidence", evidence.name_of(Path(name)), Path(name), system))
         else:
-            sets = find_sets(name, options.get("corpus"), options.get("queries"))
-            trials += [_Trial(one, _system(model, kind or "embed", options)) for one in sets]
+            sets, system = (
+                find_sets(name, options.get("corpus"), options.get("queries")),
+                _system(model, kind or "embed", options),
+            )
+            trials += [_Trial("documents", one.name, one, system) for one in sets]
     _check(model, options, [(one.kind, one.system.how) for one in trials])
     hows = dict.fromkeys(one.system.how for one in trials if one.system.how in ("embed", "rerank"))
     readings = {how: reading_of(model, how, _reading(options)) for how in hows}

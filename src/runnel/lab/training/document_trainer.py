@@ -61,8 +61,6 @@ class DocumentTrainer(Watched, Trainer):
         """Return the recall at each of `top_k`, or None for a document without an answer."""
         return None
 
-    # ---- batches -----------------------------------------------------------------------------------------------------
-
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self._loader(self.train_dataset, shuffle=True)
 
@@ -103,8 +101,6 @@ class DocumentTrainer(Watched, Trainer):
     def _weight(self, batch: dict[str, Any]) -> int:
         return sum(self.weight(item) for item in batch["items"][: len(batch["ids"])])
 
-    # ---- loss --------------------------------------------------------------------------------------------------------
-
     def share(self, inputs: dict[str, Any], weight: Any) -> Any:
         """Return the factor of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
         if not inputs["ids"]:  # documents that only fill an empty batch
@@ -117,8 +113,6 @@ class DocumentTrainer(Watched, Trainer):
         losses, scores = model(inputs["items"])
         loss = losses.sum() * self.share(inputs, num_items_in_batch)
         return (loss, scores) if return_outputs else loss
-
-    # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluation_loop(
         self,

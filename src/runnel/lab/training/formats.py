@@ -120,9 +120,6 @@ def _are_qrels(path: Path) -> bool:
     raise InputError(f"{where or path}: expected {expected}, got {line[:80]!r}; {_ADVICE}")
 
 
-# ---- texts in the rows -------------------------------------------------------------------------------------------------
-
-
 class _Roles(NamedTuple):
     query: str
     positive: str
@@ -197,9 +194,6 @@ def _kind(line: str) -> str:
 def _cells(line: str) -> list[str]:
     """Return the fields of one line of CSV; an open quote ends at the end of the line."""
     return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
-
-
-# ---- ids in the rows ---------------------------------------------------------------------------------------------------
 
 
 def expect_texts(qrels: Path, files: Mapping[str, object]) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from runnel.models.adapters import expect_trainable
 from runnel.models.base import Model
-from runnel.models.embedder import Embedder
 from runnel.models.graph import WHOLE, Long, Step, begin, close, read, steps
 from runnel.models.items import Item, UnitScores, unit_scores
 from runnel.models.scanner import Scanner
@@ -41,11 +40,6 @@ def finished(model: Model) -> None:
     model.backbone.requires_grad_(False).eval()
     model.heads.requires_grad_(False).eval()
     model.refresh()
-
-
-def render_document(model: Model, text: str, prompt: str = "", max_tokens: int | None = None) -> np.ndarray:
-    """Return the ids (T,) int32 that `Embedder` reads for a text; see `Embedder.render`, which also counts cut texts."""
-    return next(Embedder(model).render([text], prompt=prompt, max_tokens=max_tokens))
 
 
 def make_item(

@@ -90,8 +90,6 @@ class PackedTrainer(DocumentTrainer):
         self.trained: ModelModule = self.module(model, self._long)
         super().__init__(self.trained, args, train, evaluation, **others)
 
-    # ---- loss --------------------------------------------------------------------------------------------------------
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -118,8 +116,6 @@ class PackedTrainer(DocumentTrainer):
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self.args.world_size
-
-    # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write a model folder, or adapters and heads. `state_dict` comes from FSDP, which shards parameters over devices."""

@@ -25,9 +25,6 @@ from runnel.records import expect_choice, expect_count
 SHIPPED = Path(__file__).parent / "recipes"
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def shipped() -> list[str]:
     """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
@@ -133,9 +130,6 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     return field.metadata.get("jobs", JOBS)
 
 
-# ---- types -----------------------------------------------------------------------------------------------------------
-
-
 def build(content: Mapping[str, Any], place: str) -> Recipe:
     """Return the recipe made from a TOML table, with only settings that its job uses. `place` names it in messages."""
     expect_choice(content.get("job"), JOBS, f"{place}: job")
@@ -198,9 +192,6 @@ def _check(recipe: Recipe, path: str) -> None:
                 wrong[f"{name} is {number}; expected a number {least}"] = not fits
     if message := next((message for message, found in wrong.items() if found), None):
         raise InputError(f"{path}: {message}")
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def _lines(table: Any, name: str, lines: list[str], job: Job) -> None:

@@ -125,9 +125,6 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
     return best
 
 
-# ---- the run folder --------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _locked(folder: Path, state: Any) -> Iterator[None]:
     """Create and lock the folder against other runs; the main process holds the lock for all processes of this run."""
@@ -153,9 +150,6 @@ def _begin(folder: Path, recipe: Recipe) -> None:
         for name in (_DATA, _TRIALS):
             shutil.rmtree(folder / name, ignore_errors=True)
         recipes.write(recipe, path)
-
-
-# ---- training --------------------------------------------------------------------------------------------------------
 
 
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:

@@ -106,9 +106,6 @@ def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object
             yield {**row, "answers": one.answers, "evidence": outcome.evidence}
 
 
-# ---- results -----------------------------------------------------------------------------------------------------------
-
-
 def _save_all(
     results: Mapping[str, _SetResult], exam: Exam, settings: Mapping[str, object], folder: Path, labels: Mapping[Answer, bool]
 ) -> dict[str, Any]:

@@ -89,9 +89,6 @@ def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
         expect_choice(name, names, f"a set of {path}")
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------------
-
-
 def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
     suite, dropped = SUITES[facts.suite], Dropped()
     rows: Iterator[Row] = ((where, expect_object(row, where)) for where, row in _rows(files, facts, dropped))

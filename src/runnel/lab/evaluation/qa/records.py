@@ -17,17 +17,11 @@ Category = Literal["educational", "creative", "official", "conversational"]
 
 @dataclass(frozen=True, slots=True)
 class QaDocument:
-    """A document.
+    """A document."""
 
-    Attributes:
-        id: unique in its set.
-        text: the whole document, never cut.
-        sentences: [start, end) character spans that tile the text, if the data has them; (): the data has none.
-    """
-
-    id: str
-    text: str
-    sentences: tuple[tuple[int, int], ...] = ()
+    id: str  # unique in its set
+    text: str  # never cut
+    sentences: tuple[tuple[int, int], ...] = ()  # [start, end) character spans that tile the text, if the data has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +39,15 @@ class QaQuestion:
 
 @dataclass(frozen=True, eq=False)
 class QaSet:
-    """A set of questions with their documents. A document of several questions is stored once.
+    """A set of questions with their documents, in memory. A document of several questions is stored once."""
 
-    Attributes:
-        name: paper E's name of the set, or the name of a user's file.
-        documents: document id -> document, of all questions; in memory, so sets are read one after another.
-        questions: in the order of the data; one at least, each with an id of its own.
-        multiple_choice: all questions are multiple-choice: judged as such, and without token F1.
-        suite: the benchmark that the set is from; "": none.
-        license: of the data; "": unknown.
-        notes: what differs from the set in the paper, for the user to know.
-    """
-
-    name: str
-    documents: Mapping[str, QaDocument]
-    questions: tuple[QaQuestion, ...]
-    multiple_choice: bool = False
-    suite: str = ""
-    license: str = ""
-    notes: tuple[str, ...] = ()
+    name: str  # paper E's, or that of a user's file
+    documents: Mapping[str, QaDocument]  # by id, of all questions
+    questions: tuple[QaQuestion, ...]  # in the order of the data; one at least, each with an id of its own
+    multiple_choice: bool = False  # all questions are: judged as such, and without token F1
+    suite: str = ""  # the benchmark that the set is from; "": none
+    license: str = ""  # of the data; "": unknown
+    notes: tuple[str, ...] = ()  # what differs from the set in the paper, for the user to know
 
     def __post_init__(self) -> None:
         by_id(self.questions, f"the questions of {self.name}")

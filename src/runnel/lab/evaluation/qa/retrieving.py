@@ -78,9 +78,6 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
     return lambda question, document: cut(document.text)
 
 
-# ---- spans of a document -----------------------------------------------------------------------------------------------
-
-
 def merge(document: str, spans: Iterable[Span]) -> list[Span]:
     """Return spans in document order; overlapping ones and those with only white space between them are joined."""
     merged: list[Span] = []

@@ -69,9 +69,6 @@ def best_f1(answer: str, truths: Iterable[str]) -> float:
     return max(token_f1(answer, truth) for truth in truths)
 
 
-# ---- means ------------------------------------------------------------------------------------------------------------
-
-
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the scores of a set, with those of its categories and of documents of several lengths."""
     return group("all", outcomes) | {"by_category": by_category(outcomes), "by_length": by_length(outcomes)}
