@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.pieces import cut_sentences, expect_stride, split_chunks, windows
+from runnel.lab.evaluation.segments import cut_sentences, expect_stride, split_chunks, windows
 
 TEXT = "One cat. Two dogs. Three birds. Four fish. "
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from runnel.files import write, write_jsonl
 from runnel.lab.evaluation.tasks import TaskFiles, find_task
@@ -32,8 +33,7 @@ def _rows(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines]
 
 
-@dataclass(frozen=True)
-class Generated:
+class Generated(NamedTuple):
     """A set of one length."""
 
     kind: str  # "needle" or "passkey"
@@ -46,8 +46,13 @@ class Generated:
     def write(self, folder: Path) -> TaskFiles:
         """Write the set as a BEIR folder in `folder`."""
         chance = random.Random(self.name)
-        questions, hidden = _passkeys(chance) if self.kind == "passkey" else zip(*_rows("needles.tsv"), strict=True)
-        filler = self._filler(chance)
+        if self.kind == "passkey":
+            questions, hidden = _passkeys(chance)
+            filler = list(_GRASS) * (self.length // 12)  # more than the longest document of the set needs
+        else:
+            questions, hidden = zip(*_rows("needles.tsv"), strict=True)
+            parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
+            filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
         documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
         asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
         place = folder / f"{self.name}.beir"
@@ -56,13 +61,6 @@ class Generated:
             write_jsonl(place / f"{kind}.jsonl", ({"_id": str(i), "text": text} for i, text in texts))
         write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
         return replace(find_task(place), name=self.name)
-
-    def _filler(self, chance: random.Random) -> list[str]:
-        """Return more sentences than the longest document of the set needs."""
-        if self.kind == "passkey":
-            return list(_GRASS) * (self.length // 12)
-        parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
-        return [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
 
 
 def find_generated(name: str) -> list[Generated]:

@@ -193,17 +193,24 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     corpus, depth = task.corpus, system.depth
     assert depth is not None
-    if system.place is not None:
-        return _stored(task, model, system.place, depth, system.search)
-    assert corpus is not None
     if system.how == "index":
-        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search)
+        index, names = _index(task, system, model, folder / f"{task.source.name}.index")
+
+        def search_index(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+            for query in queries:
+                hits = index.search(query, depth, sentences=0, **dict[str, Any](system.search))
+                yield [(names.get(hit.id, hit.id), hit.score) for hit in hits]
+
+        return search_index
+    assert corpus is not None
     if system.how == "bm25":
         with Meter("indexing", unit="documents") as meter:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
         made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
-        made_from |= {"prompt": model.model.prompts.get("document", ""), **system.reading.of_documents()}
+        of_queries = ("max_query_tokens", "aggregate")
+        reading = {name: value for name, value in system.reading.settings().items() if name not in of_queries}
+        made_from |= {"prompt": model.model.prompts.get("document", ""), **reading}
         rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
@@ -224,28 +231,22 @@ def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str
     return dense_ranker(embedder, vectors, rows, np.add if reading.aggregate == "sum" else np.maximum, reading.max_query_tokens)
 
 
-def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
-    """Index a corpus, or what of it the index does not have yet."""
+def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple[Index, Mapping[str, str]]:
+    """Return the system's index, or one at `place` that has the corpus; and the judged ids of documents with others in it."""
     from runnel.search.index import Index
 
+    if system.place is not None:
+        index = Index.open(system.place, embedder)
+        return index, names_of(index.store.content_hashes(), task)[0]
+    assert task.corpus is not None
     with (
         Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
         Meter("indexing") as meter,
     ):
-        changes = index.add((Document(one.id, one.text) for one in corpus), progress=meter.add)
+        changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter.add)
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
-
-    return _search_of(index, depth, options, lambda name: name)
-
-
-def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Mapping[str, Any]) -> Search:
-    """Search an existing index, whose ids may be paths that end with those of the task."""
-    from runnel.search.index import Index
-
-    index = Index.open(place, embedder)
-    names, _ = names_of(index.store.content_hashes(), task)
-    return _search_of(index, depth, options, lambda name: names.get(name, name))
+    return index, {}
 
 
 def _missing(task: Task, place: str) -> list[str]:
@@ -253,14 +254,6 @@ def _missing(task: Task, place: str) -> list[str]:
     with closing(open_store(place)) as store:
         _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
-
-
-def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Callable[[str], str]) -> Search:
-    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
-        for query in queries:
-            yield [(name_of(hit.id), hit.score) for hit in index.search(query, depth, sentences=0, **options)]
-
-    return search
 
 
 def state_of(place: str) -> dict[str, object]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel.errors import InputError, install_command
+from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.benchmarks import Set, find_sets
-from runnel.lab.evaluation.checkpoints import find_checkpoints, write_checkpoints
 from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
 from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
 from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import is_evidence
+from runnel.lab.training.checkpoints import whole_checkpoints
 from runnel.records import expect_choice
+
+log = logging.getLogger("runnel")
 
 _PROMPTS = {"prompt": "query", "document_prompt": "document"}
 _DOCUMENTS, _READING = ("max_tokens", "segment_tokens", "stride", "aggregate"), ("max_query_tokens",)
@@ -82,7 +87,7 @@ def evaluate(
     if of_mteb:
         return _evaluate_mteb(model, tasks, how, metrics, out, options)
     parse_metrics(METRICS if names is None else names)
-    if not (checkpoints := find_checkpoints(model)):
+    if not (checkpoints := _find_checkpoints(model)):
         results = _measure(model, tasks, how, names, out, options)
         return {"version": VERSION, "results": results, "means": means(results)}
     points = []
@@ -92,7 +97,7 @@ def evaluate(
             points.append({"step": step, "results": results})
         found = {"version": VERSION, "checkpoints": points}
         if out is not None:
-            write_checkpoints(found, folder)
+            _write_checkpoints(found, folder)
     return found
 
 
@@ -177,3 +182,45 @@ def _evaluate_mteb(
         system = replace(system, reading=reading_of(model, kind, _reading(options)))
     with results_folder(out) as folder:
         return {"version": VERSION, **mteb.measure(tasks, system, folder)}
+
+
+def _find_checkpoints(model: str) -> Mapping[int, Path]:
+    """Return step -> folder of the complete checkpoints in a run's folder `checkpoints`; none if the model is another one."""
+    folder = Path(model)
+    is_run = (folder / "recipe.toml").is_file() and not (folder / "config.json").exists()
+    run = folder if is_run else folder.parent
+    if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
+        return {}
+    found = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
+    part = next((path for path in found.values() if not (path / "config.json").exists()), None)
+    if not found or part:
+        what = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
+        what = f"{part} holds only what was trained, adapters or a head, and not a model" if part else what
+        raise InputError(f"{what}; evaluate the finished run's {run / 'model'}, or its whole models in {run / 'checkpoints'}")
+    if len(found) == 1:
+        log.warning("note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model)
+    return found
+
+
+def _write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
+    """Write checkpoints.json, and checkpoints.png with the metrics over the steps."""
+    write_json(folder / "checkpoints.json", found)
+    _plot(found["checkpoints"], folder / "checkpoints.png")
+
+
+def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot each metric over the steps, a panel for each task; without matplotlib, say so."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("note: matplotlib is not installed, so %s is not drawn; run `%s`", path, install_command("lab"))
+        return
+    tasks = points[0]["results"]
+    figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
+    for place, (axis, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):
+        for name in task["metrics"]:
+            axis.plot([p["step"] for p in points], [p["results"][place]["metrics"][name] for p in points], marker="o", label=name)
+        axis.set(title=task["task"], xlabel="step")
+        axis.legend(fontsize=8)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from runnel.lab.evaluation.metrics import Metrics, evaluate, mean, ranges
-from runnel.lab.evaluation.pieces import cut_sentences, split_chunks
+from runnel.lab.evaluation.segments import cut_sentences, split_chunks
 from runnel.lab.training.candidates import bm25_scorer
 from runnel.records import trim
 from runnel.text.documents.document import DocumentText

@@ -158,13 +158,9 @@ class Cutter:
                 return
             end = int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
             last = max(end, first + 1)
-            yield _subsequence(source, units, first, last, length)
+            visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
+            spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
+            start, stop = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
+            tokens = int(units.bounds[last] - units.bounds[first])
+            yield Subsequence(source.name, start, source.text[start:stop], spans - start, tokens, length)
             first = last
-
-
-def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, length: int) -> Subsequence:
-    visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
-    spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
-    start, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
-    tokens = int(units.bounds[last] - units.bounds[first])
-    return Subsequence(source.name, start, source.text[start:end], spans - start, tokens, length)

@@ -77,13 +77,11 @@ class StructureRows:
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
         usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]
-        left_out = {
-            "questions about boilerplate of a publisher": len(asked) - len(usable),
-            f"questions beyond {PART_QUESTIONS} about a part": max(len(usable) - PART_QUESTIONS, 0),
-        }
-        self.rejected.update({reason: count for reason, count in left_out.items() if count})
-        if len(usable) <= PART_QUESTIONS:
+        if boilerplate := len(asked) - len(usable):
+            self.rejected["questions about boilerplate of a publisher"] += boilerplate
+        if (beyond := len(usable) - PART_QUESTIONS) <= 0:
             return usable
+        self.rejected[f"questions beyond {PART_QUESTIONS} about a part"] += beyond
         rng = np.random.default_rng([self.seed, int(digest(text), 16)])
         return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
 

@@ -70,23 +70,12 @@ class DocumentTrainer(Watched, Trainer):
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
         """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
+        args, rows = self.args, {"shuffle": shuffle, "max_rows": self._max_rows}
         batches = TokenBatches(
-            data.lengths,
-            self._max_tokens,
-            seed=self.args.seed,
-            shuffle=shuffle,
-            max_rows=self._max_rows,
-            world=self.args.world_size,
-            rank=self.args.process_index,
+            data.lengths, self._max_tokens, seed=args.seed, world=args.world_size, rank=args.process_index, **rows
         )
-        return _Loader(
-            data,
-            batch_sampler=batches,
-            collate_fn=_Collate(data),
-            num_workers=self.args.dataloader_num_workers,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
+        workers = {name: getattr(args, f"dataloader_{name}") for name in ("num_workers", "persistent_workers", "prefetch_factor")}
+        return _Loader(data, batch_sampler=batches, collate_fn=_Collate(data), **workers)
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

@@ -112,9 +112,8 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
         if self._show is not None:
-            self._show(
-                state.global_step, state.max_steps, f"{self._watch.figures(args.world_size)['tokens_per_s']:,.0f} tokens/s"
-            )
+            speed = self._watch.figures(args.world_size)["tokens_per_s"]
+            self._show(state.global_step, state.max_steps, f"{speed:,.0f} tokens/s")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:

@@ -181,17 +181,9 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
     _save(trainer, recipe, model, folder)
-    rows = logged_steps(trainer.state.log_history) or [{"loss": float("nan")}]
-    return Summary(
-        job=recipe.job,
-        model=str(folder / "model"),
-        steps=trainer.state.global_step,
-        first_loss=rows[0]["loss"],
-        last_loss=rows[-1]["loss"],
-        held_out=held_out,
-        learning_rate=recipe.train.learning_rate,
-        **figures,
-    )
+    losses = [row["loss"] for row in logged_steps(trainer.state.log_history)] or [math.nan]
+    steps, rate = trainer.state.global_step, recipe.train.learning_rate
+    return Summary(recipe.job, str(folder / "model"), steps, losses[0], losses[-1], held_out, rate, **figures)
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:

@@ -103,7 +103,7 @@ def embedder_trainer(
 ) -> Trainer:
     """Make a Trainer for `rows` of `triple_table`. Each batch, over all devices, is from one data set, drawn by its size."""
     table, world = recipe.train, processes()
-    _divides("train.batch", table.batch, world)
+    _expect_multiple(table.batch, world)
     if world > 1:
         _report_unused(rows, table.batch)
     args = SentenceTransformerTrainingArguments(
@@ -258,23 +258,18 @@ def _report_unused(sets: DatasetDict, batch: int) -> None:
 
 def _accumulated(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
-    table, world = recipe.train, processes()
-    _divides("train.batch", table.batch, world)
-    group = min(table.group or table.batch, table.batch // world)
-    _divides("train.batch", table.batch, world * group)
-    return {
-        "per_device_train_batch_size": group,
-        "per_device_eval_batch_size": group,
-        "gradient_accumulation_steps": table.batch // (world * group),
-    }
+    batch, world = recipe.train.batch, processes()
+    _expect_multiple(batch, world)
+    group = min(recipe.train.group or batch, batch // world)
+    _expect_multiple(batch, world * group)
+    sizes = {"per_device_train_batch_size": group, "per_device_eval_batch_size": group}
+    return sizes | {"gradient_accumulation_steps": batch // (world * group)}
 
 
-def _divides(name: str, whole: int, parts: int) -> None:
-    if whole % parts:
-        raise InputError(
-            f"{name} = {whole} is not a multiple of {parts} (processes times train.group); "
-            "start fewer processes, or choose a multiple"
-        )
+def _expect_multiple(batch: int, parts: int) -> None:
+    if batch % parts:
+        expected = f"a multiple of {parts} (processes times train.group)"
+        raise InputError(f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a multiple")
 
 
 def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:

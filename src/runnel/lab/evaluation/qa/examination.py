@@ -19,8 +19,8 @@ from runnel.lab.evaluation.qa.answering import Exam
 from runnel.lab.evaluation.qa.judging import Answer, agreement, read_labels
 from runnel.lab.evaluation.qa.loading import read_qa_sets
 from runnel.lab.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
-from runnel.lab.evaluation.qa.reading import Setup, draw, find, setup_of
 from runnel.lab.evaluation.qa.records import QaSet
+from runnel.lab.evaluation.qa.retrieving import Setup, draw, find, setup_of
 from runnel.lab.evaluation.qa.scores import Outcome, by_category, by_length, group, mean_of_sets, summarize
 from runnel.lab.evaluation.results import VERSION, expect_new, save
 from runnel.lab.evaluation.retrieval import refuse_unused

@@ -225,10 +225,9 @@ SUITES = {
 }  # fmt: skip
 
 
-def _facts(name: str, suite: str, task: str, categories: str, choices: str, points: str) -> SetFacts:
-    return SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
-
-
 _LINES = files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
-SETS = {row[0]: _facts(*row) for row in csv.reader(_LINES[1:], delimiter="\t")}
+SETS = {
+    name: SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
+    for name, suite, task, categories, choices, points in csv.reader(_LINES[1:], delimiter="\t")
+}
 """Paper E's name -> facts, in the order of its table 8."""
