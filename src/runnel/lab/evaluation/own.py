@@ -52,9 +52,10 @@ def ask_questions(
     options = {name: value for name, value in (("dense_weight", weight), ("rerank", rerank)) if value is not None}
     path = Path(path)
     ranked, of_index = has_patterns(path), bool(options or sweep or top_k is not None)
-    if of_index if ranked else how is not None:
-        searched = ("", "sentences", "--top-k, --sweep, --weight and --rerank") if ranked else ("no ", "an index", "--as")
-        raise InputError("{} has {}patterns, so {} is searched; leave {} out".format(path, *searched))
+    if (of_index and ranked) or (how is not None and not ranked):
+        has, unused = ("has patterns", "--top-k, --sweep, --weight and --rerank") if ranked else ("has no patterns", "--as")
+        searched = "sentences are ranked" if ranked else "an index is searched"
+        raise InputError(f"{path} {has}, so {searched}; leave {unused} out")
     with results_folder(out) as folder:
         if not ranked:
             return save(*_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder)

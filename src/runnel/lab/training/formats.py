@@ -154,20 +154,16 @@ def _roles(names: tuple[str, ...], where: str) -> _Roles:
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
     name, filled = str(row.get("id", row.get("query_id", ""))), [name for name in roles.instructions if row.get(name)]
-    labels, what = None if roles.labels is None else row[roles.labels], ""
-    if len(filled) > 1:
-        what = f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them"
-    elif roles.labels is not None:
-        lists = isinstance(labels, list) and isinstance(row[roles.positive], list) and len(labels) == len(documents)
-        if not lists or not all(isinstance(label, int | float) for label in labels):
-            what = (
-                f"{roles.labels!r} is {str(labels)[:80]}; expected for each query a list of documents and a list of as many "
-                "labels (above 0 is positive), or a positive and negatives without scores"
-            )
-    if what:
-        raise InputError(f"{where}: {what}")
+    labels: Any = [0] * len(documents) if roles.labels is None else row[roles.labels]
+    lists = isinstance(labels, list) and (roles.labels is None or isinstance(row[roles.positive], list))
+    scored = lists and len(labels) == len(documents) and all(isinstance(label, int | float) for label in labels)
+    if len(filled) > 1 or not scored:
+        expected = "for each query a list of documents and a list of as many labels (above 0 is positive), or no scores"
+        wrong = f"{roles.labels!r} is {str(labels)[:80]}; expected {expected}"
+        both = f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them"
+        raise InputError(f"{where}: {wrong if not scored else both}")
     instruction = text_of(row, filled[0], where) if filled else ""
-    if labels is None:
+    if roles.labels is None:
         negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
         return Raw(where, name, query, documents, negatives, instruction=instruction)
     pairs = list(zip(documents, labels, strict=True))

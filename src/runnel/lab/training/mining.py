@@ -135,12 +135,9 @@ class _Draw:
         while len(candidates) < self._missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
             triples = word_triples(text)
-            if not text.strip():
-                self.mined.refused[EMPTY] += 1
-            elif any(_are_copies(triples, other) for other in self._positives):
-                self.mined.refused[POSITIVE] += 1
-            elif any(_are_copies(triples, other) for other in self._negatives):
-                self.mined.refused[NEGATIVE] += 1
+            copied = [any(_are_copies(triples, one) for one in texts) for texts in (self._positives, self._negatives)]
+            if not text.strip() or any(copied):
+                self.mined.refused[EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE] += 1
             else:
                 self._negatives.append(triples)
                 candidates.append((row, text))

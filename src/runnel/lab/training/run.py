@@ -192,13 +192,12 @@ def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
         return
     sets = data.train if isinstance(data.train, dict) else {"train": data.train}
     counts = ", ".join(f"{name}: {len(rows):,}" for name, rows in sets.items())
-    together = trainer.args.world_size > 1
+    repeats = ", in which no text may repeat" if recipe.job == "embed" else ""
+    world = trainer.args.world_size
+    shared = f"; {world} processes share full batches only: use one, or" if world > 1 else ";"
     raise InputError(
         f"{sum(map(len, sets.values())):,} rows ({counts}) do not fill a batch of train.batch = {recipe.train.batch} rows"
-        + (", in which no text may repeat" if recipe.job == "embed" else "")
-        + (f"; {trainer.args.world_size} processes share full batches only" if together else "")
-        + f"; lower train.batch{', use one process' if together else ''} or give more rows with different texts, "
-        "in another folder (--to)"
+        f"{repeats}{shared} lower train.batch or give more rows with different texts, in another folder (--to)"
     )
 
 

@@ -155,7 +155,8 @@ def _prompt(triple: Triple, number: int, one: DataSet, table: DataTable, prompts
 def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
     """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
     wanted = table.negatives * table.samples
-    if len(pool) <= len(triple.positives) if _random(table) else job == "rerank" and not triple.negatives:
+    lacking = len(pool) <= len(triple.positives) if _random(table) else job == "rerank" and not triple.negatives
+    if lacking:
         raise InputError(f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples, {_NEGATIVES_FROM}")
     if _random(table):
         drawn: list[str] = []

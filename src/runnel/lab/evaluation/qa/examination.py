@@ -16,9 +16,8 @@ from runnel.errors import counted
 from runnel.files import write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient
 from runnel.lab.evaluation.qa.answering import Exam
-from runnel.lab.evaluation.qa.judging import Answer, agreement, read_labels
+from runnel.lab.evaluation.qa.judging import ANSWERS, COPIES, JUDGMENTS, Answer, agreement, read_labels
 from runnel.lab.evaluation.qa.loading import read_qa_sets
-from runnel.lab.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
 from runnel.lab.evaluation.qa.records import QaSet
 from runnel.lab.evaluation.qa.retrieving import Setup, draw, find, setup_of
 from runnel.lab.evaluation.qa.scores import Outcome, by_category, by_length, group, mean_of_sets, summarize
@@ -68,34 +67,27 @@ def examine(
     with stored_replies(Path(out), endpoint, judge) as replies:
         exam = Exam(Inquiry(replies, threads), judge, answer_tokens)
         data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
-        results = _examine_all(exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}")
+        results = _examine(exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}")
         report = _save_all(results, exam, setup.settings, Path(out), labeled)
     _say_notes(report, exam.inquiry)
     return report
 
 
-def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> dict[str, _SetResult]:
-    """Return the outcomes of all sets by their names, or of a part of each that is named."""
+def _examine(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> dict[str, _SetResult]:
+    """Return the outcomes of all sets by their names, or of a part of each that is named; they are also written to OUT."""
     results: dict[str, _SetResult] = {}
     for data in sets:
         expect_new(data.name, results)
-        about = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}
-        results[data.name] = about, _examine(exam, data, setup, out, part)
+        found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
+        with Meter("answering", unit="questions") as meter:
+            outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
+        pairs = zip(data.questions, outcomes, strict=True)
+        rows = ({"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)} for q, outcome in pairs)
+        write_jsonl(out / f"{data.name}.answers.jsonl", rows)
+        if setup.way == "copied":
+            write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
+        results[data.name] = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}, outcomes
     return results
-
-
-def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
-    found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
-    with Meter("answering", unit="questions") as meter:
-        outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
-    rows = (
-        {"set": data.name, "text": one.question, "answers": one.answers, **asdict(outcome)}
-        for one, outcome in zip(data.questions, outcomes, strict=True)
-    )
-    write_jsonl(out / f"{data.name}.answers.jsonl", rows)
-    if setup.way == "copied":
-        write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-    return outcomes
 
 
 def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
