@@ -240,8 +240,8 @@ def _expect(length: int | None, max_tokens: int, *, ended: bool = True) -> None:
 
 def _reply_of(completion: Any, max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
-    choice = next(iter(completion.choices or ()), None)
-    text = choice.message.content if choice else None
+    choice: Any = next(iter(completion.choices or ()), None)
+    text: Any = choice and choice.message.content
     _expect(len(text) if isinstance(text, str) else None, max_tokens)
     return _reply(text, choice.finish_reason, completion.usage)
 

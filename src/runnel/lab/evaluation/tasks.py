@@ -9,8 +9,8 @@ from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.lab.training.data import is_released
 from runnel.lab.training.formats import find_split
-from runnel.lab.training.released import is_released
 from runnel.text.lines import ENDINGS, find, read_json, read_lines
 from runnel.text.trec import read_qrels, read_scores
 

@@ -84,11 +84,7 @@ def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]
 
 
 def dense_ranker(
-    embedder: Embedder,
-    vectors: np.ndarray,
-    rows: np.ndarray,
-    combine: np.ufunc = np.maximum,
-    max_query_tokens: int | None = None,
+    embedder: Embedder, vectors: np.ndarray, rows: np.ndarray, combine: np.ufunc = np.maximum, max_query_tokens: int | None = None
 ) -> Ranker:
     """Return a ranker by exact inner products with the query's vector.
 

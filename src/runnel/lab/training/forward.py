@@ -42,13 +42,7 @@ def finished(model: Model) -> None:
     model.refresh()
 
 
-def make_item(
-    model: Model,
-    query: str,
-    document: str,
-    spans: np.ndarray | None = None,
-    labels: np.ndarray | None = None,
-) -> Item:
+def make_item(model: Model, query: str, document: str, spans: np.ndarray | None = None, labels: np.ndarray | None = None) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
     `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.

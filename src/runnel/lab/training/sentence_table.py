@@ -103,13 +103,7 @@ class SentenceData(RowData[Item]):
 
     @classmethod
     def write(
-        cls,
-        path: str | Path,
-        model: Model,
-        evidence: Iterable[Evidence],
-        *,
-        tokens: Sequence[int] | None = None,
-        seed: int = 0,
+        cls, path: str | Path, model: Model, evidence: Iterable[Evidence], *, tokens: Sequence[int] | None = None, seed: int = 0
     ) -> SentenceData:
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
         counts: Counter[str] = Counter()

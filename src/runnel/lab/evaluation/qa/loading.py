@@ -16,8 +16,7 @@ from runnel.lab.evaluation.benchmarks import read_rows
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet, expect_fields
 from runnel.lab.evaluation.qa.suites import SETS, SUITES, Fields, Row, SetFacts
-from runnel.lab.training.data import Dropped
-from runnel.lab.training.released import LICENSE
+from runnel.lab.training.data import LICENSE, Dropped
 from runnel.records import expect_choice
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
