@@ -12,7 +12,7 @@ import pytest
 
 from runnel.errors import EndpointError
 from runnel.lab.evaluation import retrieval
-from runnel.lab.evaluation.embedders import ApiEmbedder
+from runnel.lab.evaluation.retrieval import ApiEmbedder
 
 WORDS = ("red", "blue", "cat", "dog")
 DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."

@@ -126,9 +126,6 @@ def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
     return Set(source.name, lambda _: source, metrics)
 
 
-# ---- forms -------------------------------------------------------------------------------------------------------------
-
-
 def _msmarco(folder: Path) -> list[Set]:
     sets = []
     for name, one in _MSMARCO.items():
@@ -225,9 +222,6 @@ class _Length:
 def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
     corpus, queries, judged = ((row for row in read_rows(one) if row[1].get("context_length") == length) for one in files)
     return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------------
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[Row]:

@@ -12,9 +12,8 @@ from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
-from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import parse_metrics
-from runnel.lab.evaluation.retrieval import System, load_model
+from runnel.lab.evaluation.retrieval import API, System, load_model
 from runnel.lab.evaluation.sentences import (
     METRICS,
     Judged,

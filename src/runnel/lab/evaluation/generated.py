@@ -50,7 +50,7 @@ class Generated(NamedTuple):
             questions, hidden = _passkeys(chance)
             filler = list(_GRASS) * (self.length // 12)  # more than the longest document of the set needs
         else:
-            questions, hidden = zip(*_rows("needles.tsv"), strict=True)
+            questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
             parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
             filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
         documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]

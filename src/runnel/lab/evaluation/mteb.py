@@ -81,16 +81,10 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     types: dict[str, list[float]] = {}
     for one in results:
         types.setdefault(one["type"], []).append(one["score"])
-    each: list[dict[str, Any]] = [
-        {"name": name, "tasks": len(scores), "score": sum(scores) / len(scores)} for name, scores in types.items()
-    ]
-    over_tasks = sum(one["score"] for one in results) / len(results)
-    over_types = sum(one["score"] for one in each) / len(each)
-    return [
-        *each,
-        {"name": "mean over tasks", "tasks": len(results), "score": over_tasks},
-        {"name": "mean over types", "tasks": len(results), "score": over_types},
-    ]
+    rows = [(name, len(scores), scores) for name, scores in types.items()]
+    rows.append(("mean over tasks", len(results), [one["score"] for one in results]))
+    rows.append(("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()]))
+    return [{"name": name, "tasks": tasks, "score": sum(scores) / len(scores)} for name, tasks, scores in rows]
 
 
 def _model(system: System, folder: Path) -> Any:

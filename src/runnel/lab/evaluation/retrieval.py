@@ -19,8 +19,8 @@ from runnel.commands.rerank import Candidates, rank_all
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
+from runnel.generation.endpoint import Endpoint
 from runnel.journal import Journal, Row
-from runnel.lab.evaluation.embedders import API, ApiEmbedder
 from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.segments import Reading, recorded, segment_id
 from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
     from runnel.search.index import Index
+
+API = "api:"
+EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
+_TEXTS = 128  # in one request
 
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
 _BLOCK = 256  # queries searched together
@@ -267,6 +271,31 @@ def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str
     assert task.corpus is not None
     names = dict.fromkeys(name for ids in candidates.values() for name in ids)
     return {name: task.corpus.get(name) or "" for name in names}
+
+
+class ApiEmbedder:
+    """A model behind POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's."""
+
+    def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
+        self.name, self.prompts = name, dict(prompts or {})
+        self._endpoint = Endpoint(model=name)
+
+    def is_empty(self, text: str) -> bool:
+        return not text.strip()
+
+    def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of queries, float32 (n, d)."""
+        return self._encode(texts, "query")
+
+    def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of documents, float32 (n, d)."""
+        return self._encode(texts, "document")
+
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        whole = [self.prompts.get(kind, "") + text for text in texts]
+        groups = [whole[start : start + _TEXTS] for start in range(0, len(whole), _TEXTS)]
+        vectors = np.asarray([vector for group in groups for vector in self._endpoint.embed(group)], np.float32)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other

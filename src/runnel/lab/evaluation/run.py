@@ -12,10 +12,9 @@ from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.benchmarks import Set, find_sets
-from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
 from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
-from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of, refuse_unused
+from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import is_evidence
 from runnel.lab.training.checkpoints import whole_checkpoints
 from runnel.records import expect_choice
@@ -116,7 +115,8 @@ def _measure(
         results = []
         for one in trials:
             measure: Any = evidence.measure if one.kind == "evidence" else retrieval.measure
-            results.append(save(*measure(one.task, one.system, metrics, folder), folder))
+            result, values = measure(one.task, one.system, metrics, folder)
+            results.append(save(result, values, folder))
         return results
 
 
@@ -136,7 +136,7 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str
             trials += [_Trial("documents", one.name, one, system) for one in sets]
     _check(model, options, [(one.kind, one.system.how) for one in trials])
     hows = dict.fromkeys(one.system.how for one in trials if one.system.how in ("embed", "rerank"))
-    readings = {how: reading_of(model, how, _reading(options)) for how in hows}
+    readings: dict[str, Any] = {how: reading_of(model, how, _reading(options)) for how in hows}
     return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
 
 

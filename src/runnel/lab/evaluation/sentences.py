@@ -26,7 +26,7 @@ from runnel.text.sentences import split_sentences
 from runnel.work import top
 
 if TYPE_CHECKING:
-    from runnel.lab.evaluation.embedders import ApiEmbedder
+    from runnel.lab.evaluation.retrieval import ApiEmbedder
     from runnel.lab.training.data import Evidence
     from runnel.models.embedder import Embedder
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -94,9 +94,6 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
     bins = np.clip(np.floor(scores), _LOWEST, _HIGHEST).astype(int)
     sentences, found = Counter(bins.tolist()), Counter(bins[answers].tolist())
     return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
-
-
-# ---- systems -----------------------------------------------------------------------------------------------------------
 
 
 def by_retriever(
@@ -182,9 +179,6 @@ def by_embedder(
         return spans, scores
 
     return score
-
-
-# ---- summaries ---------------------------------------------------------------------------------------------------------
 
 
 def values_of(judged: Sequence[Judged], metrics: Metrics) -> dict[str, dict[str, float]]:
@@ -280,7 +274,7 @@ def calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     seen = right = 0
     for score in sorted(sentences, reverse=True):
         seen, right = seen + sentences[score], right + answers[score]
-        row = {"score": score, "sentences": sentences[score], "answers": answers[score]}
+        row: dict[str, float] = {"score": score, "sentences": sentences[score], "answers": answers[score]}
         row |= {"share": answers[score] / sentences[score], "sigmoid": 1 / (1 + math.exp(-score - 0.5))}
         rows.append(row | {"share_above": right / seen, "found_above": right / max(1, total)})
     return rows

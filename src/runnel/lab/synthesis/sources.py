@@ -1,4 +1,4 @@
-"""Documents to write examples about, and their subsequences.
+"""Documents to write examples about, their subsequences, and the texts that are left out.
 
 S  units of a subsequence
 """
@@ -9,14 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError
+from runnel.errors import InputError, needing
 from runnel.files import digest
-from runnel.records import Places, expect_count, trim
+from runnel.lab.training.data import Evidence
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.records import Places, expect_choice, expect_count, trim
 from runnel.search.finding import read_documents
 from runnel.search.store import Store
 from runnel.search.stores import open_store
@@ -28,6 +32,7 @@ from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
 
 LENGTHS = (2000, 5000, 10000)
+PROBABILITY = 0.8  # of a language, the least: as in the code of paper E, which has langdetect instead of py3langid
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,8 @@ class Sources:
             row = store.documents([name])[name]
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
         elif _holds_evidence(place):
-            for number, (where, row) in enumerate(read_json(place), start=1):
-                yield Source(f"{place}: {row.get('id', number)}", text_of(row, "document", where))
+            for number, (where, values) in enumerate(read_json(place), start=1):
+                yield Source(f"{place}: {values.get('id', number)}", text_of(values, "document", where))
         else:
             for one in read_documents([str(place)], reader, self.skipped, report=self.report):
                 name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
@@ -164,3 +169,27 @@ class Cutter:
             tokens = int(units.bounds[last] - units.bounds[first])
             yield Subsequence(source.name, start, source.text[start:stop], spans - start, tokens, length)
             first = last
+
+
+def check_language(code: str) -> None:
+    """Raise InputError if texts cannot be recognized as this language, and MissingDependency without py3langid."""
+    expect_choice(code, sorted(_identifier().labels), "the language")
+
+
+def is_language(text: str, code: str) -> bool:
+    """Return whether a text is in a language with a probability of at least `PROBABILITY`."""
+    return dict(_identifier().rank(text)).get(code, 0.0) >= PROBABILITY
+
+
+def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
+    """Return the reason not to ask about a text, a part of a document, if there is one."""
+    if guard.contaminated(Evidence("", text, ())):
+        return "subsequences that overlap with a test set"
+    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
+
+
+@cache
+def _identifier() -> Any:
+    with needing("recognizing languages needs the package py3langid", "answers"):
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

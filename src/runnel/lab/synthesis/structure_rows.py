@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from runnel.files import digest
-from runnel.lab.synthesis.language import check_language, refusal
-from runnel.lab.synthesis.sources import Source
+from runnel.lab.synthesis.sources import Source, check_language, refusal
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.synthesis.structure import Asked, ask, cut
 from runnel.lab.training.decontaminate import Decontaminator
@@ -62,18 +61,11 @@ class StructureRows:
         document, place = cut(text, asked)
         for one in asked:
             answer = list(place(one.answer))
-            yield {
-                "id": f"structure-{digest(source.name, document, one.question)}",
-                "question": one.question,
-                "document": document,
-                "evidence": [answer],
-                "strategy": one.strategy,
-                "places": [answer],
-                "source": source.name,
-                "source_start": start,
-                "source_question": [start + offset for offset in one.source],
-                "source_evidence": [start + offset for offset in one.answer],
-            }
+            key = f"structure-{digest(source.name, document, one.question)}"
+            row = {"id": key, "question": one.question, "document": document, "evidence": [answer], "strategy": one.strategy}
+            row |= {"places": [answer], "source": source.name, "source_start": start}
+            row |= {"source_question": [start + offset for offset in one.source]}
+            yield row | {"source_evidence": [start + offset for offset in one.answer]}
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
         usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def bm25_ranker(
     return rank
 
 
-def bm25_scorer(texts: Iterable[str], **bm25: float) -> Callable[[str], np.ndarray]:
+def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray]:
     """Return a function from a query to the BM25 score of each text (n,) float32, 0 without a common word."""
     corpus = Texts(Document(str(row), text) for row, text in enumerate(texts))
     rank = bm25_ranker(corpus, **bm25)

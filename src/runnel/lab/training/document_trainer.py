@@ -70,10 +70,11 @@ class DocumentTrainer(Watched, Trainer):
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
         """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
-        args, rows = self.args, {"shuffle": shuffle, "max_rows": self._max_rows}
+        args = self.args
         batches = TokenBatches(
-            data.lengths, self._max_tokens, seed=args.seed, world=args.world_size, rank=args.process_index, **rows
-        )
+            data.lengths, self._max_tokens, seed=args.seed, shuffle=shuffle, max_rows=self._max_rows,
+            world=args.world_size, rank=args.process_index,
+        )  # fmt: skip
         workers = {name: getattr(args, f"dataloader_{name}") for name in ("num_workers", "persistent_workers", "prefetch_factor")}
         return _Loader(data, batch_sampler=batches, collate_fn=_Collate(data), **workers)
 

@@ -15,10 +15,9 @@ import numpy as np
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.files import digest
 from runnel.generation.asking import fit
-from runnel.lab.evaluation.embedders import EMBEDDERS
 from runnel.lab.evaluation.evidence import context_of, scorer_of
 from runnel.lab.evaluation.qa.records import QaDocument, QaQuestion, QaSet
-from runnel.lab.evaluation.retrieval import How, System, refuse_unused
+from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, refuse_unused
 from runnel.lab.evaluation.segments import cut_sentences, expect_stride
 from runnel.lab.evaluation.sentences import Scorer
 from runnel.models.base import BUILT_IN

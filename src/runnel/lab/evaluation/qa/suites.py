@@ -69,8 +69,6 @@ class Suite(NamedTuple):
     rows: str | None = None  # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an object
 
 
-# ---- layouts -----------------------------------------------------------------------------------------------------------
-
 _MASKED = (
     "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."
 )
@@ -200,8 +198,6 @@ def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
             more = {"id": f"{name}-{one.get('id')}", "document": transcript, "answers": one.get("groundtruth-answer")}
             yield f"{where}, question {one.get('id')}", one | more
 
-
-# ---- the table ---------------------------------------------------------------------------------------------------------
 
 _HUB = "https://huggingface.co/datasets/"
 _CAC = "muld_Character_Archetype_Classification"
