@@ -44,11 +44,9 @@ def expect_task(path: str | Path) -> Path:
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, 3)
-        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
-        raise InputError(
-            f"unknown task {str(path)!r}; "
-            f"{advice or 'expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence'}"
-        )
+        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else None
+        expected = "expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence"
+        raise InputError(f"unknown task {str(path)!r}; {advice or expected}")
     return path
 
 
@@ -57,13 +55,9 @@ def is_evidence(path: Path) -> bool:
     if path.is_dir() or not next((line for _, line in read_lines(path)), "").startswith("{"):
         return False
     where, row = next(read_json(path))
-    if is_released(row):
-        return True
-    if "evidence" not in row:
-        raise InputError(
-            f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels); '
-            "questions about an index go to `runnel lab questions`"
-        )
+    if "evidence" not in row and not is_released(row):
+        expected = 'expected evidence ("question", "document", "evidence") or judgments (qrels)'
+        raise InputError(f"{where}: {expected}; questions about an index go to `runnel lab questions`")
     return True
 
 

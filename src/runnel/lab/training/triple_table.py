@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,9 @@ def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int)
     without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
     if table.negatives and len(without) == len(sets):
         what = f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or {_NEGATIVES_FROM}"
-    elif alone := [name for name, rows in without.items() if batch == 1 or _all_equal(rows["positive"])]:
+    elif alone := [
+        name for name, rows in without.items() if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
+    ]:
         cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
         what = f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches, or {_NEGATIVES_FROM}"
     else:
@@ -101,12 +103,6 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
             empty = [column for column in part.column_names if column.startswith("negative_")][number:]
             split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
     return DatasetDict(split)
-
-
-def _all_equal(texts: Iterable[str]) -> bool:
-    rest = iter(texts)
-    first = next(rest)
-    return all(text == first for text in rest)
 
 
 def _examples(

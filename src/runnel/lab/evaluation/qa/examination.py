@@ -108,18 +108,11 @@ def _save_all(
         values = {outcome.question: outcome.values() for outcome in outcomes}
         sets.append(save({"task": name, "kind": "qa", **about, **facts, **summarize(outcomes)}, values, folder))
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    report = {
-        "version": VERSION,
-        **facts,
-        "all": group("all", points),
-        "mean_of_sets": mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()}),
-        "by_category": by_category(points),
-        "by_length": by_length(points),
-        "sets": sets,
-        "agreement": _agreement(results, labels),
-        "notes": dict(exam.inquiry.notes.most_common()),
-        "cost": costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS),
-    }
+    report = {"version": VERSION, **facts, "all": group("all", points)}
+    report |= {"mean_of_sets": mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
+    report |= {"by_category": by_category(points), "by_length": by_length(points), "sets": sets}
+    report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
+    report["cost"] = costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS)
     write_json(folder / "qa.json", report)
     return report
 
