@@ -140,6 +140,7 @@ INPUT = {
     "lab evaluate toy evidence.jsonl --as rerank": "'rerank'",
     "lab evaluate toy evidence.jsonl --context clause": "'clause'",
     "lab evaluate pocket beir --segment-tokens 4 --stride 5": "the stride is 5",
+    "lab evaluate pocket beir --segment-tokens 4 --max-tokens 5": "--max-tokens has no effect",
     "lab compare a b": "a has no results",
     "lab evaluate bm25 sts --mteb": "bm25 is evaluated as",
     "lab qa bm25 q.jsonl --out out --dtype int8": "--dtype",

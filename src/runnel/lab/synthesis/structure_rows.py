@@ -61,10 +61,9 @@ class StructureRows:
         document, place = cut(text, asked)
         for one in asked:
             answer = list(place(one.answer))
-            key = f"structure-{digest(source.name, document, one.question)}"
-            row = {"id": key, "question": one.question, "document": document, "evidence": [answer], "strategy": one.strategy}
-            row |= {"places": [answer], "source": source.name, "source_start": start}
-            row |= {"source_question": [start + offset for offset in one.source]}
+            row: dict[str, Any] = {"id": f"structure-{digest(source.name, document, one.question)}", "question": one.question}
+            row |= {"document": document, "evidence": [answer], "strategy": one.strategy, "places": [answer]}
+            row |= {"source": source.name, "source_start": start, "source_question": [start + offset for offset in one.source]}
             yield row | {"source_evidence": [start + offset for offset in one.answer]}
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
