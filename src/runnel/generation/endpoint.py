@@ -233,9 +233,9 @@ def _expect(length: int | None, max_tokens: int, *, ended: bool = True) -> None:
     """Raise ValueError for a reply without text (None), of more characters than its tokens can have, or without its end."""
     limit = _SPARE_CHARACTERS + max_tokens * _CHARACTERS_PER_TOKEN
     if length is None or length > limit or not ended:
-        too_long = f"more than {limit:,} characters; it was to have {max_tokens:,} tokens at most"
-        what = "no text" if length is None else too_long if ended else f"no end: it stopped after {length:,} characters"
-        raise ValueError(f"the reply has {what}")
+        too_long = f"has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most"
+        what = "has no text" if length is None else too_long if ended else f"ended early, after {length:,} characters"
+        raise ValueError(f"the reply {what}")
 
 
 def _reply_of(completion: Any, max_tokens: int) -> Reply:
