@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.encoder.model import EncoderConfig
 from runnel.backbones.families import BACKBONES
@@ -29,6 +28,7 @@ from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
+from runnel.models.describe import describe_checkpoint
 
 
 @dataclass(frozen=True)

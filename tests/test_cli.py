@@ -1,5 +1,6 @@
 """The command line as a whole: usage, exit codes, errors in one line."""
 
+import inspect
 import logging
 import re
 import shlex
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -120,14 +122,45 @@ def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, argum
     assert caplog.messages.count("at work") == told
 
 
+# All options that several commands have: what reads, where from and to, who is asked, how many, which files, the output.
+ORDER = """
+    model dtype device in no-update queries corpus run to out set llm llm-model threads judge as top-k depth weight rerank
+    min-score max-tokens context unit chunk-words context-tokens stride answer-tokens port shard limit seed
+    include exclude no-ignore encoding ocr parse-seconds remember k1 b prompt document-prompt
+    explain plain files-with-matches jsonl json progress quiet verbose
+""".split()
+
+
+def test_shared_options_have_the_same_names_and_order_in_all_commands():
+    options = {
+        command: {one.opts[0].removeprefix("--"): one.opts[1:] for one in parameters_of(command) if one.opts[0].startswith("--")}
+        for command in COMMANDS
+    }
+    names = Counter(name for own in options.values() for name in own)
+    assert {name for name, count in names.items() if count > 1} == set(ORDER)
+    for command, own in options.items():
+        reads = command.removeprefix("lab ") in cli.READERS
+        first = [name for name in ("model", "dtype", "device") if name in own]
+        assert list(own)[: len(first)] == first and reads == ("device" in first)
+        assert reads or not first or command in ("lab train", "lab adapt"), "accelerate chooses their device"
+        assert list(own)[-4:] == ["json", "progress", "quiet", "verbose"]
+        assert [name for name in own if name in ORDER] == [name for name in ORDER if name in own], command
+    letters = {(letter, name) for own in options.values() for name, letters in own.items() for letter in letters}
+    assert len(letters) == len(dict(letters)), "a letter is one option"
+    assert all(own[name] for own in options.values() for name in ("model", "top-k") if name in own), "-m and -k"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_shared_options_are_the_same_in_all_commands(command):
-    parameters, command = parameters_of(command), command.removeprefix("lab ")
-    shared = ["--json", *(["--device"] if command in cli.READERS else []), "--progress", "--quiet", "--verbose"]
-    options = [one for one in parameters if one.opts[0].startswith("--")]
-    assert [one.opts[0] for one in options[-len(shared) :]] == shared
-    reads = {"--model", "--dtype"} & {one.opts[0] for one in options}
-    assert command in cli.READERS or not reads or command in ("train", "adapt")  # accelerate chooses their device
+def test_help_begins_with_what_goes_in_what_comes_out_and_an_example(command):
+    """The example can be parsed, so that its options exist and what is required is there."""
+    group = typer.main.get_command(cli.lab if command.startswith("lab ") else cli.app)
+    found = group.get_command(None, command.removeprefix("lab "))
+    goes_in, comes_out, example, *_ = [line for line in inspect.cleandoc(found.help).splitlines() if line]
+    needed = [one.metavar for one in found.params if one.required and not one.opts[0].startswith("-")]
+    assert all(re.findall("[A-Z]+", name)[-1] in goes_in for name in needed)
+    assert re.match("(Prints|Writes|Answers) ", comes_out) and example.startswith(f"Example: runnel {command}")
+    with found.make_context(command, shlex.split(example)[2 + len(command.split()) :]) as context:
+        assert not context.args
 
 
 @pytest.mark.parametrize("arguments", ["-q find dog a.txt", "find dog a.txt -q"])

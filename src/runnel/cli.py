@@ -59,22 +59,8 @@ LAB = {
     "compare": "Compare results of evaluate, questions and qa.",
 }  # one file of `runnel.lab.commands` each
 # Commands that load models, and get --device; accelerate chooses the device of those that train.
-READERS = (
-    "find",
-    "ask",
-    "index",
-    "search",
-    "serve",
-    "mcp",
-    "embed",
-    "rerank",
-    "doctor",
-    "mine",
-    "synthesize",
-    "evaluate",
-    "questions",
-    "qa",
-)
+READERS = {*("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor")}
+READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
 _NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
@@ -240,21 +226,23 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    added = [*([("device", "auto", Device)] if name in READERS else []), ("progress", None, Progress), ("quiet", False, Quiet)]
-    for option, default, kind in (*added, ("verbose", False, Verbose)):
-        parameters.append(inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    parameters += [_option("progress", None, Progress), _option("quiet", False, Quiet), _option("verbose", False, Verbose)]
+    if name in READERS:  # behind --model and --dtype
+        models = [place for place, one in enumerate(parameters, start=1) if one.name in ("model", "dtype")]
+        parameters.insert(max(models, default=0), _option("device", "auto", Device))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     return wrapped
 
 
+def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _options_of(group: type[Any]) -> list[inspect.Parameter]:
     """Return the parameters for the fields of a dataclass, each of which is an option."""
     types = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
-        for one in fields(group)
-    ]
+    return [_option(one.name, one.default, types[one.name]) for one in fields(group)]
 
 
 def _models_on(device: str) -> AbstractContextManager[None]:

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import Recognized, Stored
 from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.errors import BackendUnavailable, CheckpointError
+from runnel.models.describe import describe_checkpoint
 
 CONFIG = ToyConfig(vocab_size=128, hidden_size=32)
 
@@ -33,7 +33,7 @@ def test_a_family_is_known_by_its_own_name() -> None:
 def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(tmp_path / "source", backbone=Toy(CONFIG))
     model.save(tmp_path / "model")
-    with pytest.raises(CheckpointError, match="unknown architecture 'toy'"):
+    with pytest.raises(CheckpointError, match="the architecture is 'toy'; expected one of"):
         load_backbone(tmp_path / "model")
     monkeypatch.setitem(BACKBONES, "toy", Toy)  # the line in families.py
     loaded = load_backbone(tmp_path / "model", "float32", "cpu")

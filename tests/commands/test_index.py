@@ -66,6 +66,8 @@ def test_remembered_documents_are_reranked(run, folder):
     run("index", "files", "--to", "plain", "-m", "pocket-mamba2")
     done = run("index", "files", "--to", "plain", "--remember")
     assert done.code == 1 and "made without --remember" in done.err
+    done = run("index", "files", "--to", "plain", "--field", "year:int", "--passage-tokens", 99)
+    assert done.code == 1 and "the fields {} and passages of" in done.err
 
 
 def test_conditions():

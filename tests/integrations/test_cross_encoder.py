@@ -15,7 +15,7 @@ from runnel import Reranker
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder
-from runnel.models.published_heads import StateScore
+from runnel.models.embedding_rwkv import StateScore
 
 TEXTS = ["The cat sat on the mat. " * 20, "A dog ran to the sea.", "The river runs.", "A dog ran to the sea."]
 PAIRS = [(query, text) for query in ("a dog", "the river") for text in TEXTS]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from torch import Tensor
 from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
 from runnel.models.container import pack, unpack
-from runnel.models.memory import PRECISIONS, DocumentState, Memory
+from runnel.models.memory import DocumentState, Memory, Precision
 from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import SentenceVectors
 
@@ -60,7 +60,7 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
 
     yield path.read_bytes(), "stream", go_on
     kind = DocumentState if model.backbone.recurrent else SentenceVectors
-    for precision in PRECISIONS:
+    for precision in get_args(Precision):
         document = reranker.remember([TEXT], dtype=precision)["0"]
 
         def rank(data: bytes) -> object:
@@ -178,7 +178,7 @@ def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     assert str(path) in caplog.text and 0 < sum(read) < 20, "only that one is read"
     assert reranker.rank("river", again) == expected and path.read_bytes() == data
     path.unlink()
-    with pytest.raises(StateError, match="remember it again"):
+    with pytest.raises(StateError, match=str(path)):
         reranker.rank("river", again)
 
 
@@ -189,5 +189,5 @@ def test_a_stream_gives_no_vector_that_is_not_a_number(model: Any) -> None:
     if model.backbone.recurrent:
         nan = {name: torch.full_like(t, float("nan")) for name, t in stream._state.tensors.items()}  # type: ignore[union-attr]
         stream._state = State(nan, stream._state.tokens)  # type: ignore[union-attr]
-    with pytest.raises(NumericalError, match="the stream's vector is NaN or infinite"):
+    with pytest.raises(NumericalError, match="NaN or infini"):
         stream.embedding()

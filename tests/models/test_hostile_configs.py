@@ -115,7 +115,7 @@ def test_one_layer_with_a_high_number_is_one_layer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["runnel"]["backbone"]["config"]["num_layers"] = 999_999
     (folder / "config.json").write_text(json.dumps(config))
-    assert "num_layers is 999999, in the weights it is 3" in refused(load_model, folder)
+    assert "num_layers is 999999 in its config, in the weights it is 3" in refused(load_model, folder)
 
 
 @pytest.mark.parametrize("number", [2**24, 2**31, 2**32 - 1, 2**32, -1, 1.5, None, "5"])

@@ -165,7 +165,7 @@ def test_bad_input(reranker: Reranker, tmp_path: Path) -> None:
         for query in (" ", "\u200b"):
             with pytest.raises(InputError, match="the query"):
                 reranker.score(query, documents)
-    with pytest.raises(InputError, match="got 'int4'"):
+    with pytest.raises(InputError, match="dtype is 'int4'"):
         reranker.remember(DOCUMENTS, dtype="int4")
     other = Reranker(tiny_model(tmp_path / "other", seed=5))
     with pytest.raises(InputError, match="made by another model"):

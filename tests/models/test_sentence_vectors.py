@@ -135,7 +135,7 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
         (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "unit"),
         (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "spans"),
         (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "window"),
-        (lambda: list(retriever.scan(QUERY, remembered)), "documents are one remembered document"),  # type: ignore[arg-type]
+        (lambda: list(retriever.scan(QUERY, remembered)), "documents are SentenceVecto"),  # type: ignore[arg-type]
         (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
         (lambda: list(recurrent.remember(["The cat sat."])), "no parts"),
         (lambda: list(recurrent.scan(QUERY, [remembered])), "no parts"),

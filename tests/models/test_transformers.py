@@ -255,7 +255,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write(tmp_path / "opt", "opt", "ForSequenceClassification", num_labels=1)
     with pytest.raises(CheckpointError, match="has no 'embed' head"):
         Embedder.load(tmp_path / "opt")
-    with pytest.raises(InputError, match="unknown pair template 'b'; the templates are rankmamba, rankmamba-code, "):
+    with pytest.raises(InputError, match="the pair template is 'b'; expected one of rankmamba, rankmamba-code, "):
         Reranker.load(tmp_path / "opt", template="b")
     with pytest.raises(InputError, match="'pair' does not fit"):
         Reranker.load(tmp_path / "opt", template="pair")
@@ -275,7 +275,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
-        ("opt", {"num_hidden_layers": 3}, r"missing tensors layers\.2|missing tensors decoder\.layers\.2"),
+        ("opt", {"num_hidden_layers": 3}, r"missing tensors '(decoder\.)?layers\.2"),
         ("llama", {"num_attention_heads": 5}, "sentence-transformers cannot load"),
         (
             "llama",
@@ -298,7 +298,7 @@ def test_a_damaged_weight_is_named(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "model.safetensors")
     del weights[next(name for name in weights if name.endswith("dense.bias"))]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"missing tensors .*dense\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing tensor .*dense\.bias"):
         Embedder.load(tmp_path)
 
 

@@ -340,10 +340,16 @@ class Backbone(nn.Module, ABC):
     def check_whole(self, cu_seqlens: Tensor, *, continues: bool) -> None:
         """Raise for what a backbone without a state cannot do: continue from a state, or read a sequence that is too long."""
         if continues:
-            raise has_no_state(self.title)
+            raise StateError(
+                f"{self.title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered "
+                "documents and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
+            )
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if self.max_tokens is not None and longest > self.max_tokens:
-            raise too_long(self.title, longest, self.max_tokens)
+            raise InputError(
+                f"the text has {longest:,} tokens with its special ones, and this {self.title} reads at most {self.max_tokens:,}"
+                "; cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
+            )
 
 
 def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
@@ -363,22 +369,6 @@ def digest_weights(name: str, module: nn.Module) -> str:
         digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def has_no_state(title: str) -> StateError:
-    """Return the error for a state asked of or given to a backbone that has none."""
-    return StateError(
-        f"{title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered documents "
-        "and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
-    )
-
-
-def too_long(title: str, tokens: int, limit: int) -> InputError:
-    """Return the error for a text longer than the backbone can read whole."""
-    return InputError(
-        f"the text has {tokens:,} tokens with its special ones, and this {title} reads at most {limit:,}; "
-        "cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
-    )
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:

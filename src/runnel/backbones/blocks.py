@@ -17,6 +17,7 @@ from runnel.backbones.layers import RMSNorm, run_layers
 from runnel.backbones.state import State
 
 Block = TypeVar("Block", bound=nn.Module)
+Mixer = TypeVar("Mixer", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,22 @@ class HeadsConfig(BackboneConfig):
     @property
     def num_heads(self) -> int:
         return self.inner_size // self.head_size
+
+
+class MixerLayer(nn.Module, Generic[Mixer]):
+    """One block: norm, mixer and residual."""
+
+    mixer: Mixer
+
+    def __init__(self, config: Any, mixer: Callable[[Any], Mixer]) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = mixer(config)
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor, *states: Tensor | None) -> tuple[Tensor, ...]:
+        """hidden (T, D) and states, as the mixer's -> the same, all new."""
+        out, *states = self.mixer(self.norm(hidden), cu_seqlens, *states)
+        return (hidden + out, *states)
 
 
 class BlockBackbone(Backbone, Generic[Block]):

@@ -80,18 +80,11 @@ class Int8Linear(nn.Module):
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Mapping[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any], strict: bool, *problems: list[str]
     ) -> None:
-        name = prefix + "weight"
+        name, (missing_keys, _, error_msgs) = prefix + "weight", problems
         others = {key: value for key, value in state_dict.items() if key != name}
-        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(others, prefix, local_metadata, strict, *problems)
         weight, shape = state_dict.get(name), (self.out_features, self.in_features)
         if weight is None:
             missing_keys.append(name)
@@ -106,9 +99,7 @@ def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:
     """Replace each linear layer whose name has one of these ends by an empty `Int8Linear`."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.endswith(ends):
-            parent, _, own = name.rpartition(".")
-            layer = Int8Linear(module.in_features, module.out_features, module.bias is not None)
-            setattr(model.get_submodule(parent), own, layer)
+            model.set_submodule(name, Int8Linear(module.in_features, module.out_features, module.bias is not None))
 
 
 def int8_problem(device: torch.device) -> str | None:

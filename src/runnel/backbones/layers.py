@@ -33,6 +33,19 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
+class LayerNorm(nn.Module):
+    """(x - mean) / deviation * weight + bias over the last dimension, in x's dtype (the fp32 residual stream)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
 def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     """Return `layer(x)` in x's dtype, computed in the weight's dtype (autocast may lower it further).
 

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.checkpoint.tensors import check_tensors
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.layers import sub_batches
 from runnel.backbones.state import State
@@ -87,11 +88,7 @@ class Library(Backbone):
         widest = max(layer.out_features for layer in self.linear_layers())
         return 9 * 4 * (6 * self._facts.hidden_size + 3 * widest) // 8
 
-    def embed(self, ids: Tensor) -> Tensor:
-        raise NotImplementedError("the library embeds tokens itself: call forward")
-
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        raise NotImplementedError("the library reads ids, not embedded tokens: call forward")
+    embed = _forward = None  # type: ignore[assignment]  # it reads ids, not embedded tokens: `forward` and `step` are its own
 
     def forward(
         self,
@@ -145,10 +142,7 @@ class Library(Backbone):
 
 def is_decoder(model_type: str) -> bool:
     """Return whether the transformers library has a model of this type that reads from left to right alone."""
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -228,10 +222,7 @@ def _whole_weights(folder: Path) -> Iterator[None]:
         if bars:
             settings.enable_progress_bar()
     missing = [name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(found), re.M) if "pooler." not in name]
-    if missing:
-        raise CheckpointError(
-            f"{folder}: missing tensors {', '.join(missing[:3])}; the weights are incomplete, or belong to another config"
-        )
+    check_tensors({}, dict.fromkeys(missing, ()), str(folder))
 
 
 def require_library(what: str) -> Any:

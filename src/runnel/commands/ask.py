@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +12,9 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
-from runnel.commands.options import Json, Llm, LlmModel, ModelOfIndex, NoUpdate, Query, given_options, refuse
+from runnel.commands.options import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
-from runnel.errors import EndpointError, counted
+from runnel.errors import counted
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -28,15 +28,40 @@ if TYPE_CHECKING:
 _DOCUMENTS = 5  # of an index to take sentences from
 
 
+@dataclass(frozen=True)
+class LlmOptions:
+    """Which language model is asked."""
+
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
+        ),
+    ] = None
+    llm_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
+    ] = None
+
+    def open(self) -> LanguageModelClient:
+        """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
+        from runnel.generation.endpoint import Endpoint
+        from runnel.generation.local import LOCAL, LocalModel
+
+        note_compiling()
+        local = self.llm is not None and self.llm.startswith(LOCAL)
+        return LocalModel(str(self.llm).removeprefix(LOCAL)) if local else Endpoint(self.llm, self.llm_model)
+
+
 def ask(
     question: Query,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.")
     ] = None,
+    *,
+    model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
+    llm: LlmOptions = LlmOptions(),
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
     min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
@@ -45,12 +70,14 @@ def ask(
         bool, typer.Option("--anyway", help="Ask the language model even if nothing found seems to answer.")
     ] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
-    model: ModelOfIndex = None,
     files: FileOptions = FileOptions(),
     remember: Remember = None,
     as_json: Json = False,
 ) -> int:
-    """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
+    """Answer QUERY from files or an index, by a language model.
+
+    Prints the answer, whose citations are checked, and the sentences that it cites.
+    Example: runnel ask "when does the museum open" notes/ --llm http://127.0.0.1:8080/v1
 
     Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
     error, even if other files have an answer, 3 for an answer with a sentence that cites nothing: "(no source)" follows it.
@@ -61,12 +88,11 @@ def ask(
         expect_query_first("ask", question, paths)
     else:
         refuse(given_options(files) | {"--remember or --no-remember": remember is not None}, "has no effect on an index")
-    lowest = None if min_score is None else parse_min_score(min_score)
+    lowest = parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    endpoint, skipped = open_llm(llm, llm_model), list[Skipped]()
-    note_compiling()
+    endpoint, skipped = llm.open(), list[Skipped]()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
         search = partial(_find_in_files, question, paths, files, skipped, retriever, remember)
@@ -129,18 +155,17 @@ def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Answer
 @contextmanager
 def _ended_line() -> Iterator[Callable[[str], None]]:
     """Yield what prints the parts of an answer; if it breaks off, its line is ended before the error's."""
-    shown = False
+    parts = 0
 
     def show(part: str) -> None:
-        nonlocal shown
+        nonlocal parts
         stream_text(part)
-        shown = True
+        parts += 1
 
-    try:
+    with ExitStack() as broken_off:
+        broken_off.callback(lambda: stream_text("\n" if parts else ""))
         yield show
-    except EndpointError:
-        stream_text("\n" if shown else "")
-        raise
+        broken_off.pop_all()
 
 
 def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:
@@ -197,14 +222,3 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
         say(f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens to use more")
     if result.reply.finish == "length":
         say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")
-
-
-def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
-    """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
-    from runnel.generation.endpoint import Endpoint
-    from runnel.generation.local import LOCAL, LocalModel
-
-    if llm is None or not llm.startswith(LOCAL):
-        return Endpoint(llm, name)
-    note_compiling()
-    return LocalModel(llm.removeprefix(LOCAL))

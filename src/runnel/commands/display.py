@@ -168,9 +168,8 @@ class FormOptions:
         """
         options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
         forms = [form for form, wanted in options.items() if wanted]
-        if len(forms) > 1:
-            first, second = ("--files-with-matches" if form == "files" else f"--{form}" for form in forms[:2])
-            raise typer.BadParameter(f"{first} and {second} are two forms of output; give one of them")
+        names = ["--files-with-matches" if form == "files" else f"--{form}" for form in forms]
+        refuse({" and ".join(names): len(forms) > 1}, "are forms of output; give one of them")
         terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
         return forms[0] if forms else "layout" if terminal else "plain"
 

@@ -40,8 +40,10 @@ _ROUNDS = 3
 
 
 def doctor(as_json: Json = False) -> int:
-    """Check this installation: which kernels run and why, how fast pocket is with and without them, what is missing for what,
-    and whether other users can read the texts that are stored for this folder and in the cache.
+    """Check this installation, and whether other users can read the texts that are stored for this folder and in the cache.
+
+    Prints which kernels run and why, how fast pocket is with and without them, and what is missing for what.
+    Example: runnel doctor --device cpu
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
@@ -170,9 +172,7 @@ def _asks(requirement: Any, extra: str) -> bool:
 
 
 def _missing(requirement: Any) -> str | None:
-    try:
-        installed = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
+    if (installed := _version(requirement.name)) is None:
         return str(requirement.name)
     if requirement.specifier.contains(installed, prereleases=True):
         return None

@@ -32,8 +32,6 @@ _BLOCK_ROWS = 2048
 
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-To = Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")]
-AsQuery = Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")]
 ShardOf = Annotated[
     str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
 ]
@@ -52,19 +50,24 @@ Ranges = Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the
 
 def embed(
     texts: Input,
-    to: To,
+    *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    as_query: AsQuery = False,
-    shard: ShardOf = None,
+    to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
+    as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
     max_tokens: MaxTokens = None,
+    shard: ShardOf = None,
     pooling: PoolingOption = None,
     truncate_dim: TruncateDim = None,
     precision: PrecisionOption = "float32",
     ranges: Ranges = None,
     as_json: Json = False,
 ) -> int:
-    """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
+    """Embed each text of INPUT. Interrupted work resumes when you repeat the command.
+
+    Writes a vector for each text: OUT.npy, with the ids in OUT.ids, or OUT.jsonl.
+    Example: runnel embed texts.jsonl --to vectors.npy
+    """
     part = None if shard is None else Shard.parse(shard)
     calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
@@ -109,16 +112,14 @@ def embed(
 
 def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
     """Return whether ranges of 8-bit vectors must be computed; `alone`: of all documents, which are in the input."""
-    if precision not in ("int8", "uint8"):
-        if ranges is not None:
-            raise InputError(f"--ranges has no effect with --precision {precision}; omit it, or choose int8 or uint8")
-        return False
-    if ranges is None and not alone:
+    calibrated = precision in ("int8", "uint8")
+    if (ranges is None and not alone) if calibrated else ranges is not None:
+        needs = "of queries and shards needs" if calibrated else "has no use for"
         raise InputError(
-            f"--precision {precision} of queries and shards needs --ranges FILE: the OUT.ranges.npy that `runnel embed` writes "
-            "for documents, or for a sample of them, without --shard"
+            f"--precision {precision} {needs} --ranges FILE: the OUT.ranges.npy that `runnel embed` writes with int8 or uint8 "
+            "vectors of documents, or of a sample of them, without --shard"
         )
-    return ranges is None
+    return calibrated and ranges is None
 
 
 def embed_corpus(
@@ -148,16 +149,14 @@ class BlockEmbedder:
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
         say_resumed(self._journal, "vector")
-        left, count = self._with_text(documents), 0
-        for row, document in zip(self._journal.rows(), left, strict=False):
-            name, text_digest, *_ = row.value
-            if (name, text_digest) != (document.id, digest(document.text)):
+        left = self._with_text(documents)
+        for row in self._journal.rows():
+            document = next(left, None)
+            if document is None or row.value[:2] != [document.id, digest(document.text)]:
+                now = "missing" if document is None else f"{document.id!r} or has another text"
                 raise self._journal.changed_error(
-                    f"the input has changed since the work began: row {name!r} is now {document.id!r} or has another text"
+                    f"the input has changed since the work began: row {row.value[0]!r} is now {now}"
                 )
-            count += 1
-        if count < len(self._journal):
-            raise self._journal.changed_error(f"the input has {counted(count, 'text')}, fewer than when the work began")
         with Meter("embedding") as meter:
             for block in grouped(left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS):
                 self._embed(block, meter)

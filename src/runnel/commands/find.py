@@ -80,7 +80,6 @@ Paths = Annotated[
         help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
     ),
 ]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")]
 Context = Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
@@ -98,7 +97,6 @@ Remember = Annotated[
         "--remember/--no-remember", help="Store all encoded files for later questions, or none (default: what takes over 2 s)."
     ),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")]
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
 ]
@@ -144,19 +142,23 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
 def find(
     query: Query,
     paths: Paths,
+    *,
     model: Model = "pocket",
-    top_k: TopK = 5,
-    min_score: MinScore = None,
     dtype: Dtype = "auto",
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
+    min_score: MinScore = None,
     context: Context = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,
     html: Html = None,
-    explain: Explain = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")] = False,
     output: FormOptions = FormOptions(),
 ) -> int:
-    """Show the sentences of files that answer QUERY, with their places. Each file is read in one pass, however long.
+    """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass, however long.
+
+    Prints each sentence with its place, on a terminal also its context.
+    Example: runnel find "when does the museum open" notes/
 
     Exit code: 0 sentences were found, 1 none, 2 an error, even if other files have sentences.
     """
@@ -169,7 +171,7 @@ def find(
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
-    lowest = None if min_score is None else parse_min_score(min_score)
+    lowest = parse_min_score(min_score)
     seconds, skipped = dict[str, float](), list[Skipped]()
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
@@ -227,8 +229,10 @@ def check_retriever(retriever: SentenceRetriever, model: str, remember: bool | N
         raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
 
 
-def parse_min_score(given: str) -> float:
-    """Return a score; a percentage becomes the score whose sigmoid it is."""
+def parse_min_score(given: str | None) -> float | None:
+    """Return a score, if one is given; a percentage becomes the score whose sigmoid it is."""
+    if given is None:
+        return None
     try:
         value = float(given.removesuffix("%"))
     except ValueError:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, cast
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.find import select
-from runnel.commands.index_update import New, Room, Wanted, expect_project, update_place, update_project
 from runnel.commands.options import (
     PARSE_SECONDS,
     Exclude,
@@ -23,12 +24,15 @@ from runnel.commands.options import (
     refuse,
     refuse_others,
 )
-from runnel.errors import InputError, counted
+from runnel.commands.projects import COUNTED, expect_project, find_project, summary
+from runnel.errors import InputError, StoreBusy, counted, describe
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
+    from runnel.search.index import Changes, Index
     from runnel.search.records import FieldType
+    from runnel.text.folders import Selection
 
 
 Paths = Annotated[
@@ -51,7 +55,6 @@ PassageTokens = Annotated[
 Remember = Annotated[
     bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
 ]
-KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")]
 Ray = Annotated[
     str | None,
@@ -59,8 +62,6 @@ Ray = Annotated[
         metavar="PLACE", help="Read with many processes, on Ray: local, auto (this machine's cluster) or an address. Needs --to."
     ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).")]
-WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")]
 WorkerGpus = Annotated[float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one (default: 0).")]
 Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
 
@@ -68,54 +69,181 @@ Check = Annotated[bool, typer.Option("--check", help="Only verify what the index
 def index(
     context: typer.Context,
     paths: Paths = None,
-    to: Place = None,
+    *,
     model: ModelOfIndex = None,
+    to: Place = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
-    remember: Remember = False,
     include: Include = None,
     exclude: Exclude = None,
     no_ignore: NoIgnore = False,
     ocr: OcrOption = None,
     parse_seconds: ParseSeconds = PARSE_SECONDS,
-    keep_missing: KeepMissing = False,
+    remember: Remember = False,
+    keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")] = False,
     watch: Watch = False,
     ray: Ray = None,
-    workers: Workers = None,
-    worker_cpus: WorkerCpus = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).")] = None,
+    worker_cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")] = None,
     worker_gpus: WorkerGpus = None,
     check: Check = False,
     as_json: Json = False,
 ) -> int:
-    """Create or update an index: read new and changed files, and delete documents of removed files.
+    """Create or update an index of files: read new and changed ones, and delete documents of removed ones.
 
-    Without --to: the project's own index, in the folder .runnel of the working directory or of one above it. PATHs are added to
-    its paths (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not
-    read. Of a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
+    Writes the project's own index, or the one at --to; prints the number of changes of each kind.
+    Example: runnel index notes/ --to library
+
+    The project's own index is in the folder .runnel of the working directory or of one above it. PATHs are added to its paths
+    (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not read. Of
+    a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
     if check:
-        refuse_others(context, "--check", ["--to", "--json"])
-        return _verify(to or str(expect_project().place), as_json)
+        refuse_others(context, "--check", _verify)
+        return _verify(to, as_json)
     refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
+    refuse({"PATH": to and not paths}, "to read is needed with --to")
     if ray is None:
         refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
     refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
     refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
-    if to and not paths:
-        raise typer.BadParameter("give a PATH to read")
-    new = New(parse_fields(fields or []), passage_tokens, remember)
-    selected = select(include, exclude, no_ignore)
-    reading = None if ocr is None else Ocr(ocr), Limits(seconds=parse_seconds)
-    room = None if ray is None else Room(None if ray == "local" else ray, workers, worker_cpus or 1, worker_gpus or 0.0)
-    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, *reading, room)
-    return update_project(wanted) if to is None else update_place(to, wanted)
+    new = {"fields": parse_fields(fields or []), "passage_tokens": passage_tokens, "remember": remember}
+    reading = {"limits": Limits(seconds=parse_seconds), "ocr": None if ocr is None else Ocr(ocr)}
+    selection = select(include, exclude, no_ignore)
+    if to is None:
+        files = _project_files(paths or [], selection, watch)
+    else:
+        size = {"workers": workers, "cpus": worker_cpus or 1, "gpus": worker_gpus or 0.0}
+        cluster = None if ray is None else {"address": None if ray == "local" else ray, **size}
+        files = _named_files(to, paths or [], selection, not keep_missing, watch, cluster)
+    note_compiling()
+    with _open(files.place, model, new) as opened:
+
+        def update() -> Changes:
+            with Meter("indexing") as meter:
+                return files.update(opened, progress=meter.add, **reading)
+
+        return _watch(opened, update, files) if watch else _finish(opened, update(), files.shown, as_json)
 
 
-def _verify(place: str, as_json: bool) -> int:
-    """Verify the index at `place`, print all damage, and return the exit code: 1 if there is any."""
+class _Files(NamedTuple):
+    """The files of an index: its place, its name in the output, and what reads the files, and looks whether they have changed."""
+
+    place: str
+    shown: str
+    update: Callable[..., Changes]
+    look: Callable[[], dict[str, tuple[int, int, int]]]
+
+
+def _project_files(paths: Sequence[str], selection: Selection | None, watch: bool) -> _Files:
+    """Return the files of the project that holds the working directory, to which paths are added."""
+    from runnel.search.files import check_paths
+    from runnel.search.project import Project
+    from runnel.search.watching import signatures
+
+    check_paths(paths)
+    project = (find_project(Path.cwd()) or Project(Path.cwd().resolve())).extend(paths, selection)
+    project.save()
+    update = partial(project.update, retry=True, keep_missing=watch)
+    look = partial(signatures, [project.folder / path for path in project.paths], project.selection)
+    return _Files(str(project.place), str(project.place.parent), update, look)
+
+
+def _named_files(
+    to: str, paths: Sequence[str], selection: Selection | None, prune: bool, watch: bool, cluster: Mapping[str, Any] | None
+) -> _Files:
+    """Return the files for the index at `to`, which a Ray cluster reads if there is one."""
+    from runnel.search.file_hashes import FileHashes
+    from runnel.search.files import check_paths
+    from runnel.search.watching import signatures
+    from runnel.text.folders import EVERYTHING
+
+    check_paths(paths)
+    selected, hashes = selection or EVERYTHING, FileHashes() if watch else None
+
+    def update(index: Index, **reading: Any) -> Changes:
+        reading |= {"selection": selected, "prune": prune}
+        if cluster is not None:
+            from runnel.integrations.ray import index_files
+
+            changes = index_files(index, paths, **reading, **cluster)
+            if changes:
+                index.optimize()
+            return changes
+        if hashes is not None:
+            hashes.failures.clear()
+        return index.add_files(paths, hashes=hashes, **reading)
+
+    return _Files(to, to, update, partial(signatures, paths, selected))
+
+
+def _open(to: str, model: str | None, new: Mapping[str, Any]) -> Index:
+    """Open the index at `to`, or create it there with the options `new` of `Index.create`."""
+    from runnel.search.index import Index
+    from runnel.search.stores import holds_index
+
+    if not holds_index(to):
+        return Index.create(to, model or "pocket", **new)
+    index = Index.open(to, model)
+    settings = index.store.settings
+    made = {
+        f"the fields {dict(settings.fields)}": new["fields"] and new["fields"] != settings.fields,
+        "been made without --remember": new["remember"] and not settings.remember,
+        f"passages of {settings.passage_tokens} tokens": new["passage_tokens"] not in (None, settings.passage_tokens),
+    }
+    if other := [what for what, differs in made.items() if differs]:
+        raise InputError(f"the index at {to} has {' and '.join(other)}, which cannot be changed; make a new one")
+    return index
+
+
+def _watch(index: Index, update: Callable[[], Changes], files: _Files) -> int:
+    """Update the index, and again after every change of files, until Ctrl-C."""
+    from runnel.search.watching import watch
+
+    noted = ""
+
+    def updated() -> bool:
+        nonlocal noted
+        try:
+            changes = update()
+            if summary(changes, without=("unchanged",)) or not noted:
+                _finish(index, changes, files.shown, as_json=False)
+        except (StoreBusy, InputError) as error:  # InputError: a file or folder that was named is gone
+            if describe(error) != noted:
+                say(f"note: {describe(error)}; trying again")
+            noted = describe(error)
+            return False
+        finally:
+            index.close()  # other processes may write
+        noted = "updated"
+        return True
+
+    try:
+        say("watching for changes; end with Ctrl-C")
+        watch(updated, files.look)
+    except KeyboardInterrupt:
+        say("stopped watching")
+    return 0
+
+
+def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
+    """Report changes, and return the exit code: 1 if a file could not be read."""
+    if as_json:
+        counts = {name: len(getattr(changes, name)) for name in COUNTED}
+        facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
+        print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
+    else:
+        shown = summary(changes) or "no documents found"
+        print_text(f"{to}: {shown}; {counted(len(index), 'document')}, {counted(changes.tokens_read, 'token')} read")
+    return 1 if changes.failed else 0
+
+
+def _verify(to: str | None, as_json: bool) -> int:
+    """Verify an index, print all damage, and return the exit code: 1 if there is any."""
     from runnel.search.check import check
     from runnel.search.stores import open_store
 
+    place = to or str(expect_project().place)
     store = open_store(place)
     commit, damage = store.last_commit(), check(store)
     for one in damage:

@@ -25,10 +25,14 @@ def info(
     empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
+    """Show what MODEL is and whether it fits this machine, without loading it.
+
+    Prints architecture, sizes, memory per sequence, heads and templates.
+    Example: runnel info pocket-mamba2
+    """
     if cache:
-        refuse_others(context, "--cache", ["--empty", "--json"])
-        return _cache(empty=empty, as_json=as_json)
+        refuse_others(context, "--cache", _cache)
+        return _cache(empty, as_json)
     refuse({"--empty": empty}, "needs --cache")
     from runnel.models.describe import describe_model
 
@@ -49,7 +53,7 @@ def info(
     return 0
 
 
-def _cache(*, empty: bool, as_json: bool) -> int:
+def _cache(empty: bool, as_json: bool) -> int:
     """Print the place and the size of the cache of documents; then delete them with `empty`."""
     from runnel.search.remembered import LIMIT_BYTES, cache_folder, stored_files, trim
 

@@ -10,19 +10,20 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
-from runnel.commands.index_update import find_project
 from runnel.commands.options import Json, Model, NoUpdate, refuse
+from runnel.commands.projects import find_project
 from runnel.errors import InputError, needing
 
 
 def mcp(
+    *,
+    model: Model = "pocket",
+    index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
+    no_update: NoUpdate = False,
     roots: Annotated[
         list[Path] | None,
         typer.Option("--root", exists=True, file_okay=False, metavar="DIR", help="Folder to read files of (default: here)."),
     ] = None,
-    index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
-    no_update: NoUpdate = False,
-    model: Model = "pocket",
     max_characters: Annotated[int, typer.Option(min=1000, help="Characters of documents in one answer.")] = 20_000,
     http: Annotated[
         bool, typer.Option("--http", help="Serve HTTP on this machine instead of standard input and output.")
@@ -31,7 +32,11 @@ def mcp(
     skill: Annotated[bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Serve documents to language-model agents by the Model Context Protocol: search, find, read and verify, read-only."""
+    """Serve files and an index to language-model agents by the Model Context Protocol, read-only.
+
+    Answers to their tools search, find, read and verify, on standard output or with --http.
+    Example: runnel mcp --in library
+    """
     if skill:
         print_text(files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8").rstrip("\n"))
         return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Annotated, Any, Literal
 
 import typer
@@ -41,15 +42,7 @@ ParseSeconds = Annotated[
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
-Llm = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
-    ),
-]
-LlmModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
-]
+Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 TestSets = Annotated[
     list[str] | None,
     typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
@@ -65,7 +58,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write only errors to
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
-_OF_ALL = ("--progress", "--quiet", "--verbose")
+_OF_ALL = ("progress", "quiet", "verbose")
 
 
 @dataclass(frozen=True)
@@ -109,11 +102,14 @@ def refuse(values: Mapping[str, object], why: str) -> None:
             raise typer.BadParameter(f"{name} {why}")
 
 
-def refuse_others(context: typer.Context, option: str, allowed: Iterable[str]) -> None:
-    """Raise a usage error for what was given and has no effect with `option`; what is in `allowed` or `_OF_ALL` has."""
-    for parameter in context.command.params:
-        name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
-        has_effect = {option, *_OF_ALL, *allowed}
-        if name not in has_effect and source is not None and source.name == "COMMANDLINE":
-            shown = name if name.startswith("-") else parameter.metavar
-            raise typer.BadParameter(f"{shown} has no effect with {option}")
+def refuse_others(context: typer.Context, option: str, form: Callable[..., int]) -> None:
+    """Raise a usage error for what was given and has no effect on a form of a command, which `option` chooses.
+
+    The parameters of the form are the options that it takes; --device has an effect on one that takes a model.
+    """
+    takes = signature(form).parameters
+    has_effect = {*takes, *_OF_ALL, *(["device"] if "model" in takes else [])}
+    for one in context.command.params:
+        shown, source = one.opts[0] if one.opts[0].startswith("-") else one.metavar, context.get_parameter_source(str(one.name))
+        wrong = one.name not in has_effect and shown != option and source is not None and source.name == "COMMANDLINE"
+        refuse({str(shown): wrong}, f"has no effect with {option}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds
+from runnel.commands.options import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds, refuse
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.document import Limits
@@ -32,11 +32,14 @@ def read(
     parse_seconds: ParseSeconds = PARSE_SECONDS,
     as_json: Json = False,
 ) -> int:
-    """Print the text of FILE, or of its lines, pages or characters, as all commands of runnel see it."""
+    """Show FILE, or its lines, pages or characters, as all commands of runnel see it.
+
+    Prints the text; with --json also its place.
+    Example: runnel read report.pdf --pages 3:4
+    """
     options: tuple[tuple[By, str | None], ...] = (("line", lines), ("page", pages), ("character", characters))
     given = {by: value for by, value in options if value is not None}
-    if len(given) > 1:
-        raise typer.BadParameter("--lines, --pages and --characters exclude each other")
+    refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
     with DocumentReader(Limits(seconds=parse_seconds), encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:

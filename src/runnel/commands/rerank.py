@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -12,7 +12,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
-from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse_others
+from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
 from runnel.commands.rows import read_texts
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from runnel.models.reranker import Reranker
 
 _SHOWN = 160  # characters of a document on the terminal
-_FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--device", "--json")
 
 
 Documents = Annotated[
-    str | None, typer.Argument(help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin.")
+    str | None,
+    typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),
 ]
-Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
 MemoryFolder = Annotated[
@@ -56,40 +55,46 @@ ShardOf = Annotated[
 
 def rerank(
     context: typer.Context,
-    query: Annotated[str | None, typer.Argument(help="One query ...")] = None,
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="One query ...")] = None,
     documents: Documents = None,
-    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
-    corpus: Corpus = None,
-    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
-    to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
+    *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
+    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")] = None,
+    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
+    to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
     top_k: TopK = None,
     depth: Depth = None,
+    max_tokens: MaxTokens = None,
+    shard: ShardOf = None,
     memory: MemoryFolder = None,
     memory_dtype: MemoryDtype = "int8",
     template: Template = None,
-    max_tokens: MaxTokens = None,
-    shard: ShardOf = None,
     as_json: Json = False,
 ) -> int:
     """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
 
+    Prints the documents, best first; of many queries, writes a TREC run.
+    Example: runnel rerank "when does the museum open" texts.jsonl
+
     Each document is read once, whatever the number of queries. Interrupted work resumes when you repeat the command.
     """
-    load = partial(_load, model, dtype, template)
-    if _is_one(query, documents, {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}, shard):
-        refuse_others(context, "QUERY", _FOR_ONE)
-        return _one(str(query), str(documents), model, load, top_k, max_tokens, as_json=as_json)
+    if query is not None and documents is not None:
+        refuse_others(context, "QUERY", _rank_one)
+        return _rank_one(query, documents, model, dtype, top_k, template, max_tokens, as_json)
+    files = {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}
+    missing = "DOCUMENTS" if query is not None else ", ".join(name for name, value in files.items() if value is None)
+    refuse({missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}")
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     part = None if shard is None else Shard.parse(shard)
-    task = _read_task(str(queries), str(corpus), str(run), depth, part)
+    *inputs, target = map(str, files.values())
+    out = Path(target) if part is None else part.output_path(Path(target))
+    task = _read_task(inputs[0], inputs[1], inputs[2], depth, part)
     settings: dict[str, object] = {
         "model": model,
-        "queries": file_digest(str(queries)),
-        "corpus": file_digest(str(corpus)),
-        "run": file_digest(str(run)),
+        **{name: file_digest(path) for name, path in zip(("queries", "corpus", "run"), inputs, strict=True)},
         "top_k": top_k,
         "depth": depth,
         "memory_dtype": memory_dtype,
@@ -97,47 +102,33 @@ def rerank(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    out = Path(str(to)) if part is None else part.output_path(Path(str(to)))
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
-        reranker = load()
+        reranker = _load(model, dtype, template)
         facts = journal.begin(fingerprint=reranker.model.fingerprint())
         if facts is not None:
             say(f"note: {out} is finished already")
         else:
             facts = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
-    if as_json:
-        print_json({"out": str(out), **facts})
-    else:
-        print_text(f"{out}: {counted(facts['count'], 'query')}")
+    print_json({"out": str(out), **facts}) if as_json else print_text(f"{out}: {counted(facts['count'], 'query')}")
     return 0
 
 
-def _is_one(query: str | None, documents: str | None, many: Mapping[str, str | None], shard: str | None) -> bool:
-    """Return whether one query is to be answered, not the `many` of files; raise a usage error if neither is complete."""
-    if query is not None and documents is not None and not any([*many.values(), shard]):
-        return True
-    missing = [name for name, value in many.items() if value is None]
-    if query is not None or missing:
-        lacking = f"; {', '.join(missing)} missing" if query is None else ""
-        raise typer.BadParameter(f"give QUERY and DOCUMENTS, or all of {', '.join(many)}{lacking}")
-    return False
-
-
-def _one(
+def _rank_one(
     query: str,
     documents: str,
     model: str,
-    load: Callable[[], Reranker],
+    dtype: str,
     top_k: int | None,
+    template: str | None,
     max_tokens: int | None,
-    *,
     as_json: bool,
 ) -> int:
+    """Print the documents of a file in the order in which they answer a query."""
     expect_query_first("rerank", query, [documents])
     rows = read_texts(documents)
     hits: list[Hit] = []
     if rows:
-        reranker = load()
+        reranker = _load(model, dtype, template)
         with Meter("reading") as meter:
             hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
         _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
@@ -195,11 +186,7 @@ def rank_all(
 def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:
     asked = read_texts(queries)
     candidates = read_run(run, depth)
-    strange = next((query for query in candidates if query not in asked), None)
-    if strange is not None:
-        raise InputError(
-            f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
-        )
+    _expect_texts(queries, candidates, asked)
     return Candidates(asked, candidates if part is None else share(candidates, part), partial(_texts, corpus))
 
 
@@ -214,13 +201,17 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
     """Return the texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
     texts = read_texts(corpus, wanted)
-    missing = sorted(wanted - set(texts))
-    if missing:
-        raise InputError(
-            f"{corpus} lacks {len(missing):,} of {len(wanted):,} candidates, the first is {missing[0]!r}; "
-            "give the corpus of this run"
-        )
+    _expect_texts(corpus, wanted, texts)
     return texts
+
+
+def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
+    """Raise InputError if a file lacks ids of the run."""
+    if missing := sorted(name for name in wanted if name not in texts):
+        raise InputError(
+            f"{file} lacks {len(missing):,} of {len(wanted):,} ids of the run, the first is {missing[0]!r}; "
+            "give the file that the run was made from"
+        )
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

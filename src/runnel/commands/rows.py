@@ -34,19 +34,21 @@ class RowFile:
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
         self.kind = "" if name == "-" else _kind(name)  # standard input: known from its first line
         self.has_names: bool | None = None  # for a shard of tsv; for a whole file known from its first line
+        problem = "" if self.on_disk else "a file on disk, because each job reads its own part; write it to one first"
         if self.on_disk:
             with open(name, "rb") as file:
-                if shard is not None and file.peek(4).startswith((GZIP, ZSTD)):
-                    raise InputError(f"--shard needs plain text, because each job reads its own part; unpack {name} first")
-                if shard is not None and self.kind == "tsv":
-                    self.has_names = has_names(file.readline().decode("utf-8-sig", errors="replace"))
-                if shard is not None and (self.kind == "csv" or self.has_names):
-                    raise InputError(f"--shard needs rows of one line each, without column names; write {name} as jsonl first")
                 size = os.fstat(file.fileno()).st_size
-                self._range = line_range(file, *byte_range(size, shard)) if shard else (0, size)
-        elif shard is not None:
-            what = "standard input" if name == "-" else name
-            raise InputError(f"--shard needs a file on disk, because each job reads its own part; write {what} to one first")
+                if shard is None:
+                    self._range = 0, size
+                elif file.peek(4).startswith((GZIP, ZSTD)):
+                    problem = "plain text, because each job reads its own part; unpack it first"
+                else:
+                    self.has_names = self.kind == "tsv" and has_names(file.readline().decode("utf-8-sig", errors="replace"))
+                    if self.kind == "csv" or self.has_names:
+                        problem = "rows of one line each, without column names; write it as jsonl first"
+                    self._range = line_range(file, *byte_range(size, shard))
+        if shard is not None and problem:
+            raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {problem}")
 
     def sha256(self) -> str | None:
         """Return the digest of the part's bytes; None for an input that can be read only once."""
@@ -150,12 +152,9 @@ def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
 
 def _kind(name: str) -> str:
     suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
-    if Path(name).is_dir():
-        raise InputError(f"{name} is a folder; expected a file of rows (.jsonl, .csv, .tsv, .txt). `runnel index` reads folders")
-    if suffix not in _SUFFIXES:
-        raise InputError(
-            f"{name}: cannot tell the format from {suffix or 'a name without an ending'!r}; name it .jsonl, .csv, .tsv or .txt"
-        )
+    if suffix not in _SUFFIXES or Path(name).is_dir():
+        what = "is a folder" if Path(name).is_dir() else f"has the ending {suffix!r}" if suffix else "has no ending"
+        raise InputError(f"{name} {what}; expected a file named .jsonl, .csv, .tsv or .txt. `runnel index` reads folders")
     return _SUFFIXES[suffix]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +24,8 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.find import place_link
-from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
+from runnel.commands.projects import expect_project, refresh_project
 from runnel.errors import InputError
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -39,17 +39,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+}
 
 
 In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
-WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
-MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]
 Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
 Rerank = Annotated[
     int | None, typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.")
 ]
-NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")]
 Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
 Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]
@@ -58,23 +60,27 @@ Explain = Annotated[bool, typer.Option("--explain", help="Show each document's r
 
 def search(
     query: Query,
+    *,
+    model: ModelOfIndex = None,
     place: In = None,
     no_update: NoUpdate = False,
-    ocr: OcrOption = None,
-    top_k: TopK = 10,
-    words_only: WordsOnly = False,
-    meaning_only: MeaningOnly = False,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
+    words_only: Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")] = False,
+    meaning_only: Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")] = False,
     weight: Weight = None,
     rerank: Rerank = None,
-    no_rerank: NoRerank = False,
+    no_rerank: Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")] = False,
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,
-    model: ModelOfIndex = None,
+    ocr: OcrOption = None,
     explain: Explain = False,
     output: FormOptions = FormOptions(),
 ) -> int:
-    """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences.
+    """Show the documents of an index that answer QUERY, by meaning and by words.
+
+    Prints each document with its answering sentences.
+    Example: runnel search "when does the museum open" --in library
 
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
     brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
@@ -141,20 +147,12 @@ def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str,
             ((text.find(sign), sign) for sign in _SIGNS if sign in text), default=(0, ""), key=lambda p: (p[0], -len(p[1]))
         )
         name, value = text[:place].strip(), text[place + len(sign) :].strip()
-        if not sign or name not in settings.fields:
-            known = ", ".join(sorted(settings.fields)) or "none"
-            raise InputError(f"--where is {text!r}; expected NAME=VALUE or another comparison with one of the fields: {known}")
-        where.setdefault(name, {})[sign] = _value(value, settings.fields[name], text)
+        try:
+            where.setdefault(name, {})[sign] = _TYPES[settings.fields[name]](value)
+        except (KeyError, ValueError):
+            known = ", ".join(f"{field} ({kind})" for field, kind in sorted(settings.fields.items())) or "none"
+            raise InputError(f"--where is {text!r}; expected NAME=VALUE or another comparison with a field: {known}") from None
     return where
-
-
-def _value(text: str, kind: str, condition: str) -> Any:
-    if kind == "bool" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return {"str": str, "int": int, "float": float}[kind](text)
-    except (KeyError, ValueError):
-        raise InputError(f"--where is {condition!r}, but {text!r} is not of the field's type {kind}") from None
 
 
 def _file(hit: Hit) -> str:

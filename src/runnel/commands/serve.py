@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from runnel.commands import background
 from runnel.commands.display import JsonLogLines, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
 from runnel.errors import InputError, needing
@@ -28,17 +29,17 @@ Idle = Annotated[
         min=0.01, metavar="MINUTES", help="With --background: end after these minutes without a command.", show_default="30"
     ),
 ]
-Status = Annotated[bool, typer.Option("--status", help="Show the status of the background process.")]
 Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.")]
 
 
 def serve(
     context: typer.Context,
+    *,
     model: Model = "pocket",
+    dtype: Dtype = "auto",
     index: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).")
     ] = None,
-    dtype: Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8675,
     api_key_file: Annotated[
@@ -50,22 +51,27 @@ def serve(
     open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
     deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
-    background: Background = False,
+    in_background: Background = False,
     idle: Idle = None,
-    status: Status = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the status of the background process.")] = False,
     stop: Stop = False,
     as_json: Json = False,
 ) -> int:
-    """Serve MODEL over HTTP: embeddings, reranking, sentences and search, in the shapes of OpenAI, Cohere, Jina and TEI.
+    """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
-    The process runs until SIGTERM or Ctrl-C, finishes its requests and exits. With --background, start a process that instead
-    keeps models and indexes loaded for find, search, rerank and embed of this user's command line.
+    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then requests are finished.
+    Example: runnel serve --in library
+
+    With --background, start a process that instead keeps models and indexes loaded for find, search, rerank and embed of this
+    user's command line.
     """
-    if background or status or stop:
-        option = "--background" if background else "--status" if status else "--stop"
-        refuse_others(context, option, ["--json", "--idle"] if background else ["--json"])
-        return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES, as_json=as_json)
+    if in_background:
+        refuse_others(context, "--background", _start)
+        return _start(idle, as_json)
     refuse({"--idle": idle}, "needs --background")
+    if status or stop:
+        refuse_others(context, "--status" if status else "--stop", _show)
+        return _show(as_json, end=stop)
     with needing("the server needs FastAPI and uvicorn", "serve"):
         from runnel.server.app import create_app
         from runnel.server.run import bind, serve
@@ -95,34 +101,36 @@ def serve(
     return 0
 
 
-def _control(*, background: bool, stop: bool, idle: float, as_json: bool) -> int:
-    """Start or stop the background process, or show its status; return the exit code: 1 if there is none to stop or show."""
-    from runnel.commands import background as process
+def _start(idle: float | None, as_json: bool) -> int:
+    """Start the background process, unless there is one."""
+    background.expect_private()
+    running = background.status()
+    facts = running or background.start(idle or _IDLE_MINUTES)
+    said = "is running already" if running else "has started"
+    ended = f"it ends after {facts['idle_minutes']:g} minutes without a command"
+    print_json(facts) if as_json else print_text(f"background process {facts['pid']} {said}; {ended}")
+    return 0
 
-    process.expect_private()
-    there = process.status()
-    if background:
-        facts = there or process.start(idle)
-        said = "is running already" if there else "has started"
-        ended = f"it ends after {facts['idle_minutes']:g} minutes without a command"
-        print_json(facts) if as_json else print_text(f"background process {facts['pid']} {said}; {ended}")
-        return 0
-    if there is None:
-        print_json({"pid": None}) if as_json else print_text("there is no background process")
-        return 1
-    if stop:
-        process.stop()
+
+def _show(as_json: bool, end: bool) -> int:
+    """Show the status of the background process, or stop it; return the exit code: 1 if there is none."""
+    background.expect_private()
+    facts = background.status()
+    if facts is not None and end:
+        background.stop()
     if as_json:
-        print_json(there)
-    elif stop:
-        print_text(f"background process {there['pid']} has stopped")
+        print_json(facts or {"pid": None})
+    elif facts is None:
+        print_text("there is no background process")
+    elif end:
+        print_text(f"background process {facts['pid']} has stopped")
     else:
         print_text(
-            f"background process {there['pid']}, runnel {there['version']}: {'busy' if there['busy'] else 'idle'}, "
-            f"{there['commands']:,} commands, at most {there['peak_bytes'] / 1e6:,.0f} MB of memory; "
-            f"it ends after {there['idle_minutes']:g} minutes without a command"
+            f"background process {facts['pid']}, runnel {facts['version']}: {'busy' if facts['busy'] else 'idle'}, "
+            f"{facts['commands']:,} commands, at most {facts['peak_bytes'] / 1e6:,.0f} MB of memory; "
+            f"it ends after {facts['idle_minutes']:g} minutes without a command"
         )
-    return 0
+    return 1 if facts is None else 0
 
 
 def _project_index(model: str) -> str | None:

@@ -24,8 +24,6 @@ def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool =
 
     A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes the vector in float32.
     """
-    if path.suffix == ".parquet":
-        raise InputError(f"{path}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
     also = [path.with_suffix(".ids")] if path.suffix == ".npy" else []
@@ -38,14 +36,12 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 
     try:
         found = np.load(path, allow_pickle=False)
+        came = f"has {found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "has several arrays"
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"{path} cannot be read as ranges: {describe(error)}; expected OUT.ranges.npy of runnel embed"
-        ) from error
-    if not isinstance(found, np.ndarray) or found.shape != (2, size) or found.dtype != np.float32:
-        what = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "several arrays"
-        raise InputError(f"{path} has {what}; expected the ranges of these vectors, float32 (2, {size})")
-    return found
+        came = f"cannot be read ({describe(error)})"
+    if came != f"has float32 {(2, size)}":
+        raise InputError(f"{path} {came}; expected OUT.ranges.npy of runnel embed for these vectors, float32 (2, {size})")
+    return np.asarray(found)
 
 
 def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:

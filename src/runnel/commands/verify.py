@@ -28,7 +28,10 @@ def verify(
     reading: FileOptions = FileOptions(),
     as_json: Json = False,
 ) -> int:
-    """Tell whether files have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
+    """Tell whether the files at PATH have QUOTE word for word.
+
+    Prints its places, or else the nearest stretch and the words that differ.
+    Example: runnel verify "the museum opens at nine" notes/
 
     Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
     Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read: what is shown is only about the others.

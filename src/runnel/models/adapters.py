@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing
@@ -30,7 +31,7 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
     `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
     """
     backbone = model.backbone
-    _expect_adapted(model, False)
+    model.expect_adapters(False)
     expect_trainable(model)
     targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
@@ -55,15 +56,10 @@ def expect_trainable(model: Model) -> None:
         raise InputError(f'{model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32" or "bfloat16"')
 
 
-def _expect_adapted(model: Model, adapted: bool) -> None:
-    if model.backbone.adapted != adapted:
-        raise InputError(f"{model.source} has {'no' if adapted else 'already'} adapters; see add_lora() and merge()")
-
-
 def merge(model: Model) -> None:
     """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32."""
     backbone = model.backbone
-    _expect_adapted(model, True)
+    model.expect_adapters(True)
     for name, layer in _adapters(backbone):
         base = layer.get_base_layer()
         delta = layer.get_delta_weight(_NAME)
@@ -75,15 +71,14 @@ def merge(model: Model) -> None:
             plain: Any = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
             plain.weight, plain.bias = nn.Parameter(merged, requires_grad=False), base.bias
             base = plain
-        parent, _, own = name.rpartition(".")
-        setattr(backbone.get_submodule(parent), own, base)
+        backbone.set_submodule(name, base)
     del backbone.peft_config
     backbone.train(backbone.training)
 
 
 def save_adapter(model: Model, folder: str | Path) -> None:
     """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder."""
-    _expect_adapted(model, True)
+    model.expect_adapters(True)
     facts = json.dumps({"model": _shape(model), "lora": _settings(model.backbone)})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,9 +102,7 @@ def load_adapter(model: Model, folder: str | Path) -> None:
     if not model.backbone.adapted:
         add_lora(model, **stored["lora"])
     places = _tensors(model)
-    sizes, expected = ({key: tensor.shape for key, tensor in each.items()} for each in (tensors, places))
-    if different := sorted(key for key in sizes | expected if sizes.get(key) != expected.get(key)):
-        raise CheckpointError(f"{path} has tensors that differ from those of {model.source}: {', '.join(different[:3])}")
+    check_tensors(from_tensors(tensors, FILE), {key: tuple(tensor.shape) for key, tensor in places.items()}, str(path))
     for key, tensor in tensors.items():
         places[key].copy_(tensor)
     model.refresh()
@@ -144,8 +137,7 @@ def _quantize(backbone: Backbone) -> None:
         small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True)
         small.bias = layer.bias
         small.support_avx512bf16_for_cpu = False  # otherwise evaluation rearranges the bits of some layers for good
-        parent, _, own = name.rpartition(".")
-        setattr(backbone.get_submodule(parent), own, small.to(layer.weight.device))  # `to` quantizes
+        backbone.set_submodule(name, small.to(layer.weight.device))  # `to` quantizes
 
 
 def _plain_weight(layer: Any) -> Tensor:

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import Checkpoint, read_config
+from runnel.backbones.checkpoint.tensors import reason_of
 from runnel.backbones.checkpoint.values import code_classes
 from runnel.errors import CheckpointError
+from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
@@ -53,8 +55,6 @@ class Parts:
 
 def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     """Read the parts of a folder that runnel did not write."""
-    from runnel.models import embedding_rwkv  # here, because it imports a family, which most models do not need
-
     if embedding_rwkv.recognizes_heads(checkpoint):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
@@ -68,15 +68,16 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     prompts: dict[str, str] = {}
     theirs = read_sentence_transformer(folder)
     if theirs is not None:
+        problem = None
         if theirs.pooling != "eos":
-            raise CheckpointError(
-                f"{folder} pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+            problem = f"it pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+        elif code := code_classes(read_config(folder) or {}):
+            problem = (
+                f"auto_map of its config.json names code, {code[0]}, which is never run here and may change the tokens or the "
+                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map"
             )
-        if code := code_classes(read_config(folder) or {}):
-            raise CheckpointError(
-                f"{folder}/config.json: auto_map names code, {code[0]}, which is never run here and may change the tokens or the "
-                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
-            )
+        if problem:
+            raise CheckpointError(f"{folder}: {problem}")
         text, prompts = text_template(folder), theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
         templates["document"] = Template.parse(text)
@@ -136,10 +137,9 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
     try:
         return Path(hf_hub_download(repository, file))
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub cache "
-            f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason}); put that file into the folder"
+            f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason_of(error)}); put that file into the folder"
         ) from error
 
 

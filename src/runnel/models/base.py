@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, digest_weights
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_config
-from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint, valid_config
+from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.encoder.model import Encoder, Form
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
@@ -33,16 +34,16 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.json_objects import arguments
-from runnel.models import heads, judges, published_heads
+from runnel.models import embedding_rwkv, heads, judges
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
-from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, head_kind, vector_head
+from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, check_pooling, head_kind, vector_head
 from runnel.models.judges import LateInteraction, sentence_heads
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
-from runnel.models.transformers import LIBRARY_FOLDER, causal, is_transformer, load_transformer, pair_notation, save_library
+from runnel.models.transformers import LIBRARY_FOLDER, is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers, wanted_device
-from runnel.records import expect_text
+from runnel.records import expect_choice, expect_text
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 HEADS: dict[str, Any] = {
     head_kind(head): head
-    for module in (heads, judges, published_heads)
+    for module in (heads, judges, embedding_rwkv)
     for head in vars(module).values()
     if isinstance(head, type) and issubclass(head, Head) and head not in (Head, LateInteraction)
 }
@@ -171,17 +172,24 @@ class Model:
 
     def head(self, name: str) -> Head:
         """Return the head for a job; raise CheckpointError if the model has none."""
-        if name not in self.heads:
+        head, problem = self.heads[name] if name in self.heads else None, None
+        if head is None:
             have = ", ".join(sorted(set(self.heads) - {"features"})) or "none"
-            raise CheckpointError(
-                f"{self.source} has no {name!r} head (it has: {have}); it was not trained for this job. "
-                "Use another model, or train that head"
-            )
-        head = self.heads[name]
+            problem = f"{name!r} head (it has: {have}); it was not trained for this job. Use another model, or train that head"
+        elif head.inputs == "matches" and self.features is None:
+            problem = f"token features, which its {name!r} head needs; save the model again"
+        if problem:
+            raise CheckpointError(f"{self.source} has no {problem}")
         assert isinstance(head, Head)
-        if head.inputs == "matches" and self.features is None:
-            raise CheckpointError(f"{self.source} has no token features, which its {name!r} head needs; save the model again")
         return head
+
+    def expect_adapters(self, adapted: bool) -> None:
+        """Raise InputError unless the backbone has adapters, or has none."""
+        if self.backbone.adapted != adapted:
+            came, expected = ("already", "none") if self.backbone.adapted else ("no", "some")
+            raise InputError(
+                f"{self.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()"
+            )
 
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
         """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
@@ -201,10 +209,8 @@ class Model:
 
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Save without the two files for sentence-transformers, which that library's own models write themselves."""
-        if weights not in ("as_is", "int8"):
-            raise InputError(f'weights must be "as_is" or "int8", got {weights!r}')
-        if self.backbone.adapted:
-            raise InputError(f"{self.source} has adapters, which a model folder cannot hold: merge() them or use save_adapter()")
+        expect_choice(weights, ("as_is", "int8"), "weights")
+        self.expect_adapters(False)  # a model folder cannot hold them
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
@@ -273,8 +279,8 @@ def load_model(
         CheckpointError: the model is missing or cannot be used; the message says why.
         InputError: the pooling or template is unknown or does not fit this model.
     """
-    if pooling is not None and pooling not in POOLINGS:
-        raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    if pooling is not None:
+        expect_choice(pooling, POOLINGS, "pooling")
     found, prefix = find_model(name)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
@@ -301,8 +307,7 @@ def load_model(
 def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:
     """Return the model with the given pooling and pair template, if any, in place of its own."""
     if pooling is not None:
-        if pooling == "cls" and model.backbone.recurrent:
-            raise causal(model.backbone.title)
+        check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
         model.heads["embed"] = vector_head(pooling)
     if template is not None:
         before = "" if model.tokenizer.begin_id is None else "{begin}"
@@ -343,11 +348,9 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
         raise CheckpointError(
             f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
         )
-    try:
+    with valid_config(source):
         tokenizer = Tokenizer.load(folder, begin=read.markers.begin, end=read.markers.end)
         templates = {name: Template.from_dict(value) for name, value in read.templates.items()}
-    except InputError as error:  # meant for arguments; these values come from a file
-        raise CheckpointError(f"{source}: config.json does not describe a model: {error}") from error
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
     return Model(checkpoint.backbone, tokenizer, heads, templates, read.prompts, source, text, read.unit)
@@ -357,27 +360,22 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     """Read the heads with their weights, and allocate memory only after checking the weights' shapes."""
     with torch.device("meta"), NoRandomNumbers():
         heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
-    empty = heads.state_dict()
-    wanted = {name: tuple(tensor.shape) for name, tensor in empty.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in checkpoint.heads.items()}
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    if missing or extra:
-        raise CheckpointError(f"{source}: head tensors do not fit config.json; missing {missing[:3]}, unexpected {extra[:3]}")
-    found |= {name: () for name in wanted if wanted[name] == () and found[name] == (1,)}  # sharded training stores (1,)
-    if other := next((name for name in wanted if wanted[name] != found[name]), None):
-        raise CheckpointError(f"{source}: head tensor {other!r} has shape {found[other]}; config.json expects {wanted[other]}")
+    wanted = heads.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+    # Sharded training stores numbers as (1,).
+    found = {name: t.view(()) if t.shape == (1,) and shapes.get(name) == () else t for name, t in checkpoint.heads.items()}
+    check_tensors(from_tensors(found, "the heads"), shapes, source)
     # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
-    tensors = {name: tensor.to(empty[name].dtype, copy=True).view(wanted[name]) for name, tensor in checkpoint.heads.items()}
-    heads.load_state_dict(tensors, assign=True)
+    heads.load_state_dict({name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in found.items()}, assign=True)
     return heads
 
 
 def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
     options = dict(config)
-    kind, what = options.pop("kind", None), f"{source}: the head {name!r} of config.json"
-    if not isinstance(kind, str) or kind not in HEADS or name not in HEADS[kind].jobs:
-        kinds = sorted(key for key, head in HEADS.items() if name in head.jobs)
-        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(kinds) or 'none of this name'}")
+    kind: Any = options.pop("kind", None)
+    what = f"{source}: the head {name!r} of config.json"
+    with valid_config(source):
+        expect_choice(kind, sorted(key for key, head in HEADS.items() if name in head.jobs), f"the kind of the head {name!r}")
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
     taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
     return HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from runnel.errors import StateError
+from runnel.errors import StateError, describe
 
 
 def pack(arrays: Mapping[str, Tensor | np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
@@ -32,19 +33,31 @@ def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None =
     Raises:
         StateError: the data is damaged, or belongs to another model or to something else.
     """
-    try:
+    with damage_in_state(place):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         tensors, (digest, _, model) = load(data), header["runnel"].partition(" ")
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StateError(f"{place} is damaged ({error}); read the text again") from error
+    problem = None
     if about is not None and digest != _digest(tensors, model, about):
-        raise StateError(f"{place} is damaged, or belongs to another text; read the text again")
-    if fingerprint not in (None, model):
-        raise StateError(
-            f"{place} was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use the model that "
-            "made it, or read the text again"
-        )
+        problem = "is damaged, or belongs to another text"
+    elif fingerprint not in (None, model):
+        problem = f"was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use that one"
+    if problem:
+        raise StateError(f"{place} {problem}, or read the text again")
     return tensors
+
+
+@contextmanager
+def damage_in_state(place: str) -> Iterator[None]:
+    """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for `unpack`."""
+    try:
+        yield
+    except StateError:
+        raise
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        what = describe(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        raise StateError(
+            f"{place} is damaged, or belongs to another kind of model ({what}); read the text again with this model"
+        ) from error
 
 
 def _tensor(array: Tensor | np.ndarray | bytes) -> Tensor:

@@ -1,14 +1,19 @@
-"""Facts about a model and what fits on this machine, without loading the weights."""
+"""Facts about a checkpoint or a model, and what fits on this machine, without loading the weights."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.facts import CheckpointFacts, describe_checkpoint
-from runnel.backbones.checkpoint.files import Checkpoint, read_config
+from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.load import meta_backbone, recognize
+from runnel.backbones.checkpoint.tensors import check_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
@@ -16,11 +21,61 @@ from runnel.hardware import available_memory, cores
 from runnel.models.bare import read_bare
 from runnel.models.base import BUILT_IN, Model, read_folder
 from runnel.models.transformers import read_encoder
-from runnel.ops.backend import has_native_bf16
+from runnel.ops.backend import has_native_bf16, wanted_dtype
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = (torch.bfloat16, torch.float32)  # in which weights can be loaded
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """A checkpoint that was recognized and not loaded."""
+
+    checkpoint: Path  # the folder, or the weights file that was named
+    layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
+    backbone: Backbone  # on the meta device: it has config, names and shapes, and no numbers
+    heads: dict[str, tuple[int, ...]]  # shapes of tensors
+    files: dict[str, int]  # bytes
+    stored: dict[torch.dtype, int]  # bytes of all tensors
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoint if self.checkpoint.is_dir() else self.checkpoint.parent
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.backbone.parameters())
+
+    @property
+    def embedding_parameters(self) -> int:
+        tables = {module.weight for module in self.backbone.modules() if isinstance(module, nn.Embedding)}
+        return sum(table.numel() for table in tables)
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Return the bytes of the backbone's weights loaded with this `dtype`."""
+        small = torch.float64 if dtype == torch.float64 else torch.float32
+        return sum(
+            parameter.numel() * (dtype if name.endswith(self.backbone.matrices) else small).itemsize
+            for name, parameter in self.backbone.named_parameters()
+        )
+
+
+def describe_checkpoint(source: str | Path) -> CheckpointFacts:
+    """Recognize a checkpoint, named as for `load_backbone`, without loading it."""
+    path = find_checkpoint(source)
+    config, tensors = read_config(path), open_weights(path)
+    known = recognize(config, tensors, str(path))
+    backbone, layout = meta_backbone(known.architecture, known.config), known.layout
+    check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
+    heads = {name: tensor.shape for name, tensor in known.heads.items()}
+    stored: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        if tensor.dtype is not None:
+            stored[tensor.dtype] += torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
+    folder = path if path.is_dir() else path.parent
+    files = {name: (folder / name).stat().st_size for name in sorted({tensor.file for tensor in tensors.values()})}
+    return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
 
 
 def describe_model(name: str) -> dict[str, Any]:
@@ -33,7 +88,7 @@ def describe_model(name: str) -> dict[str, Any]:
 def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
     backbone = facts.backbone
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = facts.auto_dtype(device)
+    dtype = wanted_dtype("auto", torch.device(device))
     return {
         "path": str(facts.checkpoint),
         "architecture": backbone.architecture,
@@ -106,7 +161,7 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
 
 def _machine(facts: CheckpointFacts) -> dict[str, Any]:
     """Return what fits into the memory that is free now, with the default dtype."""
-    free, loaded = available_memory(), facts.weight_bytes(facts.auto_dtype("cpu"))
+    free, loaded = available_memory(), facts.weight_bytes(wanted_dtype("auto", torch.device("cpu")))
     room, backbone = max(0, free - loaded), facts.backbone
     facts_here: dict[str, Any] = {
         "cores": cores(),

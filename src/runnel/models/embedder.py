@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,13 @@ from torch import Tensor
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
+from runnel.models.memory import Report
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
-from runnel.models.readers import EMPTY, reader_of
+from runnel.models.readers import expect_filled, reader_of, spans_in
 from runnel.models.stream import Stream
 from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Request
-from runnel.text.sentences import whole_spans
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
@@ -88,7 +88,7 @@ class Embedder:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
         ranges: np.ndarray | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Report = None,
     ) -> np.ndarray:
         """Return the unit vectors of texts, float32 (n, d); for one string (d,).
 
@@ -109,7 +109,7 @@ class Embedder:
                 or precision and ranges do not fit together.
         """
         check_width(truncate_dim, self.dimension)
-        check_precision(precision, ranges)
+        check_precision(precision, ranges, truncate_dim or self.dimension)
         one = isinstance(texts, str)
         rows = self.encode_stream(
             [texts] if isinstance(texts, str) else texts, prompt=prompt, max_tokens=max_tokens, progress=progress
@@ -128,12 +128,7 @@ class Embedder:
         return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
-        self,
-        texts: Iterable[str],
-        *,
-        prompt: str | None = None,
-        max_tokens: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None, progress: Report = None
     ) -> Iterator[np.ndarray]:
         """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
 
@@ -147,7 +142,7 @@ class Embedder:
         """Return whether a text cannot be embedded because it is whitespace or has no token of this model, such as U+200B."""
         return self.model.tokenizer.is_empty(text)
 
-    def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[np.ndarray], progress: Report = None) -> Iterator[np.ndarray]:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), progress)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
@@ -177,11 +172,7 @@ class Embedder:
         while batch := list(itertools.islice(source, _BATCH)):
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
-                if self.is_empty(text):
-                    raise InputError(
-                        f"cannot embed an empty text, texts[{number}]; remove it, or replace it with a placeholder (it is "
-                        f"{text[:20]!a}: {EMPTY})"
-                    )
+                expect_filled(self, text, f"text, texts[{number}]")
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
@@ -212,12 +203,9 @@ class Embedder:
         if self.pooling == "cls":
             raise InputError("this model pools the first token, so spans have no vectors; load it with pooling='mean' or 'eos'")
         expect_text(text, "the text")
-        spans = whole_spans(spans)
+        spans = spans_in(text, spans)
         if not len(spans):
             return np.empty((0, self.dimension), dtype=np.float32)
-        bad = np.flatnonzero((spans[:, 0] < 0) | (spans[:, 1] > len(text)) | (spans[:, 0] >= spans[:, 1]))
-        if len(bad):
-            raise InputError(f"span {spans[bad[0]].tolist()} is not inside the text of {len(text)} characters, or is empty")
         prefix = self.model.prompt(prompt)
         template = self.model.templates["document"]
         encoded = template.encode(self.model.tokenizer, "document", prefix + text)

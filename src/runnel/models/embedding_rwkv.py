@@ -6,29 +6,88 @@ checkpoints also have heads for classification and for similarity, which are not
 Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0.
 Differs: texts are read without padding. There, batches are padded with token 0, which the model reads. Documents and queries are
     tokenized separately from the text around them, as in every template here.
+
+D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  head size   n  items
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.checkpoint.files import Checkpoint
 from runnel.backbones.checkpoint.load import NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
-from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.models.heads import Head
-from runnel.models.published_heads import ResidualVector, StateScore
+from runnel.models.heads import Head, wide
 from runnel.text.templates import DOCUMENT, Template
 
-_VECTOR, _RERANKER = "head.retr_head.", "reranker."
-_UNREAD = ("head.cls_head.", "head.sts_head.")
+_VECTOR, _RERANKER = "retr_head.", "reranker."
+_UNREAD = ("cls_head.", "sts_head.")
 _CLASSIFIER = {"head.0.weight": "dense.weight", "head.0.bias": "dense.bias", "head.2.weight": "linear.weight"}
 _TASK = "Instruct: Given a query, retrieve documents that answer the query\n"
 TEMPLATES = {"document": DOCUMENT, "rerank": Template.parse(_TASK + "Document: {document}\nQuery: {query}{end}")}
 PROMPTS = {"query": _TASK + "Query: "}
+
+
+class ResidualVector(Head):
+    """The hidden vector at the end marker after a feed-forward layer, a residual connection and a norm (EmbeddingRWKV)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.fc2 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.norm = nn.LayerNorm(hidden_size)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(n, D) -> (n, D) of unit length."""
+        pooled = wide(pooled)
+        return F.normalize(self.norm(pooled + self.fc2(F.relu(self.fc1(pooled)))), dim=-1)
+
+
+class StateScore(Head):
+    """A score from the state after the last token (EmbeddingRWKV's state reranker).
+
+    Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the matrices of the chosen layers of
+    that state; a classifier scores its hidden vector. The reader runs in plain torch: one token is a small part of a query.
+
+    Args:
+        state_shapes: of the backbone.
+        reader: its shape, one layer for each of `layers`.
+        layers: of the backbone, from 0.
+
+    Raises:
+        CheckpointError: reader, layers and backbone do not fit together.
+    """
+
+    inputs, state = "state", "wkv"
+
+    def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
+        super().__init__(reader=reader.to_dict(), layers=list(layers))
+        depth, *matrices = state_shapes.get(self.state, (0,))
+        fits = matrices == [reader.num_heads, reader.head_size, reader.head_size] and reader.num_layers == len(layers)
+        if not fits or not all(0 <= layer < depth for layer in layers):
+            raise CheckpointError(
+                f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of {reader.head_size} and reads "
+                f"the layers {list(layers)} of {depth} of a state of shape {matrices}; they do not belong together"
+            )
+        self.layers = list(layers)
+        self.reader = Rwkv7(reader)
+        self.dense = nn.Linear(reader.hidden_size, reader.hidden_size)
+        self.linear = nn.Linear(reader.hidden_size, 1, bias=False)
+
+    def forward(self, wkv: Tensor) -> Tensor:
+        """(n, L, H, N, N) -> (n,)"""
+        count = len(wkv)
+        start = self.reader.new_state(count)
+        start.tensors[self.state] = wkv[:, self.layers].to(start.dtype)
+        hidden, _ = self.reader(torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start)
+        return self.linear(torch.tanh(self.dense(hidden)))[:, 0]
 
 
 def recognizes_heads(checkpoint: Checkpoint) -> bool:
@@ -39,14 +98,11 @@ def recognizes_heads(checkpoint: Checkpoint) -> bool:
 def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     """Return the head "embed", and "rerank" if the checkpoint has a state reranker."""
     where = str(checkpoint.folder)
-    vector = _named(checkpoint, _VECTOR)
-    if stray := [name for name in checkpoint.heads if name.startswith("head.") and not name.startswith((_VECTOR, *_UNREAD))]:
-        raise CheckpointError(
-            f"{where}: unexpected tensor {stray[0]!r}; EmbeddingRWKV has the heads cls_head, sts_head and retr_head"
-        )
+    vector = {name: tensor for name, tensor in _named(checkpoint, "head.").items() if not name.startswith(_UNREAD)}
+    vector = {name.removeprefix(_VECTOR): tensor for name, tensor in vector.items()}
     with torch.device("meta"), NoRandomNumbers():
         embed = ResidualVector(checkpoint.backbone.hidden_size)
-    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, {_VECTOR}")})
+    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, head.{_VECTOR}")})
     if reranker := _named(checkpoint, _RERANKER):
         heads["rerank"] = _state_score(checkpoint, reranker, where)
     return heads

@@ -106,12 +106,10 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
 
 def _modules(folder: Path) -> list[dict[str, str]]:
     path = folder / "modules.json"
-    modules = read_model_json(path, expect=list)
-    if not modules:
-        raise CheckpointError(f"{path} names no modules; download the folder again")
-    for module in modules:
+    modules: list[Any] = read_model_json(path, expect=list)
+    for module in modules or [None]:
         if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
-            raise CheckpointError(f'{path} has an entry {module!r}; each needs a "type" and a "path"')
+            raise CheckpointError(f'{path} has an entry {module!r}; expected one at least, each with a "type" and a "path"')
     return modules
 
 
@@ -201,11 +199,8 @@ def pair_template(folder: Path) -> str | None:
 
 
 def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
-    path = folder / "tokenizer.json"
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{path} cannot be read ({error}); expected a file of the tokenizers library") from error
+    kind = tokenizers.Tokenizer
+    tokenizer: tokenizers.Tokenizer = read_model_json(folder / "tokenizer.json", expect=kind, parse=kind.from_str)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.errors import InputError
 from runnel.models.lexical import COLUMNS
 from runnel.request import Request, Result
 
@@ -47,6 +48,11 @@ class Head(nn.Module):
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.options = options  # its settings in config.json, without the model's widths
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the `calibration`: only then are scores logits."""
+        return getattr(self, "calibration", torch.tensor(UNFIT)).tolist() != UNFIT
 
     @property
     def config(self) -> dict[str, object]:
@@ -212,11 +218,6 @@ class VectorScore(Head):
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
         return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether a fit has set the calibration; if not, scores only rank the sentences of a document."""
-        return self.calibration.tolist() != UNFIT
-
     def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """Return the scores of `forward` before calibration."""
         query, vectors, features = wide(query), wide(vectors), wide(features)
@@ -327,6 +328,12 @@ def wide(x: Tensor) -> Tensor:
 def score(logits: Tensor) -> Tensor:
     """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+
+def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
+    """Raise InputError for the first token's vector of a model that reads from left to right."""
+    if pooling == "cls" and causal:
+        raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def vector_head(pooling: Pooling) -> EndVector:

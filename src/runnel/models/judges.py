@@ -93,11 +93,6 @@ class Judge(LateInteraction):
             self.document.weight.zero_()
             self.document.bias.zero_()
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether a fit has set the calibration; if not, the judge's scores count by how far they are from their mean."""
-        return self.calibration.tolist() != UNFIT
-
     def inside(self, scores: np.ndarray) -> np.ndarray:
         """Return the logits (S,) that sentences answer, if their document does, from the sums of both looks."""
         return float(self.calibration[0]) * scores + float(self.calibration[1])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
-from runnel.backbones.checkpoint.tensors import read_tensor
+from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
@@ -46,8 +46,7 @@ class LanguageModel:
     """A recurrent backbone with its LM head, tied or with a matrix (V, D) in the dtype of the products."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
-        if not backbone.recurrent:
-            raise InputError(f"{backbone.title} carries no state from token to token; expected a recurrent language model")
+        _expect_recurrent(backbone, "the model")
         if head.weight is not None and head.weight.shape[1:] != (backbone.hidden_size,):
             raise InputError(f"the LM head is {tuple(head.weight.shape)}; expected rows of {backbone.hidden_size} numbers")
         self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
@@ -131,16 +130,18 @@ def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: 
     config = read_config(found) or {}
     if "runnel" in config:
         model = load_model(name, dtype, device)
-        if "generate" not in model.heads:
-            raise CheckpointError(f"{name} has no LM head, so it cannot write; {_EXPECTED}")
-        model.heads["generate"].to(embedding_table(model.backbone).dtype)
+        model.head("generate").to(embedding_table(model.backbone).dtype)
         return model
     checkpoint = load_checkpoint(found, dtype=dtype, device=device)
-    if not checkpoint.backbone.recurrent:
-        raise InputError(f"{name} is a {checkpoint.backbone.title}, which carries no state from token to token; {_EXPECTED}")
+    _expect_recurrent(checkpoint.backbone, name)
     head = read_lm_head(found, config, checkpoint.backbone)
     tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
     return Model(checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name))
+
+
+def _expect_recurrent(backbone: Backbone, name: object) -> None:
+    if not backbone.recurrent:
+        raise InputError(f"{name} is a {backbone.title}, which carries no state from token to token; {_EXPECTED}")
 
 
 def lm_head(model: Model) -> LmHead:
@@ -170,8 +171,7 @@ def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> L
         if not tied:
             raise CheckpointError(f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; {_EXPECTED}")
         return LmHead(*sizes, tied=True, soft_cap=cap)
-    if tensors[name].shape != tuple(table.shape):
-        raise CheckpointError(f"{path}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {tuple(table.shape)}")
+    check_tensors({name: tensors[name]}, {name: tuple(table.shape)}, str(path))
     weight = read_tensor(name, tensors[name], str(path)).to(table.device, table.dtype)
     tied = tied and torch.equal(weight, table)
     with torch.device("meta"):

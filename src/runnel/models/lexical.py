@@ -116,7 +116,7 @@ def _core(piece: str, mark: str) -> tuple[str, bool]:
             return piece, True  # an added token
         piece = bytes(_BYTES[character] for character in piece).decode(errors="replace").replace(" ", mark, 1)
     core = piece.removeprefix(mark)
-    return core, (core == piece) == (mark == "##")
+    return core, core != piece
 
 
 def _is_word(core: str) -> bool:
@@ -165,7 +165,7 @@ class _Matches:
         self.sizes = _content_words(ids, table)
         self.lengths = (self.sizes[bounds[1:]] - self.sizes[bounds[:-1]]).astype(np.float64)
         self.found, self.where = _find(ids, self.terms, self.query, table)
-        self.hits = _count(np.searchsorted(bounds, self.where, side="right") - 1, self.found, len(self.terms.keys))
+        self.hits = _count(bounds, self.where, self.found, len(self.terms.keys))
         self.score, local = bm25(self.hits, self.terms.count, self.lengths)
         self.local, self.static = local * self.terms.count, _shares(self.terms.idf * self.terms.count)  # (n,) of each term
 
@@ -179,8 +179,22 @@ class _Matches:
         return _of_pieces(self.ids, self.bounds, *pieces, len(self.table.idf))[1]
 
     def lent(self, count: int) -> np.ndarray:
-        """Return (S,) BM25 for the words that the `count` best sentences add to the query."""
-        return _feedback(self.ids, self.bounds, self.lengths, _leading(self.score, count), self.terms, self.table)
+        """Return (S,) BM25 for words of the `count` best sentences that the query lacks, relative to the best; 0 for these.
+
+        A document often uses other words than the question: the leading sentence contains them.
+        """
+        best = np.argsort(-np.round(self.score, 6), kind="stable")[:count]
+        leading = best[self.score[best] > 0]  # ties go to the earlier sentence
+        if not len(leading):
+            return np.zeros(len(self.lengths))
+        lent = [words(self.ids, self.table, self.bounds[s], self.bounds[s + 1]) for s in leading]
+        new = [~np.isin(w.keys, self.terms.keys) & w.content for w in lent]
+        query = Words(*(np.concatenate([getattr(w, name)[n] for w, n in zip(lent, new, strict=True)]) for name in _WORDS))
+        asked = _terms(query.keys, query.idf)
+        found, where = _find(self.ids, asked, query, self.table)
+        score, _ = bm25(_count(self.bounds, where, found, len(asked.keys)), np.ones(len(asked.keys)), self.lengths)
+        score[leading] = 0
+        return _of_best(score)
 
 
 # The columns of `sentence_features` in the order of the heads' weights; one number: it is the same for all sentences.
@@ -303,7 +317,9 @@ def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tupl
     return place[hit], found.starts[hit]
 
 
-def _count(sentence: np.ndarray, term: np.ndarray, terms: int) -> Hits:
+def _count(bounds: np.ndarray, where: np.ndarray, term: np.ndarray, terms: int) -> Hits:
+    """Count occurrences, at tokens `where` (any), of each of `terms` terms in each sentence."""
+    sentence = np.searchsorted(bounds, where, side="right") - 1
     key = np.sort(sentence * max(terms, 1) + term, kind="stable")  # nearly sorted already, which makes this kind fast
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     count = np.diff(np.append(first, len(key)))
@@ -343,34 +359,8 @@ def _of_pieces(
     wanted = np.zeros(size, bool)
     wanted[pieces] = True
     where = np.flatnonzero(wanted[ids])
-    hits = _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
+    hits = _count(bounds, where, np.searchsorted(pieces, ids[where]), len(pieces))
     return hits, *bm25(hits, weight, np.diff(bounds).astype(np.float64))
-
-
-def _leading(score: np.ndarray, count: int) -> np.ndarray:
-    """Return the best sentences with a score above zero; ties go to the earlier sentence."""
-    best = np.argsort(-np.round(score, 6), kind="stable")[:count]
-    return best[score[best] > 0]
-
-
-def _feedback(
-    ids: np.ndarray, bounds: np.ndarray, lengths: np.ndarray, leading: np.ndarray, terms: Terms, table: WordTable
-) -> np.ndarray:
-    """Return (S,) BM25 for words of the leading sentences that the query lacks, relative to the best; 0 for these sentences.
-
-    A document often uses other words than the question: the leading sentence contains them.
-    """
-    lent = [words(ids, table, bounds[s], bounds[s + 1]) for s in leading]
-    if not lent:
-        return np.zeros(len(lengths))
-    new = [~np.isin(w.keys, terms.keys) & w.content for w in lent]
-    query = Words(*(np.concatenate([getattr(w, name)[n] for w, n in zip(lent, new, strict=True)]) for name in _WORDS))
-    asked = _terms(query.keys, query.idf)
-    found, where = _find(ids, asked, query, table)
-    hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(asked.keys))
-    score, _ = bm25(hits, np.ones(len(asked.keys)), lengths)
-    score[leading] = 0
-    return _of_best(score)
 
 
 def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
@@ -394,7 +384,7 @@ def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.n
     pair = np.searchsorted(wanted, found[next_to] * n + found[next_to + 1])
     pair[pair == len(wanted)] = 0
     hit = wanted[pair] == found[next_to] * n + found[next_to + 1]
-    first = np.searchsorted(bounds, where[next_to[hit]], side="right") - 1
-    inside = where[next_to[hit] + 1] < bounds[first + 1]
-    hits = _count(first[inside], pair[hit][inside], len(wanted))
+    first, second = where[next_to[hit]], where[next_to[hit] + 1]
+    inside = second < bounds[np.searchsorted(bounds, first, side="right")]
+    hits = _count(bounds, first[inside], pair[hit][inside], len(wanted))
     return np.bincount(hits.sentence, minlength=sentences) / len(wanted)

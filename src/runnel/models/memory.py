@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.files import digest, write
 from runnel.models.base import Model
-from runnel.models.container import pack, unpack
+from runnel.models.container import damage_in_state, pack, unpack
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
 from runnel.ops.backend import inference
@@ -34,7 +34,6 @@ from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Report = Callable[[int], None] | None  # receives the tokens of each step
 _TOGETHER = 128  # documents tokenized together
 _STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
@@ -68,10 +67,8 @@ class Remembered(ABC):
         cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
     ) -> Self:
         """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
-        try:
+        with damage_in_state(place):
             return cls.of(text, unpack(data, place, fingerprint, text if check else None))
-        except KeyError as error:
-            raise StateError(f"{place} belongs to another kind of model (it lacks {error}); read the document again") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +111,8 @@ class StoredDocument:
 
     def load(self, *, check: bool = False) -> Remembered:
         """Read the file. Raises StateError if it is damaged; changed numbers are only seen with `check`."""
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise StateError(f"cannot read the remembered document {self.path}: {error}; remember it again") from error
-        return self.kind.from_bytes(data, self.text, str(self.path), self.fingerprint, check=check)
+        with damage_in_state(place := f"the remembered document {self.path}"):
+            return self.kind.from_bytes(self.path.read_bytes(), self.text, place, self.fingerprint, check=check)
 
     def is_sound(self) -> bool:
         """Return whether the file exists and is not damaged."""
@@ -146,13 +140,6 @@ def remember_in(
     for text, document in zip(missing, read(texts[text] for text in missing), strict=True):
         write(files[text], document.to_bytes(by))
     return Memory(backbone, {name: stored[text_of(document)] for name, document in documents.items()})
-
-
-def check_precision(value: str) -> Precision:
-    """Return the value if it names a precision of remembered states; raise InputError otherwise."""
-    if value not in PRECISIONS:
-        raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
-    return value
 
 
 # ---- states of recurrent models ------------------------------------------------------------------------------------------
@@ -241,7 +228,9 @@ class StateScorer:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
         query_ids = self.template.encode_query(self.model.tokenizer, query)
         scores = np.concatenate([np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)])
-        return scores[_first_places([text for _, text in memory.entries()])]
+        places: dict[str, int] = {}  # the first of each text, so that equal texts tie; an unknown text ("") keeps its own
+        texts = enumerate(text for _, text in memory.entries())
+        return scores[[places.setdefault(text, place) if text else place for place, text in texts]]
 
     def _scores(self, query_ids: np.ndarray, memory: Memory, progress: Report) -> Iterator[np.ndarray]:
         """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
@@ -270,12 +259,10 @@ class StateScorer:
         """Return scores (n,) of documents continued, in `room`, with `ids` (T,), in which the query starts at `start`."""
         engine, count = self.model.engine, len(documents)
         state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
-        try:
+        with damage_in_state("a remembered document"):
             for place, document in enumerate(documents):
                 document.fill(state, place)
             means = torch.stack([document.mean for document in documents]).view(count, self.model.backbone.hidden_size)
-        except (KeyError, IndexError, RuntimeError) as error:
-            raise StateError("a remembered document does not fit this model's shapes; remember or index it again") from error
         if self._head.inputs == "matches":
             matches = [mark_pair(self.model, ids, start, query_ids, document.ids) for document in documents]
             hidden = engine.extend(state, ids, np.stack([marks for marks, _ in matches]))
@@ -289,9 +276,3 @@ class StateScorer:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         scores: np.ndarray = self._head(*values).numpy()
         return scores
-
-
-def _first_places(texts: Sequence[str]) -> list[int]:
-    """Return the first position of each text, so that equal texts tie; an unknown text ("") keeps its own position."""
-    places: dict[str, int] = {}
-    return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]

@@ -13,6 +13,7 @@ from typing import Literal, SupportsIndex, get_args
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.records import expect_choice
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -50,17 +51,15 @@ def value_ranges(vectors: np.ndarray) -> np.ndarray:
     return np.stack([vectors.min(axis=0), vectors.max(axis=0)]).astype(np.float32)
 
 
-def check_precision(precision: str, ranges: np.ndarray | None) -> None:
-    """Raise InputError for an unknown precision, for missing ranges, and for ranges that would have no effect."""
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    if precision in CALIBRATED and ranges is None:
+def check_precision(precision: str, ranges: np.ndarray | None, width: int) -> None:
+    """Raise InputError for an unknown precision of vectors of `width` numbers, and for ranges that do not fit it."""
+    expect_choice(precision, PRECISIONS, "precision")
+    expected, came = (2, width) if precision in CALIBRATED else None, None if ranges is None else ranges.shape
+    if came != expected:
         raise InputError(
-            f"{precision} vectors need ranges, the same for queries and documents: value_ranges(vectors of documents) of "
-            "runnel.models.precision"
+            f"{precision} vectors with ranges of shape {came}; expected shape {expected}: int8 and uint8 need value_ranges() of "
+            "documents (runnel.models.precision), the same for queries and documents, the others none"
         )
-    if precision not in CALIBRATED and ranges is not None:
-        raise InputError(f"{precision} vectors have no ranges; omit them, or choose int8 or uint8")
 
 
 def quantize(vectors: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
@@ -76,15 +75,13 @@ def quantize(vectors: np.ndarray, precision: str, ranges: np.ndarray | None = No
     Raises:
         InputError: an unknown precision; ranges are missing, of another width, or given for a precision without ranges.
     """
-    check_precision(precision, ranges)
+    check_precision(precision, ranges, vectors.shape[-1])
     if precision == "float32":
         return vectors.astype(np.float32)
     if precision in ("binary", "ubinary"):
         bits = np.packbits(vectors > 0, axis=-1)
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     assert ranges is not None
-    if ranges.shape != (2, vectors.shape[-1]):
-        raise InputError(f"ranges have the shape {ranges.shape}; expected (2, {vectors.shape[-1]}), as the vectors")
     low, high = ranges.astype(np.float32)
     step = (high - low) / _LEVELS
     levels = np.clip(np.floor((vectors - low) / np.where(step == 0, 1, step)), 0, _LEVELS)

@@ -33,7 +33,7 @@ from runnel.models.stream import PassageStream, StateStream, Stream
 from runnel.request import Request, Result
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences
+from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences, whole_spans
 from runnel.text.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 Documents = Sequence[str | DocumentText]
-EMPTY = "only whitespace, or no character that the model has a token for"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,14 +100,36 @@ class Reader(ABC):
         return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])
 
 
+def expect_filled(embedder: Embedder, text: str, what: str) -> None:
+    """Raise InputError for a text that cannot be embedded (`Embedder.is_empty`); `what` names it."""
+    if embedder.is_empty(text):
+        raise InputError(
+            f"cannot embed an empty {what}; remove it, or replace it with a placeholder (it is {text[:20]!a}: only "
+            "whitespace, or no character that the model has a token for)"
+        )
+
+
+def spans_in(text: str, spans: object, *, apart: bool = False) -> np.ndarray:
+    """Return a user's spans (n, 2) int64; raise InputError for one that is empty, outside the text, or not `apart` in order."""
+    given = whole_spans(spans)
+    before = np.append(0, given[:-1, 1])[: len(given)] if apart else 0
+    bad = np.flatnonzero((given[:, 0] >= given[:, 1]) | (given[:, 0] < before) | (given[:, 1] > len(text)))
+    if len(bad):
+        raise InputError(
+            f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the text of {len(text)} "
+            f"characters{' and after the previous span' if apart else ''}"
+        )
+    return given
+
+
 def read_documents(
     embedder: Embedder, documents: Documents, saved: Sequence[bytes | None] | None = None, **options: Any
 ) -> list[ReadDocument]:
     """Read documents together with `ReadOptions`; recurrent models resume from `saved` of an earlier reading of a text's
     unchanged beginning.
     """
-    if (empty := next(filter(embedder.is_empty, map(text_of, documents)), None)) is not None:
-        raise InputError(f"cannot read an empty document; remove it (it is {empty[:20]!a}: {EMPTY})")
+    for document in documents:
+        expect_filled(embedder, text_of(document), "document")
     return embedder.reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
 
 
@@ -269,7 +290,7 @@ class PassageReader(Reader):
         requests = []
         for document, text, one in zip(documents, texts, encoded, strict=True):
             tokens = read_sentences(document, [one])
-            sums = SentenceSums(model, tokens, passages=True)
+            sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
             mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text
             blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
@@ -338,7 +359,8 @@ def reader_of(embedder: Embedder) -> Reader:
 
 def document_scorer(model: Model) -> StateScorer | VectorScorer:
     """Return what remembers documents and scores them."""
-    return VectorScorer(model, passages=True) if stores_vectors(model, "rerank") else StateScorer(model)
+    vectors = stores_vectors(model, "rerank")
+    return VectorScorer(model, passages=model.backbone.own_sentences) if vectors else StateScorer(model)
 
 
 def sentence_scorer(model: Model) -> Scanner | VectorScorer:

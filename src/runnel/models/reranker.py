@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import Item, mark_pair, unit_scores
-from runnel.models.memory import Memory, Remembered, check_precision, remember_in
+from runnel.models.memory import Memory, Precision, Remembered, Report, remember_in
 from runnel.models.readers import document_scorer
 from runnel.ops.backend import inference
-from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
+from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
@@ -50,12 +50,7 @@ class Reranker:
 
     @classmethod
     def load(
-        cls,
-        name: str | Path,
-        dtype: str | torch.dtype = "auto",
-        device: str = "auto",
-        *,
-        template: str | None = None,
+        cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto", *, template: str | None = None
     ) -> Reranker:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a published cross-encoder, or a hub id.
 
@@ -78,7 +73,7 @@ class Reranker:
         query: str,
         documents: Sequence[str | DocumentText | Remembered] | Memory,
         *,
-        progress: Callable[[int], None] | None = None,
+        progress: Report = None,
         max_tokens: int | None = None,
     ) -> np.ndarray:
         """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
@@ -144,7 +139,7 @@ class Reranker:
         documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory,
         top_k: int | None = None,
         *,
-        progress: Callable[[int], None] | None = None,
+        progress: Report = None,
         max_tokens: int | None = None,
     ) -> list[Hit]:
         """Rank documents, best first, ties in the given order.
@@ -168,7 +163,7 @@ class Reranker:
         path: str | Path | None = None,
         dtype: str = "int8",
         *,
-        progress: Callable[[int], None] | None = None,
+        progress: Report = None,
     ) -> Memory:
         """Read documents once and keep their states for any number of queries.
 
@@ -181,7 +176,8 @@ class Reranker:
         Raises:
             InputError: the model cannot remember (`remembers`), two documents have one id, or the dtype is unknown.
         """
-        pairs, precision = list(_named(documents)), check_precision(dtype)
+        expect_choice(dtype, get_args(Precision), "dtype")
+        pairs, precision = list(_named(documents)), cast(Precision, dtype)
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)

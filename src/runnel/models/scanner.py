@@ -49,16 +49,13 @@ class Scanner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("sentences")
-        if self._head.inputs == "vectors":
+        template = None if self._head.inputs == "vectors" else model.templates["sentences"]
+        if template is None or template.fields[0] != "query" or template.parts[-1].kind != "field":
             raise InputError(
-                f"{model.source} scores sentence vectors and does not read documents after a query; use a recurrent model"
+                f"{model.source} does not read documents after a query, with nothing behind them: its template for sentences is "
+                f"{template}; use a recurrent model"
             )
-        template = model.templates["sentences"]
-        if template.fields[0] != "query":
-            raise InputError(f"the sentence template must put the query first, got {template}")
         self._prefix, self.template = template.before("document"), template.starting_at("document")
-        if self.template.parts[-1].kind != "field":
-            raise InputError(f"nothing may follow the document in a sentence template, got {template}")
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
 
     def read_query(self, query: str) -> ScannedQuery:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -84,21 +84,8 @@ class SecondLook:
     led: np.ndarray = field(repr=False)
 
 
-class Document(Protocol):
-    """A remembered document: see `SentenceVectors`."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def bounds(self) -> np.ndarray: ...
-
-    @property
-    def kinds(self) -> np.ndarray: ...
-
-
-def first_look(query: np.ndarray, document: Document, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
-    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
+def first_look(query: np.ndarray, document: Any, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+    """Return the first look of a `SentenceVectors` with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)

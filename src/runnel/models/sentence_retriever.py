@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,12 +18,16 @@ import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.readers import sentence_scorer
+from runnel.models.readers import sentence_scorer, spans_in
 from runnel.models.sentence_vectors import Scored, SentenceVectors, no_vectors_error, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series
+from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import SentenceTokens, Unit, read_spans, whole_spans
+from runnel.text.sentences import SentenceTokens, Unit, read_spans
+
+Documents = Iterable[str | DocumentText | SentenceVectors]  # texts, those with their headings, those from `remember`
+Done = Progress | None  # receives what is read of all
 
 
 class SentenceRetriever:
@@ -67,7 +71,7 @@ class SentenceRetriever:
         language: str = "en",
         window: int | None = None,
         stride: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Done = None,
     ) -> list[Sentence]:
         """Score every sentence of the document, in document order; sentences tile the text exactly.
 
@@ -90,12 +94,10 @@ class SentenceRetriever:
             InputError: the query is empty or has no tokens; the unit is unknown; spans are not pairs of whole numbers, are empty,
                 unsorted, overlapping or outside the document, or given together with a unit; or a window has no stride.
         """
-        if unit is not None and spans is not None:
-            raise InputError("unit and spans both select what to score; give only one of them")
         if window is None and spans is None:
             return next(self.scan(query, [document], unit=unit, language=language, progress=progress)).sentences()
-        if isinstance(document, SentenceVectors):
-            raise InputError("a remembered document is already split into sentences; give its text to score windows or spans")
+        _check_units(document, unit, spans, window)
+        assert not isinstance(document, SentenceVectors)
         if spans is None:
             (tokens,) = sentence_tokens(self.model, self.scorer.template, [document], unit, language)
             wanted = np.ones(len(tokens.spans), dtype=bool)
@@ -118,7 +120,7 @@ class SentenceRetriever:
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
         language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        progress: Done = None,
     ) -> list[Sentence]:
         """Return the `top_k` best with a token, best first, ties in document order. Arguments and errors as for `score`.
 
@@ -130,39 +132,20 @@ class SentenceRetriever:
         return sorted((s for s in sentences if s.score > -math.inf), key=lambda s: (-s.score, s.index))[:top_k]
 
     def score_many(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[list[Sentence]]:
         """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them."""
         for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
             yield scored.sentences()
 
     def scan(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
         for scored in self.first_look(query, documents, unit=unit, language=language, progress=progress):
             yield from self.second_look([scored])
 
-    def rank(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Scored]:
+    def rank(self, query: str, documents: Documents, *, unit: Unit | None = None, progress: Done = None) -> list[Scored]:
         """Score documents whose sentences are ranked together: as `scan`, but the second look is at the best of all of them."""
         return self.second_look(list(self.first_look(query, documents, unit=unit, progress=progress)))
 
@@ -184,34 +167,23 @@ class SentenceRetriever:
         return 0.0 if judging is None or scored.first is None else judging.nearness(scored.first)
 
     def first_look(
-        self,
-        query: str,
-        documents: Iterable[str | DocumentText | SentenceVectors],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[Scored]:
         """Score documents in order; for `second_look`, which then reads the best sentences again."""
-        _check_several(documents)
+        expect_series(documents, "documents", "a list of texts or remembered documents")
         read: Any = self.scorer.read_query(query)
         for remembered, group in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
             if not remembered:
                 unread = cast("Iterator[str | DocumentText]", group)
                 tokens = sentence_tokens(self.model, self.scorer.template, unread, unit, language)
                 yield from self.scorer.scan(read, tokens, progress)
-            elif unit is not None:
-                raise InputError("a remembered document already has a unit; give the unit to remember()")
-            else:
-                yield from (self.scorer.look(read, document) for document in cast("Iterator[SentenceVectors]", group))
+                continue
+            for document in cast("Iterator[SentenceVectors]", group):
+                _check_units(document, unit)
+                yield self.scorer.look(read, document)
 
     def remember(
-        self,
-        documents: Iterable[str | DocumentText],
-        *,
-        unit: Unit | None = None,
-        language: str = "en",
-        progress: Callable[[int, int], None] | None = None,
+        self, documents: Iterable[str | DocumentText], *, unit: Unit | None = None, language: str = "en", progress: Done = None
     ) -> Iterator[SentenceVectors]:
         """Read documents once; `score`, `retrieve` and `scan` take the results in place of texts, without reading again.
 
@@ -223,7 +195,7 @@ class SentenceRetriever:
         Raises:
             InputError: the model reads the query first, so nothing can be remembered; or an argument is invalid, as for `score`.
         """
-        _check_several(documents)
+        expect_series(documents, "documents", "a list of texts")
         tokens = sentence_tokens(self.model, self.scorer.template, documents, unit, language)
         yield from self.scorer.read(tokens, progress)
 
@@ -259,22 +231,17 @@ class SentenceRetriever:
 
     def _spans(self, text: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""
-        given = whole_spans(spans)
-        bad = np.flatnonzero(
-            (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(text))
-        )
-        if len(bad):
-            raise InputError(
-                f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "
-                f"{len(text)} characters and after the previous span"
-            )
+        given = spans_in(text, spans, apart=True)
         edges = np.unique([0, *given.ravel().tolist(), len(text)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
         pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", text)
         return read_spans(text, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
 
 
-def _check_several(documents: object) -> None:
-    if isinstance(documents, SentenceVectors):
-        raise InputError("documents are one remembered document; expected a list of them")
-    expect_series(documents, "documents", "a list of texts")
+def _check_units(document: object, unit: object, spans: object = None, window: object = None) -> None:
+    """Raise InputError for choices of what to score that contradict each other, or the units of a remembered document."""
+    kept = "unit of remember()" if isinstance(document, SentenceVectors) else None
+    choices = {"remembered document": kept, "unit": unit, "spans": spans, "window": window if kept else None}
+    chosen = [name for name, value in choices.items() if value is not None]
+    if len(chosen) > 1:
+        raise InputError(f"{' and '.join(chosen)} both say what to score; give only one of them, with the text of the document")

@@ -79,8 +79,6 @@ class SentenceVectors(Remembered):
         """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32. `prompt`: tokens of the prompt."""
         if self.passages is not None:
             return _wide(*self.passages)
-        if backbone.own_sentences:
-            raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
         return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]))
 
     def arrays(self) -> Mapping[str, Tensor | np.ndarray]:
@@ -102,7 +100,7 @@ class SentenceVectors(Remembered):
 class SentenceSums:
     """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
 
-    If passages are asked for and sentences have layers of their own, hidden vectors are (n, 2 D): first those of passages.
+    `passages`: sentences have layers of their own, and hidden vectors are (n, 2 D): first those of passages.
     """
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
@@ -115,7 +113,7 @@ class SentenceSums:
         sentences, blocks = np.stack([row.starts, row.ends], axis=1)[full], np.stack([row.edges[:-1], row.edges[1:]], axis=1)
         self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, weights, full)
         self._passages: _Rounded | None = None
-        if passages and backbone.own_sentences:
+        if passages:
             self._passages = _Rounded(len(blocks), backbone.hidden_size, blocks, weights, np.arange(len(blocks)))
 
     def take(self, start: int, hidden: Tensor) -> None:
@@ -214,7 +212,7 @@ class VectorQuery:
 
 
 class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores; with `passages`, they have vectors of passages too."""
+    """A reader of documents into `SentenceVectors`, which it scores; `passages`: as for `SentenceSums`."""
 
     remembers = True
     kind = SentenceVectors
@@ -286,6 +284,8 @@ class VectorScorer:
             return np.zeros(0, dtype=np.float32)
         asked, prompt, features, empty = self.read_query(query), len(self.prompts["document"]), [], []
         for document in cast("Iterator[SentenceVectors]", map(memory.__getitem__, memory.documents)):
+            if self._passages and document.passages is None:
+                raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
             features.append(relevance_features(asked, document, self.model.words, self.model.backbone, prompt))
             empty.append(not len(document.ids))
         scores: np.ndarray = self.model.head("rerank")(torch.from_numpy(np.stack(features))).numpy()

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.base import has_no_state
 from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.backbones.state import State
-from runnel.errors import InputError, NumericalError, StateError
+from runnel.errors import InputError, NumericalError
 from runnel.files import write
-from runnel.models.container import pack, unpack
+from runnel.models.container import damage_in_state, pack, unpack
 from runnel.records import expect_text
 from runnel.request import Request, Result
 from runnel.text.sentences import SentenceTokens, read_sentences
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 _SETTLE_CHARS = 4096  # new text needed before looking for complete passages
-_DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
 
 
 class Stream(ABC):
@@ -68,7 +66,7 @@ class Stream(ABC):
             )
         vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
         if not np.isfinite(vector).all():
-            raise NumericalError(_DAMAGED)
+            raise NumericalError("the stream's vector is NaN or infinite; the weights or the saved stream may be damaged")
         return vector
 
     def save(self, path: str | Path) -> None:
@@ -84,15 +82,10 @@ class Stream(ABC):
             StateError: the file is damaged or was written by another model.
         """
         stream = cls(embedder)
-        try:
-            data = Path(path).read_bytes()
-            values = unpack(data, f"the saved stream {path}", embedder.model.backbone.fingerprint(), "stream")
+        with damage_in_state(place := f"the saved stream {path}"):
+            values = unpack(Path(path).read_bytes(), place, embedder.model.backbone.fingerprint(), "stream")
             stream._sum, stream._empty = values["sum"], bool(values["empty"])
             stream._restore(values)
-        except OSError as error:
-            raise StateError(f"cannot read the saved stream {path}: {error}") from error
-        except (KeyError, IndexError, UnicodeDecodeError) as error:
-            raise StateError(f"{path} holds no embedding stream of this model ({error}); read the text again") from error
         return stream
 
     @abstractmethod
@@ -118,9 +111,9 @@ class StateStream(Stream):
     """The stream of a recurrent model: the end marker and the last unsettled word are read on a copy of the state."""
 
     def _start(self, lead: str) -> None:
-        if not self._model.backbone.recurrent:
-            raise has_no_state(self._model.backbone.title)
-        self._tokens, self._state = self._model.tokenizer.stream(), self._model.backbone.new_state(1)
+        backbone = self._model.backbone
+        backbone.check_whole(torch.zeros(1), continues=not backbone.recurrent)
+        self._tokens, self._state = self._model.tokenizer.stream(), backbone.new_state(1)
         self._total = 0.0
         self._last = torch.full((1, len(self._sum)), torch.nan)  # hidden vector of the last token, once one has been read here
         template = self._model.templates["document"]
@@ -163,10 +156,7 @@ class StateStream(Stream):
     def _read(self, ids: np.ndarray) -> Result:
         """Read ids after the text so far, without changing the stream."""
         request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
-        try:
-            return self._model.engine.run([request])[0]
-        except NumericalError as error:
-            raise NumericalError(_DAMAGED) from error
+        return self._model.engine.run([request])[0]
 
 
 class PassageStream(Stream):

@@ -32,14 +32,14 @@ from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
 from runnel.models.foreign import (
     Job,
-    SentenceTransformer,
     pair_template,
     published_prompts,
     read_sentence_transformer,
     text_template,
     warn,
 )
-from runnel.models.heads import FirstVector, Head, Pooling, score, vector_head, wide
+from runnel.models.heads import FirstVector, Head, Pooling, check_pooling, score, vector_head, wide
+from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 
@@ -97,18 +97,25 @@ def load_transformer(
     decoder = is_decoder(str(config.get("model_type")))
     _check_reading(folder, config, decoder=decoder, own_code=own_code)
     default: Pooling = "mean" if config.get("model_type") == "t5" else "eos" if decoder else "cls"
-    if pooling == "cls" and decoder and config.get("is_causal") is not False:
-        raise causal(str(config.get("model_type")))
+    check_pooling(pooling, str(config.get("model_type")), causal=decoder and config.get("is_causal") is not False)
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
-    found = open_library(
-        folder,
-        dtype,
-        device,
-        None if pairs or (theirs is not None and pooling is None and job == "embed") else mode,
-        scores=pairs or job == "rerank",
-        own_code=own_code,
-    )
-    return found, _library_parts(folder, found, theirs, template, decoder=decoder, new=not pairs, pooling=mode)
+    whole = pairs or (theirs is not None and pooling is None and job == "embed")  # with the folder's own modules
+    found = open_library(folder, dtype, device, None if whole else mode, scores=pairs or job == "rerank", own_code=own_code)
+    place = folder / theirs.path if theirs else folder
+    tokenizer, stored = Tokenizer.load(place), getattr(found.model.transformers_model.config, _TEMPLATES, {})
+    text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
+    before = text.partition("{document}")[0]
+    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
+    if theirs is None and decoder and text.endswith("{document}"):
+        text += "{end}"
+    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
+    if theirs is not None:
+        warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
+    heads: dict[str, nn.Module] = {} if found.scores else {"embed": FirstVector()}
+    if pairs:  # a new cross-encoder has no trained layer yet, so no head either
+        heads["rerank"] = Scores()
+    templates = {name: Template.parse(notation) for name, notation in written.items()}
+    return found, Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
 
 
 def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:
@@ -124,34 +131,6 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
     return Parts(tokenizer, heads, {"document": Template.parse(text)}, prompts)
-
-
-def _library_parts(
-    folder: Path,
-    backbone: Library,
-    theirs: SentenceTransformer | None,
-    template: str | None,
-    *,
-    decoder: bool,
-    new: bool,
-    pooling: str,
-) -> Parts:
-    """Return the other parts of a library model. `new`: a cross-encoder has no trained layer yet, so no head either."""
-    place = folder / theirs.path if theirs else folder
-    tokenizer, stored = Tokenizer.load(place), getattr(backbone.model.transformers_model.config, _TEMPLATES, {})
-    text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
-    before = text.partition("{document}")[0]
-    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
-    if theirs is None and decoder and text.endswith("{document}"):
-        text += "{end}"
-    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
-    if theirs is not None:
-        warn(folder, theirs, "eos" if pooling == "lasttoken" else None, written["document"])
-    heads: dict[str, nn.Module] = {} if backbone.scores else {"embed": FirstVector()}
-    if backbone.scores and not new:
-        heads["rerank"] = Scores()
-    templates = {name: Template.parse(notation) for name, notation in written.items()}
-    return Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
 
 
 def save_library(
@@ -184,8 +163,7 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     Raises:
         InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model.
     """
-    if name not in PAIR_TEMPLATES:
-        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIR_TEMPLATES)}")
+    expect_choice(name, PAIR_TEMPLATES, "the pair template")
     one_way, both_ways = PAIR_TEMPLATES[name]
     own = pair_template(folder) if (folder / "tokenizer.json").exists() else None
     if decoder:
@@ -196,11 +174,6 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
     if notation is None:
         raise InputError(f"the pair template {name!r} does not fit {folder}, or its tokenizer writes no pairs; use rankmamba")
     return notation
-
-
-def causal(title: str) -> InputError:
-    """Return the error for a first token's vector that was asked of a model that reads from left to right."""
-    return InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -216,24 +189,22 @@ def _check_reading(folder: Path, config: Mapping[str, Any], *, decoder: bool, ow
     """Raise CheckpointError unless the library's own class reads models of this config as their authors do."""
     if own_code:
         return
-    code, both_ways = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False
-    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
-        raise CheckpointError(
-            f"{folder}/config.json: auto_map names code, {code}, which may read a text differently from the transformers "
-            "library. If you trust it, write st-code: before the name; if it only copies the library's class, remove auto_map"
-        )
+    code, both_ways, problem = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False, None
     positions = config.get("position_embedding_type") or "absolute"
-    if positions != "absolute":
-        raise CheckpointError(
-            f"{folder}: position_embedding_type is {positions!r} in its config; expected 'absolute', the only one that the "
-            "transformers library computes. Use another model"
+    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
+        problem = (
+            f"auto_map names code, {code}, which may read a text differently from the transformers library. If you trust it, "
+            "write st-code: before the name; if it only copies the library's class, remove auto_map"
         )
-    said = None if both_ways or not decoder else reads_both_ways(config)
-    if said is not None:
-        raise CheckpointError(
-            f"{folder}/config.json: {said}, so its authors read a text both ways, and the library reads it causally; "
+    elif positions != "absolute":
+        problem = f"position_embedding_type is {positions!r}; expected 'absolute', as the library computes; use another model"
+    elif decoder and not both_ways and (said := reads_both_ways(config)) is not None:
+        problem = (
+            f"{said}, so its authors read a text both ways, and the library reads it causally; "
             'add "is_causal": false to config.json to read both ways, true to read causally'
         )
+    if problem:
+        raise CheckpointError(f"{folder}/config.json: {problem}")
 
 
 def _around_text(folder: Path, tokenizer: Tokenizer) -> str:

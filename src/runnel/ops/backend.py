@@ -43,9 +43,8 @@ _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 t
 _log = logging.getLogger("runnel")
 _default_device: torch.device | None = None
 _default_lock = threading.RLock()
-_defaults: list[
-    torch.dtype
-] = []  # of torch when each open `plain_numbers` began, in any thread: the first is the calling program's
+# Of torch when each open `plain_numbers` began, in any thread: the first is the calling program's.
+_defaults: list[torch.dtype] = []
 
 
 @contextmanager
@@ -145,7 +144,9 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     if requested in ("reference", "torch"):
         return requested  # type: ignore[return-value]
     on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
-    problem = (_gpu_problem(operator, x) if on_gpu else _cpu_problem(operator, x)) or _dtype_problem(x)
+    problem = _gpu_problem(operator, x) if on_gpu else _cpu_problem(operator, x)
+    if problem is None and x.dtype not in (torch.float32, torch.bfloat16):
+        problem = f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and bfloat16)"
     kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
     if problem is None:
         say_once(f"{operator}: {kernels}")
@@ -164,12 +165,6 @@ def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., An
     chosen = choose(operator, requested, x)
     function: Callable[..., Any] = getattr(importlib.import_module(f"runnel.ops.{operator}.{chosen}"), f"{operator}_{chosen}")
     return function
-
-
-def _dtype_problem(x: Tensor) -> str | None:
-    if x.dtype not in (torch.float32, torch.bfloat16):
-        return f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and bfloat16)"
-    return None
 
 
 def _cpu_problem(operator: str, x: Tensor) -> str | None:

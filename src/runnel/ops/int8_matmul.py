@@ -42,6 +42,7 @@ from runnel.ops.simd import (
     build_pointer,
     build_splat,
     ceil_div,
+    elementwise,
     f32x16,
     load,
     load_some,
@@ -104,16 +105,13 @@ def bytes_per_group(inputs: int, groups: int) -> int:
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-@intrinsic
-def _larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return the larger of |a| and |b| in each lane, with b already positive. NaN is larger than all numbers."""
+def _build_larger(builder: Any, a: Any, b: Any) -> Any:
+    a, b = builder.bitcast(a, VI32), builder.bitcast(b, VI32)  # positive numbers, infinity and NaN compare like their bits
+    a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
+    return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, b = (builder.bitcast(v, VI32) for v in values)  # positive numbers, infinity and NaN compare like their bits
-        a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
-        return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
 
-    return f32x16(f32x16, f32x16), generate
+_larger = elementwise(2, _build_larger, "The larger of |a| and |b|, with b already positive. NaN is larger than all numbers.")
 
 
 @intrinsic

@@ -235,7 +235,7 @@ def parallel() -> Iterator[None]:
         )
     _entered = True
     threads = torch.get_num_threads()
-    with nullcontext() if threads == 1 and _pool_may_be_shared() else _region:
+    with nullcontext() if threads == 1 and _layer() in ("omp", "tbb") else _region:
         numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
         if torch.get_num_threads() != threads:  # the first start of numba's pool resets the shared library's thread count
             torch.set_num_threads(threads)
@@ -248,10 +248,6 @@ def _layer() -> str | None:
         return numba.threading_layer()
     except ValueError:
         return None
-
-
-def _pool_may_be_shared() -> bool:
-    return _layer() in ("omp", "tbb")
 
 
 def _after_fork() -> None:

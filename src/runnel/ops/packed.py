@@ -25,6 +25,13 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def copy_state(state: Tensor | None, device: torch.device, *shape: int) -> Tensor:
+    """Return a contiguous fp32 copy of a state; zeros of `shape` for None."""
+    if state is None:
+        return torch.zeros(shape, device=device)
+    return state.detach().to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+
+
 def power_of_two(size: int, least: int = 1) -> int:
     """Return the smallest power of two that is at least `size` and `least`."""
     return max(least, 1 << max(size - 1, 0).bit_length())

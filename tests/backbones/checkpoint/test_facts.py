@@ -10,13 +10,13 @@ from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import CheckpointError
+from runnel.models.describe import describe_checkpoint
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.safetensors"))

@@ -238,7 +238,7 @@ def changed(bert: tuple[Path, Any], place: Path, tensors: dict[str, Tensor | Non
     ("tensors", "config", "message"),
     [
         ({}, {"quantization_config": {"bits": 4}}, "quantized weights"),
-        ({}, {"vocab_size": 127}, "vocab_size is 127, in the weights it is 128"),
+        ({}, {"vocab_size": 127}, "vocab_size is 127 in its config, in the weights it is 128"),
         ({}, {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 and num_heads 5"),
         ({}, {"num_hidden_layers": 3}, "missing tensor 'encoder.layer.2.attention.self.query.weight'"),
         ({}, {"num_hidden_layers": 1}, "unexpected tensors? 'encoder.layer.1.attention.output.LayerNorm.bias'"),

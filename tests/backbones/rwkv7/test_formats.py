@@ -243,9 +243,9 @@ def test_relatives_are_refused(name: str) -> None:
         ({"value_dim": [48, 96, 48]}, "value_dim is 96"),
         ({"norm_eps": "small"}, "norm_eps is 'small'"),
         ({"norm_eps": -1}, "norm_eps -1"),
-        ({"head_dim": 32}, "head_dim is 32, in the weights it is 16"),
+        ({"head_dim": 32}, "head_dim is 32 in its config, in the weights it is 16"),
         ({"num_hidden_layers": "3"}, "num_hidden_layers is '3'"),
-        ({"vocab_size": 65536}, "vocab_size is 65536, in the weights it is 50"),
+        ({"vocab_size": 65536}, "vocab_size is 65536 in its config, in the weights it is 50"),
     ],
 )
 def test_other_options_are_refused(options: dict[str, Any], part: str) -> None:

@@ -204,9 +204,9 @@ def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
         ({"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, "chunkwise_kernel is"),
         ({"gate_soft_cap": None}, "gate_soft_cap is None"),
         ({"gate_soft_cap": 0}, "gate_cap 0"),
-        ({"embedding_dim": 32}, "embedding_dim is 32, in the weights it is 24"),
-        ({"num_heads": 5}, "num_heads is 5, in the weights it is 2"),
-        ({"model_type": "mamba2"}, "'Mamba-2', in the weights it is 'xLSTM'"),
+        ({"embedding_dim": 32}, "embedding_dim is 32 in its config, in the weights it is 24"),
+        ({"num_heads": 5}, "num_heads is 5 in its config, in the weights it is 2"),
+        ({"model_type": "mamba2"}, "'Mamba-2' in its config, in the weights it is 'xLSTM'"),
     ],
 )
 def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], part: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.tiny import tiny_encoder
 
-import runnel.lab.commands.adapt
+import runnel.lab.training.adaptation
 from runnel.models.base import BUILT_IN, load_model
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def trained(monkeypatch):
             shutil.copytree(source, to / "run" / "model", dirs_exist_ok=True)
             return to / "run" / "model"
 
-        monkeypatch.setattr(runnel.lab.commands.adapt, "_train", train)
+        monkeypatch.setattr(runnel.lab.training.adaptation, "_train", train)
         return calls
 
     return by

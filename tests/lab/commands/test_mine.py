@@ -7,6 +7,8 @@ import pytest
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.data import read_triples
+from runnel.lab.training.mining import Mining
+from runnel.lab.training.negatives import mine_negatives
 
 pytest.importorskip("bm25s")
 PAIRS = "query,positive\n" + "".join(
@@ -71,6 +73,8 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
         _, _, _, color, *_, number = triple.query.split()  # one of which the ten best have
         assert all(color in text or text.endswith(f" {number}") for text in triple.negatives)
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.json"]
+    in_python = mine_negatives("pairs.csv", tmp_path / "python.jsonl", Mining(3, (1, 10)))
+    assert facts == {"out": "out.jsonl", **in_python} and rows(tmp_path / "python.jsonl") == rows(tmp_path / "out.jsonl")
 
 
 def test_beir_folder_with_judged_negatives(run, beir, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
+from runnel.lab.synthesis.examples import ask_structure
 from runnel.lab.training.data import Dropped, read_evidence
 
 LENGTHS = ("--lengths", "1000,1200")
@@ -146,6 +147,8 @@ def test_examples_without_a_language_model(run, tmp_path):
         run("lab", "synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out
     )
     assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
+    assert facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)
+    assert rows(tmp_path / "python" / "structure.jsonl") == rows(tmp_path / "out" / "structure.jsonl")
 
 
 def test_documents_without_structure(run, tmp_path):

@@ -114,7 +114,7 @@ def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
 
 def test_other_tasks_are_refused(run, evidence):
     done = run("lab", "evaluate", "api:toy", evidence)
-    assert done.code == 1 and "expected one of bm25, embed, api:embed, sentences" in done.err
+    assert done.code == 1 and "with --as embed" in done.err
     done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--max-tokens", "5")
-    assert done.code == 1 and "--max-tokens has no effect" in done.err
+    assert done.code == 1 and "--max-tokens" in done.err
     assert run("lab", "evaluate", "pocket", evidence, "--chunk-words", "5").code == 1

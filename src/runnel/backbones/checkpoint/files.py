@@ -58,25 +58,22 @@ def find_checkpoint(source: str | Path, built_in: Iterable[str] = (), *, code: b
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
     """
-    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
-        raise CheckpointError(f"the model is {source!r}; expected a folder, a weights file or a hub id")
-    path = Path(source).expanduser()
-    if path.is_dir():
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
+    path, suffixes = Path(name).expanduser(), "|".join(_SUFFIXES).replace(".", r"\.")
+    whole = path.suffix in _SUFFIXES and not _PART.fullmatch(path.name)
+    if name and (path.is_dir() or (path.is_file() and whole)):
         return path
+    hub = re.fullmatch(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/([\w.-]+(?:{suffixes})))?", name)
+    if isinstance(source, str) and hub and not path.is_file() and (hub[2] or path.suffix not in _SUFFIXES):
+        return _download(hub[1], hub[2], ["*.py"] if code else [])
+    problem = f"there is no {'file' if path.suffix in _SUFFIXES else 'folder'} {path.absolute()}" if name else "it has no name"
     if path.is_file():
-        if path.suffix not in _SUFFIXES or _PART.fullmatch(path.name):
-            raise CheckpointError(f"{path} is no whole checkpoint; give the folder that has all its files")
-        return path
-    suffixes = "|".join(_SUFFIXES).replace(".", r"\.")
-    hub = re.fullmatch(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/([\w.-]+(?:{suffixes})))?", str(source))
-    if not isinstance(source, str) or not hub or (hub[2] is None and path.suffix in _SUFFIXES):
-        kind = "file" if path.suffix in _SUFFIXES else "folder"
-        known = f" (built-in models: {', '.join(built_in)})" if built_in else ""
-        raise CheckpointError(
-            f"unknown model {str(source)!r}: there is no {kind} {path.absolute()}, and a hub id has the form owner/name, "
-            f"or owner/name/file.pth for one of its files; check the spelling{known}"
-        )
-    return _download(hub[1], hub[2], ["*.py"] if code else [])
+        problem = "it is no whole checkpoint; give the folder that has all its files"
+    known = f" (built-in models: {', '.join(built_in)})" if built_in else ""
+    raise CheckpointError(
+        f"unknown model {str(source) if name else source!r}: {problem}. Expected a folder, a weights file or a hub id, "
+        f"owner/name, or owner/name/file.pth for one of its files; check the spelling{known}"
+    )
 
 
 def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
@@ -165,11 +162,19 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
     """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes."""
     if not checkpoint.is_dir():
         return open_file(checkpoint)
-    files = _weight_files(checkpoint)
-    if files[0].endswith(".json"):
+    names = {path.name for path in checkpoint.iterdir()}
+    files = _pick_weights(names, str(checkpoint))
+    if files and files[0].endswith(".json"):
         files = _read_index(checkpoint / files[0])
-    if missing := [file for file in files if not (checkpoint / file).is_file()]:
-        raise CheckpointError(f"{checkpoint} lacks {len(missing)} of the {len(files)} files of its weights: {some(missing)}")
+    missing = [file for file in files if not (checkpoint / file).is_file()]
+    if not files or missing:
+        problem = f"lacks {len(missing)} of the {len(files)} files of its weights: {some(missing)}"
+        if not files:
+            loose = sorted(name for name in names if name.endswith(_SUFFIXES))
+            hint = f"if {checkpoint / loose[0]} is meant, name it" if loose else "is it the right folder?"
+            problem = f"has no weights: expected one of {', '.join((*_SAFETENSORS, *_PICKLES))} or a .pth, found "
+            problem += f"{some(sorted(names)) or 'nothing'}; {hint}"
+        raise CheckpointError(f"{checkpoint} {problem}")
     stored: dict[str, Stored] = {}
     for file in files:
         tensors = open_file(checkpoint / file)
@@ -177,19 +182,6 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
             raise CheckpointError(f"{checkpoint}: {some(twice)} is in {file} and in {stored[twice[0]].file}; keep one of them")
         stored |= tensors
     return stored
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Return the files in `folder` that `open_weights` opens: one, all parts, or the index of parts."""
-    names = {path.name for path in folder.iterdir()}
-    if files := _pick_weights(names, str(folder)):
-        return files
-    loose = sorted(name for name in names if name.endswith(_SUFFIXES))
-    hint = f"if {folder / loose[0]} is meant, name it" if loose else "is it the right folder?"
-    raise CheckpointError(
-        f"{folder} has no weights: expected one of {', '.join((*_SAFETENSORS, *_PICKLES))} or a .pth, "
-        f"found {some(sorted(names)) or 'nothing'}; {hint}"
-    )
 
 
 def _read_index(path: Path) -> list[str]:

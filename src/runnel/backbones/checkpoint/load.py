@@ -43,6 +43,7 @@ from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.errors import CheckpointError, InputError
 from runnel.json_objects import arguments
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
+from runnel.records import expect_choice
 
 # Other recurrences, and hybrids with attention, whose memory grows with the text.
 _OTHER_TYPES = "bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 nemotron_h olmo_hybrid qwen3_next recurrent_gemma rwkv"
@@ -129,7 +130,7 @@ def _from_published(config: Mapping[str, Any], tensors: Mapping[str, Stored], wh
         # imported here because runnel's own folders need none of them
         formats = import_module(f"{family.__module__.rpartition('.')[0]}.formats")
         if formats.recognizes(config, tensors.keys()):
-            with _named_config(where):
+            with valid_config(where):
                 found: Recognized = formats.read(config, tensors, where)
                 return found
     titles, names = ", ".join(family.title for family in FAMILIES), some(sorted(tensors)) or "none"
@@ -137,8 +138,8 @@ def _from_published(config: Mapping[str, Any], tensors: Mapping[str, Stored], wh
 
 
 @contextmanager
-def _named_config(where: str) -> Iterator[None]:
-    """Turn an InputError of a config class, which speaks of values that a user passes, into a CheckpointError."""
+def valid_config(where: str) -> Iterator[None]:
+    """Turn an InputError, which speaks of values that a user passes, into a CheckpointError for those of a config."""
     try:
         yield
     except InputError as error:
@@ -166,11 +167,8 @@ def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: 
     expect_agreement({"num_layers": config.num_layers}, {"num_layers": count_layers(backbone)}, where)
     largest = max((size for stored in backbone.values() for size in stored.shape), default=0)
     for name, value in config.to_dict().items():
-        if name != "num_layers" and type(value) is int and value > largest:
-            raise CheckpointError(
-                f"{where}: its config says {name} is {value:,}, but no tensor has a dimension above {largest:,}; "
-                "download both again"
-            )
+        fits = name == "num_layers" or type(value) is not int or value <= largest
+        expect_fit(fits, f"tensors, of at most {largest:,} rows or columns, for {name} {value!r} of its config", where)
 
 
 # ---- runnel's own folders ---------------------------------------------------------------------------------------------
@@ -219,11 +217,8 @@ def _scaled(matrix: Tensor, scale: Tensor) -> Tensor:
 
 def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
     """Return the config of `architecture` from its `to_dict` form."""
-    if architecture not in BACKBONES:
-        raise CheckpointError(
-            f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(BACKBONES)}"
-        )
-    with _named_config(where):
+    with valid_config(where):
+        expect_choice(architecture, BACKBONES, "the architecture")
         return BACKBONES[architecture].config_class.from_dict(dict(values), f"{where}: its config")
 
 
@@ -234,12 +229,7 @@ def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
 
 
 def build(
-    architecture: str,
-    config: BackboneConfig,
-    stored: Mapping[str, Stored],
-    dtype: torch.dtype,
-    device: torch.device,
-    where: str,
+    architecture: str, config: BackboneConfig, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, where: str
 ) -> Backbone:
     """Return a backbone of these tensors, each used once or named in an error."""
     backbone = meta_backbone(architecture, config)

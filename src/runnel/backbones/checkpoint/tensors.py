@@ -11,7 +11,8 @@ import ctypes
 import mmap
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
@@ -45,6 +46,10 @@ class Stored:
     rows: tuple[Stored, Stored] | None = None
     mapping: tuple[int, int] | None = None
 
+    def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
+        """Return what `change` makes of the tensor, not read yet."""
+        return replace(self, shape=shape, read=lambda: change(self.read()))
+
 
 class Recognized(NamedTuple):
     """A recognized checkpoint, whose weights are not read yet.
@@ -75,29 +80,20 @@ def from_tensors(tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tu
 
 def open_file(path: Path) -> dict[str, Stored]:
     """Return every tensor of a weights file by its name in the file, without reading any."""
-    tensors = _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
-    return from_tensors(tensors, path.name, _mapped(path))
-
-
-def _open_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise _damaged(path, error) from error
-
-
-def _open_pickle(path: Path) -> dict[str, Tensor]:
-    try:  # files from before torch 1.6 are no zip archives, and cannot be mapped
-        content = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                content = {name: file.get_tensor(name) for name in file.keys()}
+        else:  # files from before torch 1.6 are no zip archives, and cannot be mapped
+            content = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
+    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         content = {key: torch.tensor(value) if _is_numbers(value) else value for key, value in content.items()}
     if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
         keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
-    return content
+    return from_tensors(content, path.name, _mapped(path))
 
 
 def _is_numbers(value: object) -> bool:
@@ -105,8 +101,9 @@ def _is_numbers(value: object) -> bool:
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    if _starts_with(path, _LFS_POINTER):
-        return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
     if isinstance(error, UnpicklingError):
         return CheckpointError(
             f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
@@ -125,31 +122,19 @@ def reason_of(error: Exception) -> str:
     return next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
 
 
-def _starts_with(path: Path, prefix: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(prefix)) == prefix
-    except OSError:
-        return False
-
-
 def some(names: list[str], most: int = 6) -> str:
     """Return the first few names and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def list_tensors(names: list[str]) -> str:
-    """Return "tensor 'a'" or "tensors 'a', 'b' and 7 more"."""
-    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
-
-
 def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Raise CheckpointError unless every tensor is given exactly once; one error lists all problems."""
     problems = []
-    if missing := [name for name in expected if name not in stored]:
-        problems.append(f"missing {list_tensors(missing)}")
-    if extra := sorted(stored.keys() - expected.keys()):
-        problems.append(f"unexpected {list_tensors(extra)} in {stored[extra[0]].file}")
+    missing, extra = [name for name in expected if name not in stored], sorted(stored.keys() - expected.keys())
+    for what, names in (("missing", missing), ("unexpected", extra)):
+        if names:
+            place = f" in {stored[names[0]].file}" if names is extra else ""
+            problems.append(f"{what} tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}{place}")
     for name, shape in expected.items():
         if name in stored and stored[name].shape != shape:
             problems.append(f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file}, expected {shape}")
@@ -185,11 +170,16 @@ def read_tensor(
 
 def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
     """Return the shape of a tensor that must exist and have `ndim` dimensions."""
+    expect_tensor(tensors, name, where, ndim)
+    return tensors[name].shape
+
+
+def expect_tensor(tensors: Mapping[str, Stored], name: str, where: str, ndim: int | None = None) -> None:
+    """Raise CheckpointError unless a tensor exists and has `ndim` dimensions; None: any number."""
     shape = tensors[name].shape if name in tensors else None
-    if shape is None or len(shape) != ndim:
+    if shape is None or len(shape) != (ndim or len(shape)):
         what = "missing tensor" if shape is None else f"mis-shaped tensor of {len(shape)} dimensions, expected {ndim},"
         raise CheckpointError(f"{where}: {what} {name!r}; the weights are incomplete, or belong to another config or model")
-    return shape
 
 
 def renamed(

@@ -31,21 +31,20 @@ def code_classes(config: Mapping[str, Any]) -> list[str]:
     return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
 
 
-def expect_options(config: Mapping[str, Any], published: Mapping[str, tuple[Any, ...]], where: str) -> None:
-    """Raise CheckpointError for an option that changes what is computed, unless it has one of the values of published models."""
-    for key, values in published.items():
+def expect_options(
+    config: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]], where: str, what: str = "published models have"
+) -> None:
+    """Raise CheckpointError for an option that changes what is computed, unless it has one of the `known` values."""
+    for key, values in known.items():
         if config.get(key, values[0]) not in values:
             expected = " or ".join(map(repr, values[:2]))
-            raise CheckpointError(f"{where}: {key} is {config[key]!r} in its config; published models have {expected}")
+            raise CheckpointError(f"{where}: {key} is {config[key]!r} in its config, {what} {expected}")
 
 
 def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
     """Raise CheckpointError if a config says something else than the weights; None: it does not say."""
-    for key, value in weights.items():
-        if config.get(key) not in (None, value):
-            raise CheckpointError(
-                f"{where}: its config says {key} is {config[key]!r}, in the weights it is {value!r}; they do not belong together"
-            )
+    said = {key: value for key, value in config.items() if value is not None}
+    expect_options(said, {key: (value,) for key, value in weights.items()}, where, "in the weights it is")
 
 
 def expect_fit(fits: bool, what: str, where: str) -> None:

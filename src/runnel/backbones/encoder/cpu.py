@@ -17,7 +17,8 @@ from torch import Tensor
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
-from runnel.backbones.encoder.model import FORMS, Encoder, EncoderLayer, Form, LayerNorm
+from runnel.backbones.encoder.model import FORMS, Encoder, EncoderLayer, Form
+from runnel.backbones.layers import LayerNorm
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import flat_rows, float_array, index_array, parallel
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
+from runnel.backbones.checkpoint.tensors import Recognized, Stored, expect_tensor, shape_of
 from runnel.backbones.checkpoint.values import code_classes, expect_agreement, expect_fit, number, whole
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
-from runnel.errors import CheckpointError
 
 _LEFT_OUT = re.compile(r"^(pooler|cls|lm_head|classifier)\.|(^|\.)position_ids$")
 _OURS = {  # within a layer
@@ -77,8 +76,7 @@ def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where
     """Return the tensors by the names of `Encoder`; those that it does not know keep their names."""
 
     def take(name: str) -> Stored:
-        if name not in left:
-            raise CheckpointError(f"{where}: missing tensor {name!r}. The weights are incomplete, or belong to another config")
+        expect_tensor(left, name, where)
         return left.pop(name)
 
     positions, types = take("embeddings.position_embeddings.weight"), take("embeddings.token_type_embeddings.weight")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
 from runnel.backbones.int8 import Int8Linear
-from runnel.backbones.layers import WideBiasLinear, run_layer, sub_batches
+from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
 from runnel.ops.backend import inference
 
@@ -114,19 +114,6 @@ def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
     return Packing(positions.to(device), batches, torch.cat(read).argsort().to(device))
 
 
-class LayerNorm(nn.Module):
-    """(x - mean) / deviation * weight + bias over the last dimension, in x's dtype."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
-
-
 class EncoderLayer(nn.Module):
     """Attention and feed-forward network, each followed by the residual addition and a norm."""
 
@@ -162,12 +149,6 @@ class EncoderLayer(nn.Module):
             seen = F.scaled_dot_product_attention(q, k, v, mask).to(qkv.dtype).transpose(1, 2).flatten(-2)
             parts.append(seen.flatten(0, 1) if valid is None else seen[valid])
         return torch.cat(parts)[packing.order]
-
-
-class FormsPath(Protocol):
-    """A `FastPath` that also runs `Encoder.step_forms`."""
-
-    def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor: ...
 
 
 class Encoder(Backbone):
@@ -283,7 +264,9 @@ class Encoder(Backbone):
         self.check_whole(cu_seqlens, continues=False)
         hidden = self.embed_with(ids, added)
         if self.fast is not None:
-            return cast("FormsPath", self.fast).step_forms(hidden, cu_seqlens, forms)
+            fast: Any = self.fast  # an `EncoderCpu`
+            out: Tensor = fast.step_forms(hidden, cu_seqlens, forms)
+            return out
         packing, hidden = self._begin(hidden, cu_seqlens)
         shared = self.config.shared_layers(forms)
         hidden = _run(self.blocks[:shared], hidden, packing)

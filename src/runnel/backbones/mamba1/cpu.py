@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runnel.backbones.blocks import MixerLayer
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_groups
 from runnel.backbones.mamba1 import kernels
-from runnel.backbones.mamba1.model import Mamba1, Mamba1Layer
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import as_array, float_array, parallel
 from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
@@ -73,7 +74,7 @@ class Mamba1Cpu(CpuStep):
             block.out_proj(gated, stream.out)
         return stream.end(self._norm_f)
 
-    def _block(self, layer: Mamba1Layer) -> _Block:
+    def _block(self, layer: MixerLayer[Mamba1Mixer]) -> _Block:
         mixer = layer.mixer
         taps = float_array(mixer.conv1d.weight.squeeze(1).t())
         return _Block(

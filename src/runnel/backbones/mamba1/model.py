@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import BackboneConfig, Markers
-from runnel.backbones.blocks import BlockBackbone
-from runnel.backbones.layers import RMSNorm, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.blocks import BlockBackbone, MixerLayer
+from runnel.backbones.layers import WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
 from runnel.ops import causal_conv1d, selective_scan
 
 
@@ -78,23 +78,7 @@ class Mamba1Mixer(nn.Module):
         return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
 
 
-class Mamba1Layer(nn.Module):
-    """One block: norm, mixer and residual."""
-
-    def __init__(self, config: Mamba1Config) -> None:
-        super().__init__()
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mixer = Mamba1Mixer(config)
-
-    def forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden (T, D) and both states, as the mixer's -> the same, all new."""
-        out, conv, ssm = self.mixer(self.norm(hidden), cu_seqlens, conv, ssm)
-        return hidden + out, conv, ssm
-
-
-class Mamba1(BlockBackbone[Mamba1Layer]):
+class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
     """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba1"
@@ -111,7 +95,7 @@ class Mamba1(BlockBackbone[Mamba1Layer]):
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:
-        super().__init__(config, Mamba1Layer)
+        super().__init__(config, lambda c: MixerLayer(c, Mamba1Mixer))
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from runnel.backbones.blocks import MixerLayer
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
 from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
-from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.numba_math import float_array, parallel
 
@@ -64,7 +65,7 @@ class Mamba2Cpu(CpuStep):
             deferred = squares if self._defer else None
         return stream.end(self._norm_f, deferred, c.inner_size)
 
-    def _block(self, layer: Mamba2Layer) -> _Block:
+    def _block(self, layer: MixerLayer[Mamba2Mixer]) -> _Block:
         c, mixer = self._config, layer.mixer
         weight, bias = float_array(mixer.conv1d.weight.squeeze(1)), float_array(mixer.conv1d.bias, c.conv_channels)
         kernels = Weights(

@@ -12,7 +12,6 @@ from runnel.backbones.checkpoint import state_spaces as published
 from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
 from runnel.backbones.checkpoint.values import expect_agreement, expect_fit, expect_options, number, whole
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.errors import CheckpointError
 
 _GROUPS = {published.TRANSFORMERS: 8, published.ORIGINAL: 1, published.MISTRAL: 8}  # where a config does not say
 _NAMES = {  # what a layout calls the number and size of heads, the state size, the groups, the limits of the time step
@@ -38,8 +37,13 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         published.refuse_ssm(options, published.COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", *_VARIANTS}, where)
         expect_options(options, {"d_ssm": (None, inner), **_VARIANTS}, where)
     names = _NAMES.get(layout, ("", "", "", "n_groups", ""))
-    groups = whole(options, names[3], where, _GROUPS[layout]) if layout in _GROUPS else None
-    sizes |= _head_shape(backbone, inner, groups, where)
+    both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner  # channels of B and C together
+    # Tensors alone do not tell the groups; 256 states is the most of any published model with one.
+    groups = whole(options, names[3], where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None))
+    count = shape_of(backbone, published.MIXER + "A_log", 1, where)[0]
+    fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
+    expect_fit(fits, f"first layer: {count} heads of {inner} channels, {groups} groups of {both} channels of B and C", where)
+    sizes |= {"head_size": inner // count, "groups": groups, "state_size": both // (2 * groups)}
     if names[0]:
         weights = inner // sizes["head_size"], sizes["head_size"], sizes["state_size"]
         expect_agreement({names[2]: 128, **options}, dict(zip(names, weights, strict=False)), where)
@@ -47,18 +51,3 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         low, high = limits if isinstance(limits, list | tuple) and len(limits) == 2 else (limits, limits)
         sizes |= {"dt_min": number(low, names[4], where), "dt_max": number(high, names[4], where)}
     return Recognized(Mamba2.architecture, "single-pass scanner" if heads else layout, Mamba2Config(**sizes), backbone, heads)
-
-
-def _head_shape(tensors: Mapping[str, Stored], inner: int, groups: int | None, where: str) -> dict[str, Any]:
-    """Return head_size, groups and state_size from the first layer: Cd = Di + 2 G N."""
-    heads = shape_of(tensors, published.MIXER + "A_log", 1, where)[0]
-    both = shape_of(tensors, published.MIXER + "conv1d.weight", 3, where)[0] - inner  # channels of B and C together
-    if groups is None and both > 2 * 256:  # 256 states is the most of any published model with one group
-        raise CheckpointError(
-            f"{where} has no config.json, and its tensors alone do not tell how the {both // 2} channels of B "
-            "divide into groups; add its config.json"
-        )
-    groups = groups or 1
-    fits = heads > 0 and inner % heads == 0 and both >= 2 * groups and both % (2 * groups) == 0
-    expect_fit(fits, f"first layer: {heads} heads of {inner} channels, {groups} groups of {both} channels of B and C", where)
-    return {"head_size": inner // heads, "groups": groups, "state_size": both // (2 * groups)}

@@ -13,22 +13,7 @@ from numba import njit
 from runnel.backbones.cpu_step import Floats, Indices, StepMemory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer
-from runnel.ops.simd import (
-    LANES,
-    TILE_COLUMNS,
-    exp,
-    fma,
-    keep,
-    load,
-    mul,
-    prefetch,
-    round_up,
-    silu,
-    splat,
-    store,
-    sub,
-    total,
-)
+from runnel.ops.simd import LANES, TILE_COLUMNS, exp, fma, keep, load, mul, prefetch, round_up, silu, splat, store, sub, total
 from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 

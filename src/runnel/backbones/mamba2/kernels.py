@@ -21,35 +21,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from runnel.backbones.mamba2.kernel_parts import (
-    ZERO,
-    Buffers,
-    Shape,
-    Weights,
-    gate,
-    mix,
-    prefetch_rows,
-)
+from runnel.backbones.mamba2.kernel_parts import ZERO, Buffers, Shape, Weights, gate, mix, prefetch_rows
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
-from runnel.ops.simd import (
-    LANES,
-    TILE_COLUMNS,
-    address,
-    exp,
-    load,
-    mul,
-    next_task,
-    number,
-    round_up,
-    shift,
-    splat,
-    store,
-    sub,
-)
+from runnel.ops.simd import LANES, TILE_COLUMNS, address, exp, load, mul, next_task, number, round_up, shift, splat, store, sub
 from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------

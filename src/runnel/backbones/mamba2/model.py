@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
-from runnel.backbones.blocks import BlockBackbone, HeadsConfig
+from runnel.backbones.blocks import BlockBackbone, HeadsConfig, MixerLayer
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, scan_dtype
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.ssd.torch import CHUNK
@@ -99,23 +99,7 @@ class Mamba2Mixer(nn.Module):
         return apply_linear(self.out_proj, y), conv, ssm
 
 
-class Mamba2Layer(nn.Module):
-    """One block: norm, mixer and residual."""
-
-    def __init__(self, config: Mamba2Config) -> None:
-        super().__init__()
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mixer = Mamba2Mixer(config)
-
-    def forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden (T, D) and both states, as the mixer's -> the same, all new."""
-        out, conv, ssm = self.mixer(self.norm(hidden), cu_seqlens, conv, ssm)
-        return hidden + out, conv, ssm
-
-
-class Mamba2(BlockBackbone[Mamba2Layer]):
+class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
     """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba2"
@@ -135,7 +119,7 @@ class Mamba2(BlockBackbone[Mamba2Layer]):
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:
-        super().__init__(config, Mamba2Layer)
+        super().__init__(config, lambda c: MixerLayer(c, Mamba2Mixer))
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
+from runnel.backbones.layers import LayerNorm
 from runnel.backbones.rwkv7 import kernels
 from runnel.backbones.rwkv7.kernel_parts import (
     HeadWeights,
@@ -162,6 +163,6 @@ class Rwkv7Cpu(CpuStep):
         )
 
 
-def _shift_weights(norm: nn.LayerNorm, *mixes: Tensor) -> ShiftWeights:
+def _shift_weights(norm: LayerNorm, *mixes: Tensor) -> ShiftWeights:
     stacked = torch.stack([mix.detach() for mix in mixes]) if mixes else torch.zeros(0, norm.weight.numel())
     return ShiftWeights(*(pad_columns(float_array(t)) for t in (norm.weight, norm.bias, stacked)))

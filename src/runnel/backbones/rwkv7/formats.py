@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
+
+from torch import Tensor
 
 from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of, some
 from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number
@@ -95,7 +98,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
             "tokenizer into one folder, and load the folder"
         )
     if (layers := heads.get(READ_LAYERS)) is not None:  # whole numbers, where all other tensors are weights
-        heads[READ_LAYERS] = replace(layers, read=lambda: layers.read().float())
+        heads[READ_LAYERS] = layers.changed(layers.shape, Tensor.float)
     backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name not in heads}
     return read_rwkv7({}, backbone, where)._replace(layout="EmbeddingRWKV", heads=heads)
 
@@ -158,7 +161,7 @@ def _unstacked(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """Split the six mixes that the oldest fla files keep in one tensor."""
     stored: dict[str, Stored] = {}
     for name, tensor in tensors.items():
-        parts = {name.removesuffix("x_x") + mix: _row(tensor, index) for index, mix in enumerate(_MIXES)}
+        parts = {name.removesuffix("x_x") + mix: tensor.changed(tensor.shape[1:], itemgetter(i)) for i, mix in enumerate(_MIXES)}
         if name.endswith(".attn.x_x") and tensor.shape[:1] == (len(_MIXES),) and tensors.keys().isdisjoint(parts):
             stored |= parts
         else:
@@ -173,7 +176,10 @@ def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, St
         ours = layout.top.get(name)
         if ours is None and (match := re.fullmatch(rf"{layout.blocks}\.(\d{{1,6}})\.(.+)", name)) and match[2] in layout.layer:
             ours = f"layers.{match[1]}.{layout.layer[match[2]]}"
-            tensor = _transposed(tensor) if match[2] in layout.transposed else _flat(tensor, ours)
+            if match[2] not in layout.transposed:
+                tensor = _flat(tensor, ours)
+            elif len(tensor.shape) == 2:  # else reported later as mis-shaped
+                tensor = tensor.changed(tensor.shape[::-1], Tensor.t)
             if match[1] == "0" and layout.idle_in_first and layout.layer[match[2]] in _NOT_IN_FIRST:
                 continue
         if name != layout.head:
@@ -181,18 +187,8 @@ def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, St
     return named
 
 
-def _transposed(stored: Stored) -> Stored:
-    if len(stored.shape) != 2:  # reported later as mis-shaped
-        return stored
-    return replace(stored, shape=stored.shape[::-1], read=lambda: stored.read().t())
-
-
 def _flat(stored: Stored, name: str) -> Stored:
     """Return a vector stored as (1, 1, D) with one dimension; anything else unchanged."""
     if stored.shape[:-1].count(1) != len(stored.shape) - 1 or name.endswith((".weight", ".r_k")):
         return stored
-    return replace(stored, shape=stored.shape[-1:], read=lambda: stored.read().flatten())
-
-
-def _row(stored: Stored, index: int) -> Stored:
-    return replace(stored, shape=stored.shape[1:], read=lambda: stored.read()[index])
+    return stored.changed(stored.shape[-1:], Tensor.flatten)

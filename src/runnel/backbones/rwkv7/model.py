@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
-from runnel.backbones.layers import apply_linear, run_layer, scan_dtype
+from runnel.backbones.layers import LayerNorm, apply_linear, run_layer, scan_dtype
 from runnel.backbones.state import State
 from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import CHUNK
@@ -173,9 +173,9 @@ class Rwkv7Layer(nn.Module):
 
     def __init__(self, config: Rwkv7Config, first: bool) -> None:
         super().__init__()
-        self.norm_att = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.norm_att = LayerNorm(config.hidden_size, config.norm_eps)
         self.att = Rwkv7TimeMix(config, first)
-        self.norm_ffn = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.norm_ffn = LayerNorm(config.hidden_size, config.norm_eps)
         self.ffn = Rwkv7ChannelMix(config)
 
     def forward(
@@ -183,11 +183,11 @@ class Rwkv7Layer(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same, all new but v."""
         nothing = hidden.new_zeros(len(shift.last), hidden.shape[-1])
-        normed = _norm(self.norm_att, hidden)
+        normed = self.norm_att(hidden)
         back, att_shift = shift(normed, before.get("att_shift", nothing))
         out, wkv, v_first = self.att(normed, back, cu_seqlens, before.get("wkv"), v_first)
         hidden = hidden + out
-        normed = _norm(self.norm_ffn, hidden)
+        normed = self.norm_ffn(hidden)
         back, ffn_shift = shift(normed, before.get("ffn_shift", nothing))
         return hidden + self.ffn(normed, back), {"att_shift": att_shift, "wkv": wkv, "ffn_shift": ffn_shift}, v_first
 
@@ -212,10 +212,7 @@ class Rwkv7(Backbone):
     has_kernels = True
     plain = PlainForm("wkv7", CHUNK, 20)
     model_types = ("rwkv7", "rwkv7_fla")
-    markers: ClassVar[Markers] = {
-        "RWKV World": (0, 0),
-        "GPT-NeoX": (0, 0),
-    }
+    markers: ClassVar[Markers] = {"RWKV World": (0, 0), "GPT-NeoX": (0, 0)}
     config: Rwkv7Config
 
     def __init__(self, config: Rwkv7Config) -> None:
@@ -223,9 +220,9 @@ class Rwkv7(Backbone):
         self.config = config
         self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.norm_0 = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.norm_0 = LayerNorm(config.hidden_size, config.norm_eps)
         self.layers = nn.ModuleList(Rwkv7Layer(config, index == 0) for index in range(config.num_layers))
-        self.norm_f = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.norm_f = LayerNorm(config.hidden_size, config.norm_eps)
         if not self.embeddings.weight.is_meta:
             _initialize(self)
 
@@ -261,8 +258,8 @@ class Rwkv7(Backbone):
 
     def embed(self, ids: Tensor) -> Tensor:
         """Normed embeddings: what enters the first layer. Vectors added to them have the scale of the residual stream."""
-        rows = F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-        return _norm(self.norm_0, rows)
+        rows: Tensor = self.norm_0(F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight)))
+        return rows
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
@@ -275,12 +272,7 @@ class Rwkv7(Backbone):
             for name, end in after.items():
                 ends[name].append(end)
         tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
-        return _norm(self.norm_f, hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
-
-
-def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    """`norm(x)` in x's dtype (the fp32 residual stream)."""
-    return F.layer_norm(x, x.shape[-1:], norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.eps)
+        return self.norm_f(hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
 
 
 def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:

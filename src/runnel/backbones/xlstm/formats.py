@@ -9,9 +9,8 @@ Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig of NX-AI/xlstm 032a6f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of
@@ -19,6 +18,10 @@ from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 _NAMES = (("embedding.", "embeddings."), ("out_norm.", "norm_f."), ("blocks.", "layers."))  # beginnings: file -> module
+_HALVES: dict[str, tuple[str, ...]] = {
+    "ifgate_preact": ("igate_preact", "fgate_preact"),
+    "proj_up_gate_z": ("proj_up_gate", "proj_up"),
+}
 _KERNELS = ("chunkwise_kernel", "sequence_kernel", "step_kernel")
 
 
@@ -75,35 +78,20 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
     """Split the matrices that weight_mode "fused" stores as one."""
     named: dict[str, Stored] = {}
     for name, stored in tensors.items():
-        layer, _, fused = name.rpartition("mlstm_layer.")
-        if layer and (found := re.fullmatch(r"ifgate_preact\.(weight|bias)", fused)):
-            prefix = layer + "mlstm_layer."
-            parts = _even_parts(stored, 2, name, where)
-            named |= {f"{prefix}{gate}gate_preact.{found[1]}": part for gate, part in zip("if", parts, strict=True)}
-        elif layer and fused == "qkv_opreact.weight":
-            prefix = layer + "mlstm_layer."
-            v_size = shape_of(tensors, prefix + "out_proj.weight", 2, where)[1]
+        prefix, _, kind = name.rpartition(".")
+        prefix, _, fused = prefix.rpartition(".")
+        if fused in _HALVES:
+            fits = len(stored.shape) > 0 and stored.shape[0] % 2 == 0
+            expect_fit(fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where)
+            parts, ends = _HALVES[fused], [0, stored.shape[0] // 2, stored.shape[0]]
+        elif fused == "qkv_opreact":
+            v_size = shape_of(tensors, prefix + ".out_proj.weight", 2, where)[1]
             total = shape_of(tensors, name, 2, where)[0]
             qk_size = (total - 2 * v_size) // 2
-            ends = [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
-            for part, start, end in zip(("q", "k", "v", "ogate_preact"), ends, ends[1:], strict=False):
-                named[f"{prefix}{part}.weight"] = _rows(stored, start, end)
-        elif name.endswith(".ffn.proj_up_gate_z.weight"):
-            prefix = name.removesuffix("proj_up_gate_z.weight")
-            parts = _even_parts(stored, 2, name, where)
-            named |= {f"{prefix}{part}.weight": rows for part, rows in zip(("proj_up_gate", "proj_up"), parts, strict=True)}
+            parts, ends = ("q", "k", "v", "ogate_preact"), [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
         else:
-            named[name] = stored
+            parts, ends, named[name] = (), [], stored
+        for part, start, end in zip(parts, ends, ends[1:], strict=False):
+            rows = (max(0, end - start), *stored.shape[1:])
+            named[f"{prefix}.{part}.{kind}"] = stored.changed(rows, itemgetter(slice(start, end)))
     return named
-
-
-def _even_parts(stored: Stored, parts: int, name: str, where: str) -> list[Stored]:
-    fits = len(stored.shape) > 0 and stored.shape[0] % parts == 0
-    expect_fit(fits, f"tensor {name!r} is {stored.shape}, its rows must divide into {parts} parts", where)
-    size = stored.shape[0] // parts
-    return [_rows(stored, part * size, (part + 1) * size) for part in range(parts)]
-
-
-def _rows(stored: Stored, start: int, end: int) -> Stored:
-    """Return rows [start, end) of a tensor, not read yet."""
-    return replace(stored, shape=(max(0, end - start), *stored.shape[1:]), read=lambda: stored.read()[start:end])

@@ -20,9 +20,10 @@ def compare(
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.json and a plot, comparison.png.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Compare results, in one table: the mean of each metric, with the standard deviation of repeats.
+    """Compare results, each in a FOLDER of --out.
 
-    Of two results also the difference, query by query, and its p. Example: runnel lab compare bm25 pocket
+    Prints one table: the mean of each metric, with the standard deviation of repeats; of two results their difference and its p.
+    Example: runnel lab compare bm25 pocket
     """
     from runnel.lab.analysis.comparison import VERSION, compare_results
 

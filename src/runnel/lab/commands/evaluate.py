@@ -21,18 +21,18 @@ class ReadingOptions:
         int | None, typer.Option(min=1, help="Cut documents (with --as rerank query and document) to this many tokens.")
     ] = None
     max_query_tokens: Annotated[int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")] = None
+    context: Annotated[
+        str | None, typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.")
+    ] = None
+    chunk_words: Annotated[
+        int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.")
+    ] = None
     segment_tokens: Annotated[int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")] = None
     stride: Annotated[
         int | None, typer.Option(min=1, help="Tokens from one segment's start to the next (default: no overlap).")
     ] = None
     aggregate: Annotated[
         Literal["max", "sum"] | None, typer.Option(help="Score of a document from its segments' (default: max).")
-    ] = None
-    context: Annotated[
-        str | None, typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.")
-    ] = None
-    chunk_words: Annotated[
-        int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.")
     ] = None
 
 
@@ -41,6 +41,15 @@ def evaluate(
     tasks: Annotated[
         list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, files of judgments (qrels) or of evidence.")
     ],
+    *,
+    dtype: Dtype = "auto",
+    place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,
+    queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None,
+    run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.")
+    ] = None,
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
         typer.Option("--as", help="What MODEL does (default: embed, and sentences for evidence)."),
@@ -50,24 +59,17 @@ def evaluate(
     depth: Annotated[
         int | None, typer.Option(min=1, help="Documents of a query to return or rerank (default: 100, or more for the metrics).")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None,
-    queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None,
-    place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
     rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
-    dtype: Dtype = "auto",
+    reading: ReadingOptions = ReadingOptions(),
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
-    reading: ReadingOptions = ReadingOptions(),
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.")
-    ] = None,
     as_json: Json = False,
 ) -> int:
     """Measure how good MODEL is on each TASK, by the rules of trec_eval.
 
-    Prints a table of metrics for each task. Example: runnel lab evaluate pocket scifact --out results
+    Prints a table of metrics for each task.
+    Example: runnel lab evaluate pocket scifact --out results
     """
     from runnel.lab.evaluation import run as evaluation
 

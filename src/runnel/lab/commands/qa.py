@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.ask import open_llm
+from runnel.commands.ask import LlmOptions
 from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.options import Dtype, Json
+from runnel.commands.options import Dtype, Json, Threads
 from runnel.errors import counted
-from runnel.lab.commands.inquiries import AskingOptions, Out, QaPaths, SetNames, show_costs
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class ExcerptOptions:
         None
     )
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
-    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context: Annotated[
         str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
     ] = None
+    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
     window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
     stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
@@ -37,49 +36,52 @@ def qa(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
     ],
-    paths: QaPaths,
-    out: Out,
-    only: SetNames = None,
-    excerpts: ExcerptOptions = ExcerptOptions(),
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    asking: AskingOptions = AskingOptions(),
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents, answers.")],
+    *,
+    dtype: Dtype = "auto",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")],
+    only: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
+    ] = None,
+    asked: LlmOptions = LlmOptions(),
+    threads: Threads = 8,
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
     labels: Annotated[
         Path | None, typer.Option(metavar="FILE", help='Rows of SET.answers.jsonl with a person\'s "right": measure the judge.')
     ] = None,
+    excerpts: ExcerptOptions = ExcerptOptions(),
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
-    dtype: Dtype = "auto",
+    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Measure how well a language model answers the questions of PATHs from what MODEL retrieves; a judge compares its answers.
+    """Measure how well a language model answers the questions of each PATH from what MODEL retrieves; a judge compares.
 
-    Prints a table of scores. Example: runnel lab qa pocket questions.jsonl --out pocket
+    Prints a table of scores.
+    Example: runnel lab qa pocket questions.jsonl --out pocket
+
     Repeat the command after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
     from runnel.lab.evaluation.qa.examination import examine
 
-    endpoint, own_judge = asking.open(), judge is not None or judge_model is not None
+    judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
     report = examine(
         model,
         paths,
         out,
-        endpoint,
-        open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else None,
+        asked.open(),
+        judged_by.open() if judge or judge_model else None,
         only=only or (),
         limit=limit,
         seed=seed,
         labels=labels,
         answer_tokens=answer_tokens,
-        threads=asking.threads,
+        threads=threads,
         dtype=dtype,
         **asdict(excerpts),
     )
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
+    print_json(report) if as_json else _show(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
@@ -97,7 +99,10 @@ def _show(report: Mapping[str, Any]) -> None:
         each = ", ".join(f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None)
         equal = f"{found['accuracy']:.1%} of verdicts equal"
         print_text(f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f} ({each}), {equal}")
-    show_costs(report["cost"])
+    for name, used in report["cost"].items():
+        if used["requests"]:
+            tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+            print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}")
 
 
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:

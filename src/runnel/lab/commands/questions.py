@@ -18,8 +18,10 @@ _TITLES = {"document": "in its document", "folder": "all documents"}
 
 def questions(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions with the file, page, text or patterns that answer.")],
-    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
+    *,
     model: ModelOfIndex = None,
+    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
     how: Annotated[
         Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns: what the model does (default: sentences).")
     ] = None,
@@ -30,12 +32,12 @@ def questions(
     sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
     rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Measure how well the questions of FILE (jsonl or csv) are answered, and show what went wrong.
+    """Measure how well the questions of FILE (jsonl or csv) are answered.
 
-    Prints a table of metrics. Example: runnel lab questions questions.jsonl --in library
+    Prints a table of metrics, and what went wrong.
+    Example: runnel lab questions questions.jsonl --in library
     """
     from runnel.lab.evaluation.own import ask_questions
 

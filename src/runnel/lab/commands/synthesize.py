@@ -2,131 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.options import Json, Model, TestSets, refuse_others
+from runnel.commands.ask import LlmOptions
+from runnel.commands.display import print_json, print_text
+from runnel.commands.options import Json, Model, TestSets, Threads, refuse_others
 from runnel.errors import InputError, counted
-from runnel.files import create_folder, write_json, write_jsonl
-from runnel.lab.commands.inquiries import AskingOptions
-
-if TYPE_CHECKING:
-    from runnel.lab.synthesis.run import Synthesis
-    from runnel.lab.synthesis.sources import Cutter, Sources
-    from runnel.lab.synthesis.structure_rows import StructureRows
-    from runnel.lab.training.decontaminate import Decontaminator
-
-
-_QA = "qa:"  # before the place of question answering sets
-_FOR_STRUCTURE = ("sources", "--to", "--limit", "--seed", "--language", "--exclude", "--json")
 
 
 # Long: 27 lines are its options.
 def synthesize(
     context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
+    *,
+    model: Model = "pocket",
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
+    asked: LlmOptions = LlmOptions(),
+    threads: Threads = 8,
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
-    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
     unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
     language: Annotated[str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")] = None,
     exclude: TestSets = None,
-    asking: AskingOptions = AskingOptions(),
-    reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
-    """Let a language model write training examples about SOURCEs: questions, answers and the sentences that answer.
+    """Let a language model write training examples about each SOURCE: questions, answers and the sentences that answer.
 
-    The examples are DIR/STRATEGY.jsonl, for `runnel lab train`. Replies are stored in DIR: repeat the command after an
-    interruption, and nothing is paid for twice. The model -m counts tokens, and finds pairs.
+    Writes DIR/STRATEGY.jsonl, for `runnel lab train`; prints counts.
+    Example: runnel lab synthesize manuals/ --to examples --llm http://127.0.0.1:8080/v1
+
+    Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for twice. The model -m counts
+    tokens, and finds pairs.
 
     With --without-llm, headings, questions, definitions, lists and references of the documents become the questions, in
     DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
     """
     if without_llm:
-        refuse_others(context, "--without-llm", _FOR_STRUCTURE)
-        return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-    from runnel.lab.replies import stored_replies
-    from runnel.lab.synthesis.run import Settings, Synthesis
-    from runnel.lab.synthesis.sources import Cutter, Sources
-    from runnel.models.embedder import Embedder
+        refuse_others(context, "--without-llm", _from_structure)
+        return _from_structure(sources, to, limit, seed, language, exclude, as_json)
+    from runnel.lab.synthesis import examples
+    from runnel.lab.synthesis.run import Settings
 
-    note_compiling()
-    settings = Settings(strategy, unit, seed, reply_tokens, asking.threads, language)
-    endpoint, guard = asking.open(), open_guard(exclude or [])
-    embedder, tokens = Embedder.load(model), _numbers(lengths)
-    with stored_replies(to, endpoint) as replies:
-        cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
-        synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
-        _write_examples(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
-        facts = _facts(synthesis, documents, cutter)
-    write_json(to / f"{strategy}.json", facts)
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts, to / f"{strategy}.jsonl")
-    _report(synthesis, facts, limit)
-    return 0 if synthesis.stopped is None and facts["examples"] else 1
+    settings, tokens = Settings(strategy, unit, seed, reply_tokens, threads, language), _numbers(lengths)
+    more: dict[str, Any] = {"limit": limit, "exclude": exclude or (), "model": model}
+    facts = examples.synthesize(sources, to, asked.open(), settings, lengths=tokens, **more)
+    print_json(facts) if as_json else _show(facts, to / f"{strategy}.jsonl")
+    return 0 if facts["examples"] and not facts["stopped"] else 1
 
 
 def _from_structure(
-    sources: list[str], to: Path, limit: int | None, seed: int, language: str | None, exclude: list[str], as_json: bool
+    sources: list[str],
+    to: Path,
+    limit: int | None,
+    seed: int,
+    language: str | None,
+    exclude: list[str] | None,
+    as_json: bool,
 ) -> int:
-    from runnel.lab.synthesis.sources import Sources
-    from runnel.lab.synthesis.structure_rows import StructureRows
+    from runnel.lab.synthesis.examples import ask_structure
 
-    found, documents = StructureRows(open_guard(exclude), language, seed), Sources(sources, seed, say)
-    path = create_folder(to) / "structure.jsonl"
-    _write_examples(found.rows(documents, limit), path, limit)
-    facts = structure_facts(found, documents)
-    write_json(to / "structure.json", facts)
+    facts = ask_structure(sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ())
     if as_json:
         print_json(facts)
     else:
-        by_strategy = ", ".join(f"{count:,} {name}" for name, count in found.kept.most_common())
+        by_strategy = ", ".join(f"{count:,} {name}" for name, count in facts["examples_by_strategy"].items()) or "none"
         counts = f"{counted(facts['examples'], 'example')} from {counted(facts['parts'], 'part')} of documents"
-        print_text(f"{path}: {counts} ({by_strategy or 'none'})")
-    report_left_out(facts)
-    if not facts["examples"]:
-        say("note: no examples: headings, questions, definitions or lists with sentences are needed")
+        print_text(f"{to / 'structure.jsonl'}: {counts} ({by_strategy})")
     return 0 if facts["examples"] else 1
-
-
-def open_guard(exclude: Sequence[str]) -> Decontaminator:
-    """Return the filter that --exclude describes: test sets, and question answering sets as qa:PATH."""
-    from runnel.lab.evaluation.qa.loading import read_qa_sets
-    from runnel.lab.training.decontaminate import Decontaminator
-
-    guard = Decontaminator(path for path in exclude if not path.startswith(_QA))
-    for path in (path.removeprefix(_QA) for path in exclude if path.startswith(_QA)):
-        for data in read_qa_sets(path):
-            guard.add(f"{path}, {data.name}", ((one.question, [data.documents[one.document].text]) for one in data.questions))
-    return guard
-
-
-def structure_facts(found: StructureRows, sources: Sources) -> dict[str, Any]:
-    """Return what a run over the structure of documents has used, made and left out."""
-    from dataclasses import asdict
-
-    return {
-        "seed": found.seed,
-        "language": found.language,
-        "documents": sources.documents,
-        "repeated_documents": sources.repeated,
-        "skipped": [asdict(one) for one in sources.skipped],
-        "parts": found.read,
-        "examples": found.kept.total(),
-        "examples_by_strategy": dict(found.kept.most_common()),
-        "rejected": dict(found.rejected.most_common()),
-    }
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -134,35 +83,6 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(one) for one in text.split(","))
     except ValueError as error:
         raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
-
-
-def _write_examples(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
-    with Meter("writing", unit="examples") as meter:
-        write_jsonl(path, meter.count(rows, limit))
-
-
-def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from runnel.lab.replies import costs
-    from runnel.lab.synthesis.prompts import VERSION
-
-    replies = synthesis.replies
-    return {
-        **asdict(synthesis.settings),
-        "llm_model": replies.endpoint.model,
-        "documents": sources.documents,
-        "repeated_documents": sources.repeated,
-        "short_documents": cutter.short,
-        "skipped": [asdict(one) for one in sources.skipped],
-        "subsequences": synthesis.read,
-        "examples": synthesis.kept.total(),
-        "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
-        "rejected": dict(synthesis.rejected.most_common()),
-        "stopped": synthesis.stopped and str(synthesis.stopped),
-        **costs(replies, used=VERSION),
-        "per_million_examples": synthesis.cost(replies.used),
-    }
 
 
 def _show(facts: dict[str, Any], path: Path) -> None:
@@ -180,26 +100,3 @@ def _show(facts: dict[str, Any], path: Path) -> None:
             f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read, "
             f"{rate['output_tokens'] / 1e6:,.0f} million written"
         )
-
-
-def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> None:
-    report_left_out(facts)
-    if facts["short_documents"]:
-        count, shortest = facts["short_documents"], min(facts["examples_by_length"])
-        say(f"note: left out: {counted(count, 'document')} shorter than {shortest:,} tokens; lower --lengths to use them")
-    if facts["used"]["estimated"]:
-        say(f"note: the endpoint did not count the tokens of {facts['used']['estimated']:,} replies; they are estimated")
-    if synthesis.failure is not None:
-        say(f"note: the last failure of the endpoint: {synthesis.failure}")
-    if synthesis.stopped is not None:
-        say(f"note: stopped: {synthesis.stopped}; repeat the command to continue")
-    elif limit is not None and facts["examples"] < limit:
-        say(f"note: the sources are used up: {facts['examples']:,} of {limit:,} examples; add documents, or use another --seed")
-
-
-def report_left_out(facts: dict[str, Any]) -> None:
-    """Report on stderr what was rejected, by reason, and how many documents were repeated."""
-    for reason, count in facts["rejected"].items():
-        say(f"note: rejected: {count:,} {reason}")
-    if facts["repeated_documents"]:
-        say(f"note: left out: {counted(facts['repeated_documents'], 'document')} with the same text as another")

@@ -22,19 +22,21 @@ _NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate")
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.")],
-    data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a TOML file.")],
+    *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.")] = None,
+    data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
+    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     size: Annotated[str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Train or fine-tune a model as a recipe says. An interrupted run resumes when you repeat the command.
+    """Train or fine-tune a model as RECIPE says. An interrupted run resumes when you repeat the command.
 
-    The result is RUN/model, with the settings as used, the losses and the checkpoints in RUN.
+    Writes RUN/model, and in RUN the settings as used, the losses and the checkpoints.
+    Example: runnel lab train evidence-vectors --data evidence.jsonl --to runs/mine
     """
     from runnel.lab.training import recipes
 

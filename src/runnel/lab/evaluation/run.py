@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,45 +14,58 @@ from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.benchmarks import Set, find_sets
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
 from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
-from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
+from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of
+from runnel.lab.evaluation.segments import Reading
 from runnel.lab.evaluation.tasks import is_evidence
 from runnel.lab.training.checkpoints import whole_checkpoints
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 
-_PROMPTS = {"prompt": "query", "document_prompt": "document"}
-_DOCUMENTS, _READING = ("max_tokens", "segment_tokens", "stride", "aggregate"), ("max_query_tokens",)
-_BM25, _SEARCH = ("k1", "b"), {"weight": "dense_weight", "rerank": "rerank"}
-_TAKES: dict[str, dict[str, tuple[str, ...]]] = {  # the options of each kind of system, by the kind of task
-    "evidence": {
-        "bm25": (*_BM25, "chunk_words"),
-        "embed": ("dtype", *_PROMPTS, *_READING, "max_tokens", "chunk_words"),
-        f"{API}embed": (*_PROMPTS, "chunk_words"),  # it counts its own tokens
-        "sentences": ("dtype", "context"),
-    },
-    "documents": {
-        "run": ("corpus", "queries"),
-        "bm25": ("corpus", "queries", "depth", *_BM25),
-        "embed": ("corpus", "queries", "depth", "dtype", *_PROMPTS, *_READING, *_DOCUMENTS),
-        "rerank": ("corpus", "queries", "depth", "dtype", "run", *_BM25, *_DOCUMENTS),
-        "index": ("corpus", "queries", "depth", "dtype", *_PROMPTS, *_SEARCH, "place"),
-    },
-    "mteb": {
-        "embed": ("dtype", *_PROMPTS, "max_tokens"),
-        "rerank": ("dtype", "run", "depth", "max_tokens"),
-        "index": ("dtype", *_PROMPTS, *_SEARCH),
-    },
+_HOWS: dict[str, tuple[How, ...]] = {  # what can be evaluated, by the kind of task
+    "evidence": ("bm25", "embed", "sentences"),
+    "documents": ("run", "bm25", "embed", "rerank", "index"),
+    "mteb": ("embed", "rerank", "index"),
 }
+_READERS: tuple[How, ...] = ("embed", "rerank")  # they may read a part of a text
+# Options with another name than the field of `System`, of its `search` and its `prompts`.
+_FIELDS = {"run": "candidates", "weight": "dense_weight", "prompt": "query", "document_prompt": "document"}
+
+
+class _Options(dict[str, Any]):
+    """Options that were given. Those that nothing uses have no effect."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__({name: value for name, value in given.items() if value not in (None, "auto")})
+        self._unused = dict.fromkeys(self)
+
+    def use(self, *names: str) -> dict[str, Any]:
+        """Return the options with these names, if they were given: they have an effect."""
+        for name in names:
+            self._unused.pop(name, None)
+        return {name: self[name] for name in names if name in self}
+
+    def expect_effects(self, trials: Iterable[tuple[str, str]]) -> None:
+        """Raise InputError for an option that has no effect on any task, each of a kind with what is evaluated on it."""
+        if unused := next(iter(self._unused), None):
+            kinds = " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials))
+            option = "in" if unused == "place" else unused.replace("_", "-")
+            raise InputError(f"--{option} has no effect on what is evaluated, {kinds}; leave it out")
 
 
 class _Trial(NamedTuple):
-    """A set of documents, or a file of evidence, and what is evaluated on it."""
+    """A set of retrieval, or a file of evidence, and what is evaluated on it."""
 
-    kind: str  # "documents" or "evidence"
-    name: str
     task: Set | Path
     system: System
+
+    @property
+    def kind(self) -> str:
+        return "evidence" if isinstance(self.task, Path) else "documents"
+
+    @property
+    def name(self) -> str:
+        return evidence.name_of(self.task) if isinstance(self.task, Path) else self.task.name
 
 
 def evaluate(
@@ -80,19 +93,21 @@ def evaluate(
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    options = {name: value for name, value in options.items() if value not in (None, "auto")}
-    how = how or ("index" if "place" in options else None)
+    given = _Options(options)
+    if "place" in given and how not in (None, "index"):
+        raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
+    how = "index" if "place" in given else how
     names = None if metrics is None else metrics.split(",")
     if of_mteb:
-        return _evaluate_mteb(model, tasks, how, metrics, out, options)
+        return _evaluate_mteb(model, tasks, how, out, _Options({**options, "metrics": metrics}))
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := _find_checkpoints(model)):
-        results = _measure(model, tasks, how, names, out, options)
+        results = _measure(model, tasks, how, names, out, given)
         return {"version": VERSION, "results": results, "means": means(results)}
     points = []
     with results_folder(out) as folder:
         for step, path in checkpoints.items():
-            results = _measure(str(path), tasks, how, names, folder / path.name, options)
+            results = _measure(str(path), tasks, how, names, folder / path.name, given)
             points.append({"step": step, "results": results})
         found = {"version": VERSION, "checkpoints": points}
         if out is not None:
@@ -106,80 +121,99 @@ def _measure(
     how: How | None,
     metrics: Sequence[str] | None,
     out: str | Path | None,
-    options: dict[str, Any],
+    options: _Options,
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
     for number, one in enumerate(trials):
         expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
-        results = []
-        for one in trials:
-            measure: Any = evidence.measure if one.kind == "evidence" else retrieval.measure
-            result, values = measure(one.task, one.system, metrics, folder)
-            results.append(save(result, values, folder))
-        return results
+        return [
+            save(
+                *(
+                    evidence.measure(task, system, metrics, folder)
+                    if isinstance(task, Path)
+                    else retrieval.measure(task, system, metrics, folder)
+                ),
+                folder,
+            )
+            for task, system in trials
+        ]
 
 
-def _trials(model: str, tasks: Sequence[str], how: How | None, options: dict[str, Any]) -> list[_Trial]:
+def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options) -> list[_Trial]:
     """Return the sets of all tasks with the system as it is evaluated on each."""
     kind = kind_of(model, how)
     trials = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            system = _system(model, kind or "sentences", options)
-            trials.append(_Trial("evidence", evidence.name_of(Path(name)), Path(name), system))
+            trials.append(_Trial(Path(name), _system(model, kind or "sentences", "evidence", options)))
         else:
-            sets, system = (
-                find_sets(name, options.get("corpus"), options.get("queries")),
-                _system(model, kind or "embed", options),
-            )
-            trials += [_Trial("documents", one.name, one, system) for one in sets]
-    _check(model, options, [(one.kind, one.system.how) for one in trials])
-    hows = dict.fromkeys(one.system.how for one in trials if one.system.how in ("embed", "rerank"))
-    readings: dict[str, Any] = {how: reading_of(model, how, _reading(options)) for how in hows}
+            files = options.use("queries", *([] if "place" in options else ["corpus"]))
+            sets = find_sets(name, files.get("corpus"), files.get("queries"))
+            trials += [_Trial(one, _system(model, kind or "embed", "documents", options)) for one in sets]
+    for one in trials:
+        expect_choice(one.system.how, _HOWS[one.kind], f"what {model} is evaluated as, on {one.kind},")
+    api = model.startswith(API)
+    for message, wrong in {
+        f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed": api
+        and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials),
+        f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": api
+        and bool(options.keys() & {"max_tokens", "max_query_tokens"}),
+        "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out": options.keys()
+        >= {"max_tokens", "segment_tokens"},
+        "{instruction} in --prompt is replaced only for tasks of mteb": "{instruction}" in options.get("prompt", ""),
+    }.items():
+        if wrong:
+            raise InputError(message)
+    kinds = {how: {one.kind for one in trials if one.system.how == how} for how in _READERS}
+    readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
+    options.expect_effects((one.kind, one.system.how) for one in trials)
     return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
 
 
-def _check(model: str, options: dict[str, Any], trials: Sequence[tuple[str, str]]) -> None:
-    """Raise InputError for a kind of task that the model cannot be evaluated on, and for an option that has no effect on any."""
-    taken: set[str] = set()
-    for kind, how in trials:
-        key = f"{API}{how}" if model.startswith(API) else how
-        expect_choice(key, _TAKES[kind], f"what {model} is evaluated as, on {kind},")
-        taken.update(_TAKES[kind][key])
-    taken -= {"max_tokens"} if "segment_tokens" in options else {"stride", "aggregate"}  # segments cover whole documents
-    taken -= {"corpus"} if "place" in options else set()
-    templated = "{instruction}" in options.get("prompt", "") and trials[0][0] != "mteb"  # only mteb has instructions
-    refuse_unused(
-        [*options, *["prompt with {instruction}"] * templated],
-        taken,
-        " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials)),
+def _reading(model: str, how: How, kinds: Collection[str], options: _Options) -> Reading:
+    """Return what is read of texts for tasks of these kinds."""
+    names = ["max_tokens", *(["max_query_tokens"] if how == "embed" and "mteb" not in kinds else [])]
+    if "documents" in kinds:
+        names += ["segment_tokens", *(["stride", "aggregate"] if "segment_tokens" in options else [])]
+    return reading_of(model, how, options.use(*names))
+
+
+def _system(model: str, how: How, kind: str, options: _Options) -> System:
+    """Return what is evaluated on tasks of a kind, with the options that have an effect there."""
+
+    def use(has_effect: bool, *names: str) -> dict[str, Any]:
+        found = options.use(*names) if has_effect else {}
+        return {_FIELDS.get(name, name): value for name, value in found.items()}
+
+    by_words = how == "bm25" or (how == "rerank" and kind == "documents")  # candidates are BM25's best
+    plain = (
+        use(how not in ("bm25", "run"), "dtype")
+        | use(how == "rerank", "run")
+        | use((how, kind) == ("index", "documents"), "place")
+    )
+    plain |= use(how == "rerank" or (kind == "documents" and how != "run"), "depth")
+    plain |= use(kind == "evidence" and how != "sentences", "chunk_words")
+    return System(
+        model,
+        how,
+        bm25=use(by_words, "k1", "b"),
+        search=use(how == "index", "weight", "rerank"),
+        prompts=use(how in ("embed", "index"), "prompt", "document_prompt"),
+        context=evidence.context_of(use(how == "sentences", "context").get("context")),
+        **plain,
     )
 
 
-def _reading(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in (*_READING, *_DOCUMENTS) if name in options}
-
-
-def _system(model: str, how: How, options: dict[str, Any]) -> System:
-
-    def given(names: Mapping[str, str]) -> dict[str, Any]:
-        return {key: options[name] for name, key in names.items() if name in options}
-
-    shared = given({name: name for name in ("dtype", "depth", "place", "chunk_words")} | {"run": "candidates"})
-    bm25, search, prompts = given({name: name for name in _BM25}), given(_SEARCH), given(_PROMPTS)
-    context = evidence.context_of(options.get("context"))
-    return System(model, how, **shared, context=context, bm25=bm25, search=search, prompts=prompts)
-
-
 def _evaluate_mteb(
-    model: str, tasks: Sequence[str], how: How | None, metrics: str | None, out: str | Path | None, options: dict[str, Any]
+    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, options: _Options
 ) -> dict[str, Any]:
     kind = kind_of(model, None) or how or "embed"
-    _check(model, options | ({} if metrics is None else {"metrics": metrics}), [("mteb", kind)])
-    system = _system(model, kind, options)
-    if kind != "index":
-        system = replace(system, reading=reading_of(model, kind, _reading(options)))
+    expect_choice(kind, _HOWS["mteb"], f"what {model} is evaluated as, on MTEB,")
+    system = _system(model, kind, "mteb", options)
+    if kind in _READERS:
+        system = replace(system, reading=_reading(model, kind, ["mteb"], options))
+    options.expect_effects([("mteb", kind)])
     with results_folder(out) as folder:
         return {"version": VERSION, **mteb.measure(tasks, system, folder)}
 

@@ -31,6 +31,7 @@ Example = TypeVar("Example", Triple, Evidence)
 QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
+_QA = "qa:"  # before the place of question answering sets
 _SHARE = 0.01
 _MIN_WORDS = 5
 
@@ -48,7 +49,8 @@ class Decontaminator:
     Args:
         paths: test sets: files in a format of `read_triples`; rows of a query and a document, with or without evidence; rows
             with a "text"; any file that `DocumentReader` reads; folders of these. From a BEIR folder all qrels except train are
-            used, and only documents that answer a test query, as training and test sets may share a corpus.
+            used, and only documents that answer a test query, as training and test sets may share a corpus. Question answering
+            sets are given as qa:PATH.
 
     Raises:
         InputError: a test set has nothing to compare with, or its reader raises it.
@@ -62,10 +64,13 @@ class Decontaminator:
         self._sentences: set[int] = set()
         self._read: set[int] = set()
         self._last = "", False
-        for path in paths:
+        for path in map(str, paths):
+            if path.startswith(_QA):
+                self._add_questions(path.removeprefix(_QA))
+                continue
             dropped = Dropped()
             with DocumentReader() as reader:
-                self.add(str(path), _examples(Path(path), reader, dropped), dropped)
+                self.add(path, _examples(Path(path), reader, dropped), dropped)
 
     def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
         """Exclude overlaps with another test set: its queries ("" for none), each with the documents that answer it."""
@@ -80,6 +85,12 @@ class Decontaminator:
                 "give the queries or documents of the test set"
             )
         log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count)
+
+    def _add_questions(self, path: str) -> None:
+        from runnel.lab.evaluation.qa.loading import read_qa_sets
+
+        for data in read_qa_sets(path):
+            self.add(f"{path}, {data.name}", ((one.question, [data.documents[one.document].text]) for one in data.questions))
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""

@@ -37,25 +37,8 @@ from runnel.ops.mlstm.tiles import (
     write,
 )
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, softplus
-from runnel.ops.simd import (
-    LANES,
-    TILE_COLUMNS,
-    add,
-    address,
-    ceil_div,
-    exp,
-    fma,
-    keep,
-    load,
-    load_some,
-    mul,
-    shift,
-    splat,
-    store,
-    store_some,
-    total,
-)
-from runnel.ops.simd_tile import FULL, LOWER
+from runnel.ops.simd import LANES, TILE_COLUMNS, add, address, ceil_div, exp, fma, keep, load, mul, shift, splat, store, total
+from runnel.ops.simd_tile import FULL, LOWER, load_up_to, store_up_to
 
 CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
 _ONE = np.float32(1.0)
@@ -186,8 +169,7 @@ def weight_sums(
     for t in range(count):
         sums = splat(ZERO)
         for c in range(0, width, LANES):
-            part = load(n, c) if width - c >= LANES else load_some(n, c, width - c)
-            sums = fma(load(queries, t * columns + c), part, sums)
+            sums = fma(load(queries, t * columns + c), load_up_to(n, c, width - c), sums)
         inside = splat(ZERO)
         for j in range(0, t + 1, LANES):
             inside = add(inside, load(mixed, t * CHUNK + j))
@@ -205,10 +187,7 @@ def load_panel(source: Rows, rows: int, width: int, out: Pointer) -> None:
     """Load `width` columns of a matrix as one panel (wide(rows), TILE_COLUMNS), zero beyond."""
     for r in range(rows):
         for c in range(0, TILE_COLUMNS, LANES):
-            if width - c >= LANES:
-                store(out, r * TILE_COLUMNS + c, load(source.first, r * source.stride + c))
-            else:
-                store(out, r * TILE_COLUMNS + c, load_some(source.first, r * source.stride + c, width - c))
+            store(out, r * TILE_COLUMNS + c, load_up_to(source.first, r * source.stride + c, width - c))
     fill(shift(out, rows * TILE_COLUMNS), (wide(rows) - rows) * TILE_COLUMNS, ZERO)
 
 
@@ -217,11 +196,7 @@ def store_panel(panel: Pointer, rows: int, width: int, out: Rows) -> None:
     """Store a panel: the inverse of `load_panel`."""
     for r in range(rows):
         for c in range(0, width, LANES):
-            value = load(panel, r * TILE_COLUMNS + c)
-            if width - c >= LANES:
-                store(out.first, r * out.stride + c, value)
-            else:
-                store_some(out.first, r * out.stride + c, value, width - c)
+            store_up_to(out.first, r * out.stride + c, load(panel, r * TILE_COLUMNS + c), width - c)
 
 
 @njit(**SERIAL)

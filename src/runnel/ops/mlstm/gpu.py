@@ -15,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
+from runnel.ops.mlstm import State
 from runnel.ops.mlstm import gpu_kernels as kernels
 from runnel.ops.mlstm.torch import mlstm_torch
 from runnel.ops.packed import power_of_two
@@ -23,8 +24,6 @@ from runnel.ops.triton_launch import GpuChunks, on_device_of, rows, with_torch_b
 _CHUNK = 64
 _TILE_K, _TILE_V = (16, 32), (32, 64)  # the smallest and the largest tile of C in a program; 64 of K spill registers
 # With 16 columns a program that Triton 3.6 compiled for Hopper read beyond its shared memory.
-
-State = tuple[Tensor, Tensor, Tensor]
 
 
 def mlstm_gpu(

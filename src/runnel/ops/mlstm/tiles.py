@@ -13,21 +13,8 @@ import numpy as np
 from numba import njit
 
 from runnel.ops.numba_math import SERIAL, Number, Pointer
-from runnel.ops.simd import (
-    LANES,
-    TILE_COLUMNS,
-    TILE_ROWS,
-    add,
-    fma,
-    load,
-    load_some,
-    mul,
-    shift,
-    splat,
-    store,
-    store_some,
-)
-from runnel.ops.simd_tile import LOWER, tile_product, transpose
+from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, add, fma, load, mul, shift, splat, store
+from runnel.ops.simd_tile import LOWER, load_up_to, store_up_to, tile_product, transpose
 
 ZERO = np.float32(0.0)
 LOWER_OUT = 3  # besides FULL and LOWER: a product skips tiles of the result with columns > row
@@ -80,10 +67,7 @@ def read(source: Rows, count: int, rows: int, width: int, factor: Number, out: P
     columns, scale = wide(width), splat(factor)
     for j in range(count):
         for c in range(0, columns, LANES):
-            if width - c >= LANES:
-                store(out, j * columns + c, mul(scale, load(source.first, j * source.stride + c)))
-            else:
-                store(out, j * columns + c, mul(scale, load_some(source.first, j * source.stride + c, width - c)))
+            store(out, j * columns + c, mul(scale, load_up_to(source.first, j * source.stride + c, width - c)))
     fill(shift(out, count * columns), (rows - count) * columns, ZERO)
 
 
@@ -93,11 +77,7 @@ def write(source: Pointer, columns: int, count: int, width: int, factors: Pointe
     for j in range(count):
         factor = splat(factors[j])
         for c in range(0, width, LANES):
-            value = mul(factor, load(source, j * columns + c))
-            if width - c >= LANES:
-                store(out.first, j * out.stride + c, value)
-            else:
-                store_some(out.first, j * out.stride + c, value, width - c)
+            store_up_to(out.first, j * out.stride + c, mul(factor, load(source, j * columns + c)), width - c)
 
 
 @njit(**SERIAL)
@@ -147,7 +127,4 @@ def advance_line(line: Pointer, size: int, factor: Number, rows: Pointer, column
         sums = splat(ZERO)
         for j in range(count):
             sums = add(sums, load(rows, j * columns + c))
-        if size - c >= LANES:
-            store(line, c, fma(splat(factor), load(line, c), sums))
-        else:
-            store_some(line, c, fma(splat(factor), load_some(line, c, size - c), sums), size - c)
+        store_up_to(line, c, fma(splat(factor), load_up_to(line, c, size - c), sums), size - c)

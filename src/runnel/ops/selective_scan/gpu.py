@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.packed import power_of_two
+from runnel.ops.packed import copy_state, power_of_two
 from runnel.ops.selective_scan import gpu_kernels as kernels
 from runnel.ops.triton_launch import GpuChunks, on_device_of, rows
 
@@ -41,7 +41,7 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
         ctx.set_materialize_grads(False)
         y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        end = _float_state(x, A, cu, state)
+        end = copy_state(state, x.device, cu.numel() - 1, *A.shape)
         if not y.numel():
             return y, end
         chunks = GpuChunks.of(cu, _CHUNK, x.device)
@@ -74,7 +74,7 @@ class _Scan(torch.autograd.Function):
             programs = min(_PROGRAMS, sequences * triton.cdiv(x.shape[1], _CHANNELS))
             room = torch.empty(programs, _SHORT, _CHANNELS, sizes["BLOCK"], device=x.device)
             with on_device_of(x):
-                entering = _entering(inputs, sizes, chunks, _float_state(x, A, cu, state))
+                entering = _entering(inputs, sizes, chunks, copy_state(state, x.device, sequences, *A.shape))
                 kernels.backward[(programs,)](
                     *inputs, *rows(dy), chunks.table, chunks.first, chunks.count, sequences, entering, skip, room,
                     dx, ddt, dA, dB, dC, dstate, **sizes, CHANNELS=_CHANNELS, TOKENS=_SHORT, HAS_SKIP=skip is not None,
@@ -83,13 +83,6 @@ class _Scan(torch.autograd.Function):
         dD = None if D is None else (dy.float() * x.float()).sum(0).to(D.dtype)
         dA, dB, dC = dA.sum(0).to(A.dtype), dB.to(B.dtype), dC.to(C.dtype)
         return dx, ddt, dA, dB, dC, dD, None, None if state is None else dstate.to(state.dtype)
-
-
-def _float_state(x: Tensor, A: Tensor, cu: Tensor, state: Tensor | None) -> Tensor:
-    """Return a copy of the state (S, Di, n) in fp32, zeros for None."""
-    if state is None:
-        return torch.zeros(cu.numel() - 1, *A.shape, device=x.device)
-    return state.detach().to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 
 def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[Any, ...], dict[str, int]]:

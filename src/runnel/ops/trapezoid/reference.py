@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from runnel.ops.packed import accumulation_dtype, over_time
-
-State = tuple[Tensor, Tensor, Tensor]
+from runnel.ops.trapezoid import State
 
 
 def trapezoid_reference(

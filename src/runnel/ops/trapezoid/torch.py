@@ -14,10 +14,9 @@ from torch import Tensor
 
 from runnel.ops.grid import Grid, States
 from runnel.ops.packed import accumulation_dtype, last_tokens, power_of_two
+from runnel.ops.trapezoid import State
 
 CHUNK = 64  # divided by R
-
-State = tuple[Tensor, Tensor, Tensor]
 
 
 def trapezoid_torch(

@@ -21,15 +21,7 @@ CHUNK = 32  # a power of two. Each chunk has a (K, K) matrix, so shorter chunks 
 
 
 def wkv7_torch(
-    r: Tensor,
-    w: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    cu: Tensor,
-    state: Tensor | None,
-    chunk: int = CHUNK,
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu: Tensor, state: Tensor | None, chunk: int = CHUNK
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
