@@ -243,7 +243,8 @@ def _in_new_process(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
     """Train and evaluate a part; runs in its own process."""
-    from runnel.lab.training.progress import read_metrics
+    from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
+    from runnel.lab.training.progress import logged_steps
 
     _end_with_parent()
     folder.mkdir(parents=True, exist_ok=True)
@@ -256,7 +257,9 @@ def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
         peak = _train(folder, data)
         metrics = _evaluate(str(folder / "run" / "model"), part, data, folder / "evaluation")
     summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
-    curve = read_metrics(folder / "run")
+    whole = find_whole_checkpoint(folder / "run" / "checkpoints")
+    assert whole is not None
+    curve = logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"])
     result = {"shape": asdict(part.shape), "seed": part.seed, "metrics": metrics, "held_out": summary["held_out"]}
     result |= {"steps": summary["steps"], "tokens": summary["tokens"], "last_loss": summary["last_loss"]}
     result |= {"learning_rate": summary["learning_rate"], "tokens_per_s": tokens_per_s(curve)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_model
@@ -19,8 +21,10 @@ from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.lab.training.progress import Recorder
+from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
+from runnel.lab.training.progress import Recorder, logged_steps
 from runnel.models.base import Model
+from runnel.models.embedder import Embedder
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
@@ -97,3 +101,14 @@ def stopped_after(step: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Stopped):
         patch.setattr(Recorder, "on_step_end", stop)
         yield
+
+
+def render_document(model: Model, text: str, prompt: str = "") -> np.ndarray:
+    """Return the ids (T,) int32 that `Embedder` reads for a text."""
+    return next(Embedder(model).render([text], prompt=prompt))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Read the logged steps of a run, up to its last complete checkpoint."""
+    whole = find_whole_checkpoint(folder / "checkpoints")
+    return logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"]) if whole else []

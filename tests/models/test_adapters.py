@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
 from torch import Tensor, nn
 
 from runnel import Embedder
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
-from runnel.lab.training.forward import finished, make_item, render_document, sentence_scores, trainable
+from runnel.lab.training.forward import finished, make_item, sentence_scores, trainable
 from runnel.models.adapters import FILE, add_lora, load_adapter, merge, save_adapter
 from runnel.models.base import Model, load_model
 from runnel.models.graph import Long, make_pair, pair_scores, vectors

@@ -177,10 +177,11 @@ def answer(
     text = checked.text.strip()
     quoted = (" ".join(filter(None, one.groups())).strip() for one in _QUOTATION.finditer(text))
     whole = "\n\n".join(excerpt.text for excerpt in context.excerpts)
-    misquoted = [one for one in quoted if len(one.split()) >= _QUOTED_WORDS and not _is_quote(one, whole)]
+    misquoted = [
+        one
+        for one in quoted
+        if len(one.split()) >= _QUOTED_WORDS
+        and not (len(one) <= LONGEST_QUOTE and verify_quote(one.rstrip(".,;:"), whole).word_for_word)
+    ]
     cited, removed, unsourced = tuple(checked.cited), tuple(checked.removed), tuple(checked.unsourced)
     return CitedAnswer(text, cited, removed, unsourced, tuple(dict.fromkeys(misquoted)), reply)
-
-
-def _is_quote(quote: str, text: str) -> bool:
-    return len(quote) <= LONGEST_QUOTE and verify_quote(quote.rstrip(".,;:"), text).word_for_word

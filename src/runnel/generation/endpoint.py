@@ -89,15 +89,12 @@ class Endpoint:
         retries: int = 5,
     ) -> None:
         key = key or os.environ.get("OPENAI_API_KEY")
-        given = url or os.environ.get("OPENAI_BASE_URL")
-        if given is None and key is None:
+        self.url = url or os.environ.get("OPENAI_BASE_URL") or ("https://api.openai.com/v1" if key else "")
+        if not self.url.startswith(("http://", "https://")):
             raise InputError(
-                "no language model is named: give --llm or $OPENAI_BASE_URL the URL of an endpoint, such as "
+                f"the endpoint of the language model is {self.url!r}; give --llm or $OPENAI_BASE_URL a URL such as "
                 "http://127.0.0.1:8080/v1, or set $OPENAI_API_KEY for OpenAI's"
             )
-        self.url = given or "https://api.openai.com/v1"
-        if not self.url.startswith(("http://", "https://")):
-            raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
         with needing("language models need the package openai", "answers"):
             import openai
         http = openai.DefaultHttpxClient(timeout=timeout_s, event_hooks={"response": [_guard]})
@@ -188,10 +185,9 @@ class Endpoint:
                     if choice.delta.content:
                         texts.append(choice.delta.content)
                         length += len(texts[-1])
-                        _expect_length(length, max_tokens)
+                        _expect(length, max_tokens)
                         yield texts[-1]
-            if finish is None:
-                raise ValueError(f"the reply ended early, after {length:,} characters")
+            _expect(length, max_tokens, ended=finish is not None)
             return _reply("".join(texts), finish, usage)
 
     @contextmanager
@@ -233,19 +229,21 @@ def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: _Limits, chu
         yield part
 
 
-def _expect_length(length: int, max_tokens: int) -> None:
+def _expect(length: int | None, max_tokens: int, *, ended: bool = True) -> None:
+    """Raise ValueError for a reply without text (None), of more characters than its tokens can have, or without its end."""
     limit = _SPARE_CHARACTERS + max_tokens * _CHARACTERS_PER_TOKEN
-    if length > limit:
-        raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
+    if length is None or length > limit or not ended:
+        too_long = f"has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most"
+        what = "has no text" if length is None else too_long if ended else f"ended early, after {length:,} characters"
+        raise ValueError(f"the reply {what}")
 
 
 def _reply_of(completion: Any, max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
-    choice = next(iter(completion.choices or ()), None)
-    if choice is None or not isinstance(choice.message.content, str):
-        raise TypeError("the reply has no text")
-    _expect_length(len(choice.message.content), max_tokens)
-    return _reply(choice.message.content, choice.finish_reason, completion.usage)
+    choice: Any = next(iter(completion.choices or ()), None)
+    text: Any = choice and choice.message.content
+    _expect(len(text) if isinstance(text, str) else None, max_tokens)
+    return _reply(text, choice.finish_reason, completion.usage)
 
 
 def without_reasoning(text: str) -> str:

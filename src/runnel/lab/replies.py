@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
+from itertools import islice
 from operator import add
 from pathlib import Path
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
 
 from runnel.commands.display import say
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.journal import Journal, Row
+from runnel.records import expect_count
 from runnel.text.dialogue import Message
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
+_WAVE = 64  # items whose results are kept in memory at a time
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Stopped(RunnelError):
@@ -92,16 +100,12 @@ class Replies:
         try:
             reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self.temperature)
             return reply
-        except EndpointError:
-            with self._changed:
-                self._failures += 1
-            raise
         finally:
             with self._changed:
                 self._asking.discard(key)
                 self._changed.notify_all()
-                if reply is not None:
-                    self._failures = 0
+                self._failures = 0 if reply else self._failures + 1
+                if reply:
                     self._store(key, version, reply, messages)
 
     def _stored(self, key: str, version: str) -> Reply | None:
@@ -146,3 +150,40 @@ def costs(replies: Replies, **versions: str) -> dict[str, Any]:
 
 def _tokens(text: str) -> int:
     return -(-len(text.encode()) // _BYTES_PER_TOKEN)
+
+
+@dataclass
+class Inquiry:
+    """Work on items with the replies of language models. All replies are stored, so repeated work asks only for missing ones."""
+
+    replies: Replies
+    threads: int = 8
+    notes: Counter[str] = field(default_factory=Counter)  # what was unusual about replies
+    stopped: Stopped | None = None  # why no more requests are sent; stored replies are still used
+    failure: EndpointError | None = None  # the last one
+
+    def __post_init__(self) -> None:
+        expect_count(self.threads, "threads")
+
+    def run(self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result | None]]:
+        """Yield each item, in order, with its result; None: a reply is missing, and repeating the work asks for it.
+
+        `work` is called from several threads, and adds notes to its list.
+        """
+
+        def attempt(item: Item) -> tuple[Result | None, list[str]]:
+            notes: list[str] = []
+            try:
+                return work(item, notes), notes
+            except Stopped as stopped:
+                self.stopped = self.stopped or stopped
+            except EndpointError as error:
+                self.failure = error
+            return None, []  # the notes come again when the work is repeated
+
+        waiting = iter(items)
+        with ThreadPoolExecutor(self.threads) as pool:
+            while wave := list(islice(waiting, _WAVE)):
+                for item, (result, notes) in zip(wave, pool.map(attempt, wave), strict=True):
+                    self.notes.update(notes)
+                    yield item, result

@@ -359,11 +359,26 @@ def reader_of(embedder: Embedder) -> Reader:
 
 def document_scorer(model: Model) -> StateScorer | VectorScorer:
     """Return what remembers documents and scores them."""
-    vectors = model.head("rerank").inputs == "vectors"
+    vectors = stores_vectors(model, "rerank")
     return VectorScorer(model, passages=model.backbone.own_sentences) if vectors else StateScorer(model)
 
 
 def sentence_scorer(model: Model) -> Scanner | VectorScorer:
     """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
     able = model.for_sentences
-    return VectorScorer(able) if able.head("sentences").inputs == "vectors" else Scanner(able)
+    return vector_scorer(able) if stores_vectors(able, "sentences") else Scanner(able)
+
+
+def vector_scorer(model: Model) -> VectorScorer:
+    """Return what reads documents into vectors of their sentences, for a model whose head scores these."""
+    return VectorScorer(model)
+
+
+def stores_vectors(model: Model, job: str) -> bool:
+    """Return whether a job's head scores vectors of a document, which is read once for all queries."""
+    return model.head(job).inputs == "vectors"
+
+
+def has_sentence_layers(model: Model) -> bool:
+    """Return whether layers of their own read sentences for a head over their vectors."""
+    return stores_vectors(model, "sentences") and model.backbone.own_sentences

@@ -71,7 +71,7 @@ def test_answers_and_tasks_that_some_lack(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["empty"], "empty has no results"), (["torn"], "torn/evidence.json cannot be read"), (["a=4", "b=5"], "4 of a, 5 of b")],
+    [(["empty"], "empty has no results"), (["torn"], "torn/evidence.json is damaged"), (["a=4", "b=5"], "4 of a, 5 of b")],
 )
 def test_bad_results(run, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)

@@ -173,8 +173,8 @@ def test_compare(run, beir, fake, tmp_path):
         ("qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
         ("queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "'1'"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
-        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz: none of the 0 documents has text"),
-        ("corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of the 1 documents has text"),
+        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz, and none of its 0 has text"),
+        ("corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of its 1 has text"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "'d1'"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_folder_with_several_judgments(run, beir):
     (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
     assert list(results(run("lab", "evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
-    assert "beir/qrels has dev.tsv, train.tsv; expected test.tsv or a single file" in run("lab", "evaluate", "bm25", "beir").err
+    assert "'test.tsv'; expected one of dev.tsv, train.tsv" in run("lab", "evaluate", "bm25", "beir").err
 
 
 def test_compare_needs_results_of_one_task(run, tmp_path):

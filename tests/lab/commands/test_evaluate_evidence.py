@@ -6,7 +6,7 @@ import pytest
 from helpers.judged_tasks import ToyEmbedder, results
 
 from runnel.lab.evaluation import retrieval
-from runnel.lab.evaluation.evidence import retriever_of
+from runnel.lab.evaluation.retrieval import _model
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
@@ -29,7 +29,7 @@ EVIDENCE = [
 @pytest.fixture
 def evidence(tmp_path):
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
-    retriever_of.cache_clear()
+    _model.cache_clear()
     return "evidence.jsonl"
 
 
@@ -69,7 +69,7 @@ def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        (EVIDENCE[3:], ["bm25"], "evidence.jsonl has no question with evidence"),
+        (EVIDENCE[3:], ["bm25"], "no question has evidence"),
         ([EVIDENCE[0]] * 2, ["bm25"], "'a'"),
         ([EVIDENCE[0] | {"evidence": [[40, 99]]}], ["bm25"], "line 1: span [40, 99]"),
     ],

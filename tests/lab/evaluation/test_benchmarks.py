@@ -127,9 +127,9 @@ def test_locov1_is_split_by_its_sets(tmp_path):
     assert documents == {"Passage_0": "two"} and queries == {"Query_0": "qasper_title Query_0"}
     assert judged == {"Query_0": {"Passage_0": 1}} and one.metrics == ("nDCG@10",)
     assert notes == ("1 documents without text are left out, with 1 queries that only they answer",)
-    with pytest.raises(InputError, match=r"unknown task '.*/qasper_titel'; did you mean .*/qasper_title$"):
+    with pytest.raises(InputError, match=r"'qasper_titel'; expected one of .*qasper_title"):
         find_sets(str(tmp_path / "loco" / "qasper_titel"))
-    with pytest.raises(InputError, match=r"expected one of .*/qmsum, .*/qasper_title$"):
+    with pytest.raises(InputError, match=r"expected one of .*qmsum, .*qasper_title"):
         find_sets(str(tmp_path / "loco" / "zzz"))
 
 
@@ -207,7 +207,7 @@ def test_bad_tables_are_named(tmp_path):
     corpus = tmp_path / "NanoNQ" / "corpus" / "train-00000-of-00001.parquet"
     write_rows(corpus, [{"_id": "d1", "body": "red cat"}])
     (one,) = find_sets(str(tmp_path / "NanoNQ"))
-    with pytest.raises(InputError, match=r"parquet, row 1: expected an id and a text .*, got the keys '_id', 'body'"):
+    with pytest.raises(InputError, match=r"parquet, row 1: expected 'text' .*, got the keys '_id', 'body'"):
         one.source(tmp_path)
     corpus.write_bytes(corpus.read_bytes()[:-20])
     with pytest.raises(ReadError, match=r"train-00000-of-00001\.parquet is damaged or incomplete"):
@@ -297,7 +297,7 @@ def test_bad_papers_are_named(tmp_path, content, error, named):
     [
         ("qrels", {"query-id": "q", "corpus-id": "d", "score": 1 << 32}, r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
         ("qrels", {"query-id": "q", "corpus-id": "d", "score": float("inf")}, "got 'inf'"),
-        ("queries", {"_id": "q", "text": "y", "context_length": [256]}, r"queries\.jsonl, line 1: context_length is \[256\]"),
+        ("queries", {"_id": "q", "text": "y", "context_length": [256]}, r"queries\.jsonl, line 1: 'context_length' is \[256\]"),
     ],
 )
 def test_values_that_are_no_numbers(tmp_path, name, row, named):

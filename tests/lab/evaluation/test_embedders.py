@@ -12,7 +12,7 @@ import pytest
 
 from runnel.errors import EndpointError
 from runnel.lab.evaluation import retrieval
-from runnel.lab.evaluation.embedders import ApiEmbedder
+from runnel.lab.evaluation.retrieval import ApiEmbedder
 
 WORDS = ("red", "blue", "cat", "dog")
 DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."
@@ -114,8 +114,7 @@ def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
 
 def test_other_tasks_are_refused(run, evidence):
     done = run("lab", "evaluate", "api:toy", evidence)
-    assert (
-        done.code == 1
-        and "api:toy is not read by runnel, and can only rank the sentences of evidence, with --as embed" in done.err
-    )
+    assert done.code == 1 and "with --as embed" in done.err
+    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--max-tokens", "5")
+    assert done.code == 1 and "--max-tokens" in done.err
     assert run("lab", "evaluate", "pocket", evidence, "--chunk-words", "5").code == 1

@@ -85,9 +85,9 @@ def test_groups_by_length_and_position():
 
 def test_calibration():
     rows = calibration([judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none")])
-    assert [(r.score, r.sentences, r.answers) for r in rows] == [(2, 1, 0), (1, 2, 1), (0, 2, 0), (-1, 2, 0), (-8, 1, 0)]
-    assert rows[1].share == 0.5 and rows[1].share_above == pytest.approx(1 / 3) and rows[1].found_above == 1
-    assert rows[2].sigmoid == pytest.approx(1 / (1 + np.exp(-0.5)))
+    assert [(r["score"], r["sentences"], r["answers"]) for r in rows] == [(2, 1, 0), (1, 2, 1), (0, 2, 0), (-1, 2, 0), (-8, 1, 0)]
+    assert rows[1]["share"] == 0.5 and rows[1]["share_above"] == pytest.approx(1 / 3) and rows[1]["found_above"] == 1
+    assert rows[2]["sigmoid"] == pytest.approx(1 / (1 + np.exp(-0.5)))
     assert calibration([judged([(0, 3)], [1, 2, 3, 4], logits=False)]) == []
 
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from runnel.errors import InputError, MissingDependency
-from runnel.lab.synthesis import language
-from runnel.lab.synthesis.language import check_language, is_language
+from runnel.lab.synthesis import sources
+from runnel.lab.synthesis.sources import check_language, is_language
 
 TEXTS = {
     "en": "The keeper of the old mill sold flour to the bakers of the town until the river changed its course.",
@@ -30,7 +30,7 @@ def test_errors(monkeypatch):
     check_language("en")
     with pytest.raises(InputError, match=r"'english'.* en, "):
         check_language("english")
-    language._identifier.cache_clear()
+    sources._identifier.cache_clear()
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     with pytest.raises(MissingDependency, match="py3langid"):
         check_language("en")

@@ -63,7 +63,7 @@ def test_lengths_have_equal_numbers():
 
 @pytest.mark.parametrize("lengths", [(), (0,), (500, -1)])
 def test_lengths_are_checked(lengths):
-    with pytest.raises(InputError, match="expected numbers of tokens, such as"):
+    with pytest.raises(InputError, match="least length in tokens is"):
         Cutter(Words(), lengths)
 
 

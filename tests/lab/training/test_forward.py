@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
-from runnel.lab.training.forward import make_item, render_document, sentence_scores, trainable
+from runnel.lab.training.forward import make_item, sentence_scores, trainable
 from runnel.models.base import Model, load_model
 from runnel.models.graph import Long, make_pair, pair_scores, vectors
 from runnel.models.heads import EndScore, vector_head

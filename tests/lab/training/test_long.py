@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers.tiny import byte_level_model, tiny_model
 from helpers.tiny_backbones import tiny_backbone
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, render_document, training_model
 from torch import Tensor
 
 from runnel import SentenceRetriever
-from runnel.lab.training.forward import SegmentScores, make_item, render_document, sentence_scores, sentence_segments, trainable
+from runnel.lab.training.forward import SegmentScores, make_item, sentence_scores, sentence_segments, trainable
 from runnel.models.base import Model
 from runnel.models.graph import Long, make_pair, pair_scores, vectors
 

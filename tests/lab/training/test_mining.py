@@ -224,7 +224,6 @@ def test_only_what_is_drawn_is_judged():
         ({"ranks": (0, 5)}, "0 to 5"),
         ({"ranks": (7, 5)}, "7 to 5"),
         ({"ranks": (1, 6), "number": 7}, "7 negatives of ranks 1 to 6"),
-        ({"margin": 0.1}, "judge"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from helpers.tiny_training import read_metrics
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
 from runnel.lab.training import progress
-from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, read_metrics, show_reading
+from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, show_reading
 
 
 @pytest.fixture

@@ -149,5 +149,5 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
 def test_batches_that_cannot_be_shared():
     from runnel.lab.training.trainers import _accumulated
 
-    with pytest.raises(InputError, match=r"train\.batch = 5 .* 3"):
+    with pytest.raises(InputError, match=r"train\.batch = 5; .* 3"):
         _accumulated(tiny_recipe("rerank", "train.batch=5", "train.group=3"))

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
+from helpers.tiny_training import read_metrics
 from lab.training.test_vectors import write_evidence
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
 from runnel.lab.training.data import read_evidence
-from runnel.lab.training.progress import read_metrics
 from runnel.lab.training.run import prepared, train
 from runnel.lab.training.sentence_layers import QUESTIONS, LayerData, LayerModule
 from runnel.lab.training.vector_data import read_vector_data
@@ -37,7 +37,9 @@ def recipe(data: Path, *changes: str, model: str = "model"):
 def test_training_reads_as_inference_reads(data, tmp_path):
     """The first vectors and scores of training are those of the retriever, for documents of one and of several passages."""
     model, reader = prepared(recipe(data)), SentenceRetriever.load(data / "model", "float32")
-    read, _, aside = read_vector_data(reader, read_evidence(data / "evidence.jsonl"), tmp_path / "documents", 0, write=True)
+    read, _, aside = read_vector_data(
+        reader.scorer, read_evidence(data / "evidence.jsonl"), tmp_path / "documents", 0, write=True
+    )
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
     assert sum(len(item.queries) for item in items) == 40, "every question is trained on once, and only about its own document"

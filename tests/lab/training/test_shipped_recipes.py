@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from helpers.tiny_examples import TINY, tiny_recipe
+from helpers.tiny_training import read_metrics
 
 import runnel
 from runnel.lab.training import recipes
-from runnel.lab.training.progress import read_metrics
 from runnel.lab.training.run import RECIPE, SEARCH, SUMMARY, train
 from runnel.models.language_model import LanguageModel
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_examples import tiny_recipe
-from helpers.tiny_training import stopped_after
+from helpers.tiny_training import render_document, stopped_after
 from helpers.tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
-from runnel.lab.training.forward import render_document, trainable
+from runnel.lab.training.forward import trainable
 from runnel.lab.training.run import train
 from runnel.models.base import BUILT_IN, load_model
 from runnel.models.graph import Long, vectors

@@ -88,7 +88,7 @@ def test_random_negatives_are_other_documents(tmp_path):
     for row in rows:
         drawn = {row[f"negative_{i}"] for i in (1, 2, 3)}
         assert len(drawn) == 3 and drawn <= {f"p{i}" for i in range(5)} - {row["positive"]}
-    with pytest.raises(InputError, match="no other documents"):
+    with pytest.raises(InputError, match="negative of"):
         rows_of(tmp_path, TRIPLES[:1], negatives=1, negative_source="random")
 
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.tiny import tiny_encoder
-from helpers.tiny_training import stopped_after
+from helpers.tiny_training import read_metrics, stopped_after
 from safetensors.torch import load_file
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
-from runnel.lab.training.progress import read_metrics
 from runnel.lab.training.run import prepared, train
 from runnel.lab.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
 from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin
@@ -24,6 +23,7 @@ from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import VectorScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10
@@ -100,8 +100,8 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
     assert len(read) == 40
     read[0].unlink()
     texts: list[str] = []
-    remember = SentenceRetriever.remember
-    monkeypatch.setattr(SentenceRetriever, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
+    remember = VectorScorer.remember
+    monkeypatch.setattr(VectorScorer, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
     resumed = train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
     assert len(texts) == 1 and resumed.held_out == pytest.approx(whole.held_out)
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
@@ -111,7 +111,7 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
 
 
 def test_examples_that_cannot_be_used(data, tmp_path):
-    with pytest.raises(InputError, match=r"data\.held_out = 80 of 80"):
+    with pytest.raises(InputError, match=r"80 examples: data\.held_out = 80"):
         train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
     (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}))
     with pytest.raises(InputError, match="evidence example x"):

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError, ReadError, needing
+from runnel.errors import InputError, damage_in, needing
 from runnel.files import create_folder, replacing, write_json
 from runnel.lab.evaluation.metrics import compare
 from runnel.text.lines import read_json
@@ -63,11 +63,9 @@ def _read(folder: Path) -> dict[str, Result]:
             queries.add(query := str(row.pop("query")))
             for name, value in row.items():
                 metrics.setdefault(name, {})[query] = value
-        try:
+        with damage_in(path, OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, advice="evaluate again"):
             result = json.loads(path.read_text(encoding="utf-8"))
             found[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise ReadError(f"{path} cannot be read as a result of runnel lab evaluate ({error}); evaluate again") from error
     if not found:
         raise InputError(f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate, questions or qa writes")
     return found
@@ -95,22 +93,17 @@ def _rows(task: str, named: Named) -> list[dict[str, Any]]:
     values: dict[str, dict[str, list[tuple[float, int]]]] = {}
     for name, repeats in found.items():
         for one in repeats:
-            means = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in one["metrics"].items()}
-            for value, pair in (means | one["groups"]).items():
+            of_all = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in one["metrics"].items()}
+            for value, pair in (of_all | one["groups"]).items():
                 values.setdefault(value, {}).setdefault(name, []).append(pair)
     rows = []
     for value, systems in values.items():
-        of = {name: [mean for mean, _ in pairs] for name, pairs in systems.items()}
-        summary = {
-            name: {
-                "repeats": len(one),
-                "mean": statistics.fmean(one),
-                "deviation": statistics.stdev(one) if len(one) > 1 else 0.0,
-                "min": min(one),
-                "max": max(one),
-            }
-            for name, one in of.items()
-        }
+        summary: dict[str, dict[str, float]] = {}
+        for name, pairs in systems.items():
+            means = [mean for mean, _ in pairs]
+            deviation = statistics.stdev(means) if len(means) > 1 else 0.0
+            summary[name] = {"repeats": len(means), "mean": statistics.fmean(means), "deviation": deviation}
+            summary[name] |= {"min": min(means), "max": max(means)}
         rows.append({"task": task, "value": value, "number": next(iter(systems.values()))[0][1], "systems": summary})
     return rows
 

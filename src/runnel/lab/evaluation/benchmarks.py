@@ -8,7 +8,6 @@ Craswell et al., 2020 and 2021.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,17 +17,17 @@ from typing import Any, NamedTuple
 
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
+from runnel.json_objects import read_row
 from runnel.lab.evaluation.generated import find_generated
 from runnel.lab.evaluation.metrics import METRICS
-from runnel.lab.evaluation.qa.json_values import read_values
+from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.evaluation.tasks import TaskFiles, expect_task, find_task
-from runnel.records import titled
+from runnel.records import expect_choice, titled
 from runnel.text.lines import find, keys, read_json, text_of
 from runnel.text.tables import read_parquet
 from runnel.text.trec import MOST_GRADE, as_grade
 
 _NDCG = ("nDCG@10",)
-_LENGTH = "context_length"  # the column of LongEmbed's needle and passkey
 _LOCO_QUERY = ("dataset", "qid", "answer_pids")  # columns of LoCoV1's queries
 _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
@@ -84,9 +83,7 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
         if chosen := [one for one in sets if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)]:
             return chosen
-        near = difflib.get_close_matches(path.name, [one.name for one in sets], 3)
-        names = ", ".join(str(path.parent / name) for name in near or [one.name for one in sets])
-        raise InputError(f"unknown task {task!r}; {'did you mean' if near else 'expected one of'} {names}")
+        expect_choice(path.name, [one.name for one in sets], f"the set of {path.parent}")
     return [_ready(find_task(expect_task(path), corpus, queries))]
 
 
@@ -102,7 +99,9 @@ def _sets_of(folder: Path) -> list[Set]:
         return [Set(one, partial(_write_pairs, name=one, read=read), _NDCG) for one, read in reads.items()]
     loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
     if len(loco) == 2:
-        return _loco(*(_files(part, "test") for part in loco))
+        documents, queries = (_files(part, "test") for part in loco)
+        names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
+        return [Set(one, partial(_write_loco, name=one, documents=documents, queries=queries), _NDCG) for one in names]
     tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
     return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
 
@@ -125,9 +124,6 @@ def _is_beir(folder: Path) -> bool:
 
 def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
     return Set(source.name, lambda _: source, metrics)
-
-
-# ---- forms -------------------------------------------------------------------------------------------------------------
 
 
 def _msmarco(folder: Path) -> list[Set]:
@@ -164,8 +160,7 @@ def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
     """Yield the full text of each paper, with its title or its abstract."""
     released = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
     for where, row in released if files[0].suffix == ".json" else read_rows(files):
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: expected an object, got {type(row).__name__}; download it again")
+        row = expect_object(row, where)
         yield _full_text(row, where), text_of(row, kind, where)
 
 
@@ -182,15 +177,10 @@ def _full_text(row: Mapping[str, Any], where: object) -> str:
         raise InputError(f'{where}: expected sections with "section_name" and "paragraphs" as "full_text" ({error!r})') from error
 
 
-def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
-    names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
-    return [Set(name, partial(_write_loco, name=name, documents=documents, queries=queries), _NDCG) for name in names]
-
-
 def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
     for where, row in read_rows(files):
-        if not row.keys() >= set(names) or not isinstance(row.get("answer_pids", []), list):
-            raise InputError(f"{where}: expected {', '.join(names)}, as in LoCoV1, got {keys(row)}")
+        for name in names:
+            _first(row, (name,), where, list if name == "answer_pids" else object)
         yield where, row
 
 
@@ -216,7 +206,7 @@ def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]
     for split in splits:
         files = [one.get(split) or next(iter(one.values())) for one in (corpus, queries, judged)]
         own = name if len(splits) == 1 else split
-        lengths = dict.fromkeys(_length(row, where) for where, row in read_rows(files[1]))
+        lengths = dict.fromkeys(read_row(_Length, row, where).context_length for where, row in read_rows(files[1]))
         for length in lengths:
             one = own if length is None else f"{own}-{length}"
             write = partial(_write_hub, name=one, files=files, length=length)
@@ -224,19 +214,14 @@ def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]
     return sets
 
 
-def _length(row: Mapping[str, Any], where: object) -> int | None:
-    length = row.get(_LENGTH)
-    if length is not None and not isinstance(length, int):
-        raise InputError(f"{where}: {_LENGTH} is {length!r}; expected a whole number, as in LongEmbed")
-    return length
+@dataclass(frozen=True)
+class _Length:
+    context_length: int | None = None
 
 
 def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
-    corpus, queries, judged = ((row for row in read_rows(one) if row[1].get(_LENGTH) == length) for one in files)
+    corpus, queries, judged = ((row for row in read_rows(one) if row[1].get("context_length") == length) for one in files)
     return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------------
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[Row]:
@@ -246,7 +231,6 @@ def read_rows(files: Iterable[Path]) -> Iterator[Row]:
 
 
 def _columns(files: Iterable[Path]) -> set[str]:
-    """Return the names of the first row's values; none if there are no rows."""
     return next((set(row) for _, row in read_rows(files)), set())
 
 
@@ -272,25 +256,22 @@ def _files(place: Path, split: str) -> list[Path]:
     return [file for file in files if split in file.name] or files
 
 
+def _first(row: Mapping[str, Any], names: tuple[str, ...], where: object, kind: type | tuple[type, ...] = (str, int)) -> Any:
+    """Return the value of the first of these keys that a row has."""
+    name = next((name for name in names if name in row), None)
+    if name is None or not isinstance(row[name], kind):
+        raise InputError(f"{where}: expected {' or '.join(map(repr, names))} with a value of its kind, got {keys(row)}")
+    return row[name]
+
+
 def _texts(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
-    return (_text(next((str(row[name]) for name in _IDS if name in row), ""), row, _TEXTS, where) for where, row in rows)
-
-
-def _text(key: str, row: Mapping[str, Any], names: tuple[str, ...], where: object) -> tuple[str, str]:
-    text = next((row[name] for name in names if name in row), None)
-    if not key or not isinstance(text, str):
-        raise InputError(f"{where}: expected an id and a text ({', '.join(names)}), got {keys(row)}")
-    return key, titled(row.get("title"), text)
+    return ((str(_first(row, _IDS, where)), titled(row.get("title"), _first(row, _TEXTS, where, str))) for where, row in rows)
 
 
 def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
-    query, document = (
-        next((row[n] for n in names if n in row), None) for names in (("query-id", "qid"), ("corpus-id", "doc_id"))
-    )
-    if query is None or document is None:
-        raise InputError(f'{where}: expected "query-id" and "corpus-id" (or "qid" and "doc_id"), got {keys(row)}')
+    query, document = (str(_first(row, names, where)) for names in (("query-id", "qid"), ("corpus-id", "doc_id")))
     try:
-        return str(query), str(document), as_grade(row.get("score", 1))
+        return query, document, as_grade(row.get("score", 1))
     except (TypeError, ValueError, OverflowError) as error:
         most = f"a whole number of at most {MOST_GRADE:,}"
         raise InputError(f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}') from error

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from runnel.files import write, write_jsonl
 from runnel.lab.evaluation.tasks import TaskFiles, find_task
@@ -28,13 +29,11 @@ _LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs L
 
 
 def _rows(name: str) -> list[list[str]]:
-    """Return the rows of a file of this folder."""
     lines = files("runnel.lab.evaluation").joinpath(name).read_text(encoding="utf-8").splitlines()
     return [line.split("\t") for line in lines]
 
 
-@dataclass(frozen=True)
-class Generated:
+class Generated(NamedTuple):
     """A set of one length."""
 
     kind: str  # "needle" or "passkey"
@@ -42,14 +41,18 @@ class Generated:
 
     @property
     def name(self) -> str:
-        """The name of the set."""
         return f"{self.kind}-{self.length}"
 
     def write(self, folder: Path) -> TaskFiles:
         """Write the set as a BEIR folder in `folder`."""
         chance = random.Random(self.name)
-        hidden, questions = _passkeys(chance) if self.kind == "passkey" else _needles()
-        filler = self._filler(chance)
+        if self.kind == "passkey":
+            questions, hidden = _passkeys(chance)
+            filler = list(_GRASS) * (self.length // 12)  # more than the longest document of the set needs
+        else:
+            questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
+            parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
+            filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
         documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
         asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
         place = folder / f"{self.name}.beir"
@@ -58,13 +61,6 @@ class Generated:
             write_jsonl(place / f"{kind}.jsonl", ({"_id": str(i), "text": text} for i, text in texts))
         write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
         return replace(find_task(place), name=self.name)
-
-    def _filler(self, chance: random.Random) -> list[str]:
-        """Return more sentences than the longest document of the set needs."""
-        if self.kind == "passkey":
-            return list(_GRASS) * (self.length // 12)
-        parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
-        return [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
 
 
 def find_generated(name: str) -> list[Generated]:
@@ -75,16 +71,12 @@ def find_generated(name: str) -> list[Generated]:
 
 
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
+    """Return questions, and the sentences that answer them."""
     names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
     keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
     pairs = zip(names, keys, strict=True)
     hidden = [f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}." for name, key in pairs]
-    return hidden, [f"What is the pass key for {name}?" for name in names]
-
-
-def _needles() -> tuple[list[str], list[str]]:
-    questions, facts = zip(*_rows("needles.tsv"), strict=True)
-    return list(facts), list(questions)
+    return [f"What is the pass key for {name}?" for name in names], hidden
 
 
 def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:

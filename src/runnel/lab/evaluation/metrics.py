@@ -25,7 +25,7 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
     """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1."""
     measures = _library()
     parsed = {}
-    for name in (name.strip() for name in names):
+    for name in [name.strip() for name in names] or [""]:
         try:
             parsed[name] = measures.parse_measure(name)
         except (NameError, ValueError) as error:
@@ -38,8 +38,6 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
             elif near:
                 advice = f"did you mean {known[near[0]]}{at}{depth}?"
             raise InputError(f"unknown metric {name!r}; {advice}") from error
-    if not parsed:
-        raise InputError("no metrics are given; expected names such as nDCG@10, MRR@10 and Recall@100")
     return parsed
 
 
@@ -113,10 +111,7 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
 
     Source: Smucker, Allan and Carterette, 2007: two-sided, by the mean, 10,000 rounds.
     """
-    if len(a) != len(b) or not len(a):
-        raise InputError(
-            f"the systems have {len(a)} and {len(b)} values; expected one for each query from both, and one at least"
-        )
+    assert len(a) == len(b) > 0
     difference = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     rng, n = np.random.default_rng(seed), len(difference)
     observed, block = abs(difference.mean()), max(1, _BLOCK // n)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.commands.display import say
-from runnel.errors import InputError, ReadError, needing
+from runnel.errors import InputError, damage_in, needing
 from runnel.files import write_json
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training import recipes
@@ -31,15 +31,13 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
     results = []
     for number, (name, task) in enumerate(tasks.items(), start=1):
         say(f"{name} ({number} of {len(tasks)})")
-        try:
+        with damage_in(f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"):
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
             predictions = folder / "mteb" / "predictions"
             (done,) = mteb.evaluate(
                 model, task, cache=cache, co2_tracker=False, show_progress_bar=False, prediction_folder=predictions
             ).task_results
-        except OSError as error:
-            raise ReadError(f"mteb cannot load {name} ({error}); its data come from the hub or its cache") from error
         one = {"task": name, "type": task.metadata.type, "metric": task.metadata.main_score, "score": float(done.get_score())}
         results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
         task.unload_data()
@@ -49,15 +47,18 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
 
 
 def _check(name: str, task: Any, system: System) -> None:
-    kind = task.metadata.type
-    if "text" not in task.metadata.modalities or len(task.metadata.modalities) > 1:
-        raise InputError(f"{name} is about {', '.join(task.metadata.modalities)}; runnel reads text")
-    if system.how == "rerank" and kind not in _RERANK and not (kind in _SEARCH and system.candidates):
-        raise InputError(
-            f"{name} ({kind}) has no candidates; for a retrieval task, name those of another model: --run FOLDER/mteb/predictions"
-        )
-    if system.how == "index" and kind not in _SEARCH:
-        raise InputError(f"{name} ({kind}) is no retrieval task, which an index needs; evaluate it as embed")
+    kind, modalities = task.metadata.type, task.metadata.modalities
+    has_candidates = kind in _RERANK or (kind in _SEARCH and system.candidates)
+    for wrong, what in (
+        (modalities != ["text"], f"is about {', '.join(modalities)}; runnel reads text"),
+        (
+            system.how == "rerank" and not has_candidates,
+            "has no candidates; name those of a retrieval task: --run FOLDER/mteb/predictions",
+        ),
+        (system.how == "index" and kind not in _SEARCH, "is no retrieval task, which an index needs; evaluate it as embed"),
+    ):
+        if wrong:
+            raise InputError(f"{name} ({kind}) {what}")
 
 
 def find_tasks(name: str) -> list[Any]:
@@ -80,16 +81,10 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     types: dict[str, list[float]] = {}
     for one in results:
         types.setdefault(one["type"], []).append(one["score"])
-    each: list[dict[str, Any]] = [
-        {"name": name, "tasks": len(scores), "score": sum(scores) / len(scores)} for name, scores in types.items()
-    ]
-    over_tasks = sum(one["score"] for one in results) / len(results)
-    over_types = sum(one["score"] for one in each) / len(each)
-    return [
-        *each,
-        {"name": "mean over tasks", "tasks": len(results), "score": over_tasks},
-        {"name": "mean over types", "tasks": len(results), "score": over_types},
-    ]
+    rows = [(name, len(scores), scores) for name, scores in types.items()]
+    rows.append(("mean over tasks", len(results), [one["score"] for one in results]))
+    rows.append(("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()]))
+    return [{"name": name, "tasks": tasks, "score": sum(scores) / len(scores)} for name, tasks, scores in rows]
 
 
 def _model(system: System, folder: Path) -> Any:
@@ -108,6 +103,5 @@ def _model(system: System, folder: Path) -> Any:
 
 
 def _trained_with(model: str) -> str | None:
-    """Return the prompt of the recipe of a run, for RUN/model."""
     path = Path(model).parent / "recipe.toml"
     return recipes.read(str(path)).data.prompt if Path(model).name == "model" and path.is_file() else None

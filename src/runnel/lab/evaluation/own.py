@@ -6,19 +6,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runnel.commands.display import note_compiling
 from runnel.commands.runs import resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.lab.evaluation.pattern_ranks import measure_patterns
-from runnel.lab.evaluation.patterns import has_patterns
+from runnel.lab.evaluation import questions as own
+from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
+from runnel.lab.evaluation.questions import AnsweredQuestion, Problem, Question, Setting
 from runnel.lab.evaluation.results import results_folder, save
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
-
-if TYPE_CHECKING:
-    from runnel.lab.evaluation.questions import AnsweredQuestion, Question, Setting
+from runnel.search.index import Index
 
 _SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
 _VISIBLE = 0.0005  # a smaller difference is not shown
@@ -52,14 +51,14 @@ def ask_questions(
     """
     options = {name: value for name, value in (("dense_weight", weight), ("rerank", rerank)) if value is not None}
     path = Path(path)
+    ranked, of_index = has_patterns(path), bool(options or sweep or top_k is not None)
+    if (of_index and ranked) or (how is not None and not ranked):
+        has, unused = ("has patterns", "--top-k, --sweep, --weight and --rerank") if ranked else ("has no patterns", "--as")
+        searched = "sentences are ranked" if ranked else "an index is searched"
+        raise InputError(f"{path} {has}, so {searched}; leave {unused} out")
     with results_folder(out) as folder:
-        if not has_patterns(path):
-            if how is not None:
-                raise InputError(f"{path} has no patterns, so an index is searched; leave --as out")
+        if not ranked:
             return save(*_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder)
-        if options or sweep or top_k is not None:
-            of_index = "--top-k, --sweep, --weight and --rerank"
-            raise InputError(f"{path} has patterns, so sentences are ranked, not documents of an index; leave {of_index} out")
         system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
         return save(*measure_patterns(path, place, system, folder), folder)
 
@@ -69,9 +68,6 @@ def _measure(
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
     note_compiling()
-    from runnel.lab.evaluation import questions as own
-    from runnel.search.index import Index
-
     questions = own.read_questions(path)
     settings: dict[str, object] = {"questions": file_digest(str(path)), **state_of(place), "model": model}
     name = path.name.split(".")[0]
@@ -100,14 +96,16 @@ def _measure(
         for row in resumed_rows(out, settings, lambda: (tries, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
         weighed = own.weigh(own.settings_of(index), ranks)
-        result["settings"] = [_setting(one) for one in weighed]
+        result["settings"] = [
+            {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)}
+            | {name: getattr(one.comparison, name) for name in ("difference", "low", "high", "p")}
+            for one in weighed
+        ]
         result["advice"] = advice(weighed, place, model)
     return result, {answer.question.id: answer.values() for answer in answers}
 
 
 def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:
-    from runnel.lab.evaluation.questions import AnsweredQuestion, Problem
-
     problem = row["problem"] and Problem(**row["problem"])
     return AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
 
@@ -133,8 +131,3 @@ def _as_json(answer: AnsweredQuestion) -> dict[str, Any]:
     question = {"id": answer.question.id, "question": answer.question.query, "expected": answer.question.expected}
     ranks = {"rank": answer.rank, "place_rank": answer.place, "sentence_rank": answer.sentence}
     return question | ranks | {"problem": answer.problem and asdict(answer.problem), "found": list(answer.found)}
-
-
-def _setting(one: Setting) -> dict[str, Any]:
-    compared = {name: asdict(one.comparison)[name] for name in ("difference", "low", "high", "p")}
-    return {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)} | compared

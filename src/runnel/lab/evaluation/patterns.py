@@ -6,6 +6,7 @@ an answer: by its probability that a document answers, or by the best score.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runnel.commands.display import say
+from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
+from runnel.files import digest, file_digest
 from runnel.json_objects import read_row
+from runnel.lab.evaluation.evidence import scorer_of
+from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.evaluation.sentences import Scorer
-from runnel.lab.training.candidates import bm25_ranker
-from runnel.lab.training.corpora import Texts
+from runnel.lab.training.candidates import bm25_scorer
 from runnel.lab.training.formats import read_named
-from runnel.records import Document, by_id, highest, normalize
+from runnel.records import by_id, expect_choice, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -80,15 +85,15 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
     read = read_row(_Row, dict(row) | {"kind": row.get("kind") or ""}, where)
-    patterns, kind = read.patterns, read.kind
-    if not read.question.strip() or not read.file.strip() or (kind == UNANSWERABLE) == bool(patterns) or not all(patterns):
-        expected = f'texts as "question" and "file", and patterns, or the kind {UNANSWERABLE!r} without them'
-        raise InputError(f"{where}: expected {expected}, got the kind {kind!r} and {counted(len(patterns), 'pattern')}")
     try:
-        compiled = tuple(map(re.compile, patterns))
+        compiled, wrong = tuple(map(re.compile, read.patterns)), ""
     except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"{where}: not all of {str(patterns)[:100]} are regular expressions: {error}") from error
-    return PatternQuestion(str(row.get("id") or number), read.question, read.file, compiled, kind)
+        compiled, wrong = (), f" ({error})"
+    full = read.question.strip() and read.file.strip() and all(read.patterns)
+    if wrong or not full or (read.kind == UNANSWERABLE) == bool(compiled):
+        expected = f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r} without them'
+        raise InputError(f"{where}: expected {expected}, got {str(list(read.patterns))[:100]} and the kind {read.kind!r}{wrong}")
+    return PatternQuestion(str(row.get("id") or number), read.question, read.file, compiled, read.kind)
 
 
 def read_folder(
@@ -176,23 +181,13 @@ class Sentences:
         }
 
     def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-        """Rank the documents of a file, or all."""
         assert self._rank is not None
         return self._rank(query, [one for name, one in self._documents if file in (None, name)])
 
     def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
-        """Return BM25 with the sentences of a file, or all, as the collection."""
         if name not in self._rankers:
             texts = self.texts if rows is None else [self.texts[row] for row in rows]
-            rank = bm25_ranker(Texts(Document(str(row), one) for row, one in enumerate(texts)), **self._bm25)
-
-            def score(query: str) -> np.ndarray:
-                ((found, values),) = rank([query], len(texts))
-                scores = np.zeros(len(texts), np.float32)
-                scores[found] = values
-                return scores
-
-            self._rankers[name] = score
+            self._rankers[name] = bm25_scorer(texts, **self._bm25)
         return self._rankers[name]
 
 
@@ -247,3 +242,68 @@ def _means(ranks: Sequence[Mapping[str, Any]], none: np.ndarray) -> dict[str, An
 
 def _interval(value: float, drawn: np.ndarray) -> list[float]:
     return [float(value), *np.percentile(drawn, (_LOW, _HIGH)).tolist()]
+
+
+# ---- the task -----------------------------------------------------------------------------------------------------------
+
+
+def measure_patterns(path: Path, place: str, system: System, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the result and the values of each question; `place` has the documents, and `folder` keeps the ranks."""
+    expect_choice(system.how, ("bm25", "embed", "sentences"), f"what {system.model} is evaluated as, on patterns,")
+    questions = read_patterns(path, Path(place))
+    documents = read_folder(Path(place), questions, say)
+    settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
+    settings |= {"documents": digest(*(part for file, one in documents for part in (file, one.text)))}
+    settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
+    name = path.name.split(".")[0]
+
+    def load() -> Rows[PatternQuestion]:
+        rank, fingerprint = _ranking(system, len(documents))
+        sentences = Sentences(Path(place), documents, rank, system.bm25)
+        return questions, lambda one: {"id": one.id, "sentences": len(sentences.texts)} | sentences.ask(one), fingerprint
+
+    rows = resumed_rows(folder / f"{name}.ranks.jsonl", settings, load, label="ranking")
+    left_out = _report_unmatched(path, questions, rows)
+    measured = [pair for pair in zip(questions, rows, strict=True) if pair[0].id not in left_out]
+    kinds = [one.kind for one, _ in measured]
+    if not any(one.patterns for one, _ in measured):
+        raise InputError(f"{path}: no pattern matches a sentence; give the folder of these documents with --in")
+    own = "BM25" if system.how == "bm25" else "model"
+    rankings = []
+    for where, key in itertools.product(PLACES, dict.fromkeys((own, "BM25"))):
+        summary = summarize(kinds, [row[key][where] for _, row in measured])
+        rankings.append({"system": system.model if key == "model" else key, "place": where, **summary})
+    values = {
+        one.id: values_of(row[own]["document"]["rank"])
+        | {f"all documents {name}": value for name, value in values_of(row[own]["folder"]["rank"]).items()}
+        for one, row in measured
+        if one.patterns
+    }
+    result = {"task": name, "kind": "patterns", "model": system.model, "as": system.how, "queries": len(values)}
+    result |= {"unanswerable": len(measured) - len(values), "left_out": left_out}
+    result |= {"documents": len(documents), "sentences": rows[0]["sentences"], "rankings": rankings}
+    return result | {"answers": [{"kind": one.kind, **row} for one, row in measured]}, values
+
+
+def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
+    """Return what ranks the sentences of documents, `keep` of them as it has read them, and the fingerprint of its model."""
+    if system.how == "bm25":
+        return None, None
+    if system.how == "sentences":
+        retriever = load_model(system)
+        return rank_together(retriever, keep), retriever.model.fingerprint()
+    score, fingerprint = scorer_of(system, keep=keep)
+    return rank_each(score), fingerprint
+
+
+def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Report patterns that match no sentence; return the ids of the questions that have no other."""
+    left_out = []
+    for one, row in zip(questions, rows, strict=True):
+        for pattern in row["unmatched"]:
+            say(f"note: {path}: {one.id}: no sentence of {one.file} matches {pattern!r}")
+        if one.patterns and len(row["unmatched"]) == len(one.patterns):
+            left_out.append(one.id)
+    if left_out:
+        say(f"note: {path}: {counted(len(left_out), 'question')} left out, no pattern matches: {', '.join(left_out)}")
+    return left_out

@@ -211,14 +211,12 @@ def ask(question: Question, target: Target, index: Index, top_k: int, options: M
     in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
     place = in_place[0] if in_place else None
     sentence = _best_in_place(right[0], target) if right else None
-    answer = AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]))
+    problem = None
     if rank is None or rank > top_k:
         problem = Problem("ranked too low", _how_low(question, target, index, rank))
     elif question.has_place and (place is None or place > top_k):
         problem = Problem("wrong place", _wrong_place(right[0], sentence))
-    else:
-        return answer
-    return AnsweredQuestion(question, rank, place, sentence, answer.found, problem)
+    return AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]), problem)
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:

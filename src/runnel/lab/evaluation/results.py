@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runnel.errors import InputError
 from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 VERSION = 1  # of the result files
@@ -21,6 +22,12 @@ def results_folder(out: str | Path | None) -> Iterator[Path]:
             yield Path(name)
     else:
         yield create_folder(Path(out))
+
+
+def expect_new(task: str, tasks: Container[str]) -> None:
+    """Raise InputError if a task has the name of an earlier one: their results would be in one file."""
+    if task in tasks:
+        raise InputError(f"two tasks are called {task!r}, and their results would be in one file; evaluate them one by one")
 
 
 def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:

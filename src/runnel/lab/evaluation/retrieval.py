@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from runnel.commands.display import Meter, note_compiling, say
 from runnel.commands.embed import embed_corpus
@@ -17,21 +19,27 @@ from runnel.commands.rerank import Candidates, rank_all
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
+from runnel.generation.endpoint import Endpoint
 from runnel.journal import Journal, Row
-from runnel.lab.evaluation.embedders import API, ApiEmbedder
 from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.segments import Reading, recorded, segment_id
-from runnel.lab.evaluation.tasks import Task, read_run_of, read_task
+from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
+from runnel.lab.training.candidates import Ranker, bm25_ranker, dense_ranker
+from runnel.lab.training.corpora import Texts
+from runnel.lab.training.formats import expect_texts
 from runnel.records import Document
+from runnel.search.stores import holds_index, open_store
 from runnel.text.trec import read_scores
 
 if TYPE_CHECKING:
     from runnel.lab.evaluation.benchmarks import Set
-    from runnel.lab.training.candidates import Ranker
-    from runnel.lab.training.corpora import Texts
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
     from runnel.search.index import Index
+
+API = "api:"
+EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
+_TEXTS = 128  # in one request
 
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
 _BLOCK = 256  # queries searched together
@@ -74,6 +82,13 @@ def kind_of(model: str, how: How | None) -> How | None:
     return found or how
 
 
+def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> None:
+    """Raise InputError for an option, named as its parameter, that has no effect."""
+    if unused := next((name for name in options if name not in taken), None):
+        name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
+        raise InputError(f"--{name} has no effect on what is evaluated ({what}); leave it out")
+
+
 def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
     recipe = recorded(model, how)
@@ -89,31 +104,26 @@ def measure(
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
     source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
-    if system.place is not None:
-        source = replace(source, corpus=None)  # the index has the documents
-    needed = () if system.how == "run" else ("queries",) if system.place is not None else ("corpus", "queries")
-    if missing := [f"--{name}" for name in needed if getattr(source, name) is None]:
-        raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
+    texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
+    if system.place is not None:  # the index has the documents
+        source = replace(source, corpus=None)
+        del texts["--corpus"]
+    if system.how != "run":
+        expect_texts(source.qrels, texts)
     task = read_task(source)
-    if system.place is not None:
-        task = replace(task, notes=(*task.notes, *_missing(task, system.place)))
+    notes = [*task.notes, *(_missing(task, system.place) if system.place is not None else [])]
     if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
-        task = replace(
-            task, notes=(*task.notes, f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
-        )
-    for note in task.notes:
+        notes.append(f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
+    for note in notes:
         say(f"note: {source.name}: {note}")
     system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
     run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
     values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
+    documents = state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus)
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
-    result |= {
-        "group": one.group,
-        "documents": state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus),
-        "depth": system.depth if system.how != "run" else None,
-        "reading": system.reading.settings(),
-    }
-    return result | {"notes": list(task.notes), "metrics": mean(values)}, values
+    result |= {"group": one.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
+    result |= {"reading": system.reading.settings()}
+    return result | {"notes": notes, "metrics": mean(values)}, values
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
@@ -185,21 +195,26 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
-    from runnel.lab.training.candidates import bm25_ranker
-
     corpus, depth = task.corpus, system.depth
     assert depth is not None
-    if system.place is not None:
-        return _stored(task, model, system.place, depth, system.search)
-    assert corpus is not None
     if system.how == "index":
-        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search)
+        index, names = _index(task, system, model, folder / f"{task.source.name}.index")
+
+        def search_index(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+            for query in queries:
+                hits = index.search(query, depth, sentences=0, **dict[str, Any](system.search))
+                yield [(names.get(hit.id, hit.id), hit.score) for hit in hits]
+
+        return search_index
+    assert corpus is not None
     if system.how == "bm25":
         with Meter("indexing", unit="documents") as meter:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
         made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
-        made_from |= {"prompt": model.model.prompts.get("document", ""), **system.reading.of_documents()}
+        of_queries = ("max_query_tokens", "aggregate")
+        reading = {name: value for name, value in system.reading.settings().items() if name not in of_queries}
+        made_from |= {"prompt": model.model.prompts.get("document", ""), **reading}
         rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
@@ -211,10 +226,6 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 
 def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
     """Return what searches the vectors of documents, or of their segments."""
-    import numpy as np
-
-    from runnel.lab.training.candidates import dense_ranker
-
     if reading.segment_tokens is None:
         vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
     else:
@@ -224,54 +235,33 @@ def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str
     return dense_ranker(embedder, vectors, rows, np.add if reading.aggregate == "sum" else np.maximum, reading.max_query_tokens)
 
 
-def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
-    """Index a corpus, or what of it the index does not have yet."""
+def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple[Index, Mapping[str, str]]:
+    """Return the system's index, or one at `place` that has the corpus; and the judged ids of documents with others in it."""
     from runnel.search.index import Index
-    from runnel.search.stores import holds_index
 
+    if system.place is not None:
+        index = Index.open(system.place, embedder)
+        return index, names_of(index.store.content_hashes(), task)[0]
+    assert task.corpus is not None
     with (
         Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
         Meter("indexing") as meter,
     ):
-        changes = index.add((Document(one.id, one.text) for one in corpus), progress=meter.add)
+        changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter.add)
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
-
-    return _search_of(index, depth, options, lambda name: name)
-
-
-def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Mapping[str, Any]) -> Search:
-    """Search an existing index, whose ids may be paths that end with those of the task."""
-    from runnel.lab.evaluation.stored import names_of
-    from runnel.search.index import Index
-
-    index = Index.open(place, embedder)
-    names, _ = names_of(index.store.content_hashes(), task)
-    return _search_of(index, depth, options, lambda name: names.get(name, name))
+    return index, {}
 
 
 def _missing(task: Task, place: str) -> list[str]:
     """Return what to say of relevant documents that an existing index lacks."""
-    from runnel.lab.evaluation.stored import names_of
-    from runnel.search.stores import open_store
-
     with closing(open_store(place)) as store:
         _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
 
 
-def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Callable[[str], str]) -> Search:
-    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
-        for query in queries:
-            yield [(name_of(hit.id), hit.score) for hit in index.search(query, depth, sentences=0, **options)]
-
-    return search
-
-
 def state_of(place: str) -> dict[str, object]:
     """Return what results depend on of an index: its place and its last commit."""
-    from runnel.search.stores import open_store
-
     with closing(open_store(place)) as store:
         last = store.last_commit()
     return {"index": place, "commit": last.number, "documents": last.documents}
@@ -283,6 +273,31 @@ def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str
     return {name: task.corpus.get(name) or "" for name in names}
 
 
+class ApiEmbedder:
+    """A model behind POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's."""
+
+    def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
+        self.name, self.prompts = name, dict(prompts or {})
+        self._endpoint = Endpoint(model=name)
+
+    def is_empty(self, text: str) -> bool:
+        return not text.strip()
+
+    def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of queries, float32 (n, d)."""
+        return self._encode(texts, "query")
+
+    def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of documents, float32 (n, d)."""
+        return self._encode(texts, "document")
+
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        whole = [self.prompts.get(kind, "") + text for text in texts]
+        groups = [whole[start : start + _TEXTS] for start in range(0, len(whole), _TEXTS)]
+        vectors = np.asarray([vector for group in groups for vector in self._endpoint.embed(group)], np.float32)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
 def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Any:
     note_compiling()
@@ -290,6 +305,10 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
         from runnel.models.reranker import Reranker
 
         return Reranker.load(name, dtype=DTYPES[dtype])
+    if how == "sentences":
+        from runnel.models.sentence_retriever import SentenceRetriever
+
+        return SentenceRetriever.load(name, dtype=DTYPES[dtype])
     if how == "embed" and name.startswith(API):
         return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
     from runnel.models.embedder import Embedder
@@ -300,5 +319,5 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
 
 
 def load_model(system: System) -> Any:
-    """Return the reranker or embedder of a system, which may be one that runnel does not read; None for BM25."""
+    """Return the model of a system, which may be an embedder that runnel does not read; None for BM25."""
     return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

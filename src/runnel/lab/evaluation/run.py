@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError
+from runnel.errors import InputError, install_command
+from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.benchmarks import Set, find_sets
-from runnel.lab.evaluation.checkpoints import find_checkpoints, write_checkpoints
-from runnel.lab.evaluation.embedders import API
 from runnel.lab.evaluation.metrics import METRICS, parse_metrics
-from runnel.lab.evaluation.results import VERSION, means, results_folder, save
-from runnel.lab.evaluation.retrieval import How, System, kind_of, reading_of
+from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
+from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of
 from runnel.lab.evaluation.segments import Reading
 from runnel.lab.evaluation.tasks import is_evidence
+from runnel.lab.training.checkpoints import whole_checkpoints
+from runnel.records import expect_choice
 
-_RANKED = {"evidence": "sentences", "documents": "documents"}
+log = logging.getLogger("runnel")
+
 _HOWS: dict[str, tuple[How, ...]] = {  # what can be evaluated, by the kind of task
     "evidence": ("bm25", "embed", "sentences"),
     "documents": ("run", "bm25", "embed", "rerank", "index"),
@@ -98,7 +101,7 @@ def evaluate(
     if of_mteb:
         return _evaluate_mteb(model, tasks, how, out, _Options({**options, "metrics": metrics}))
     parse_metrics(METRICS if names is None else names)
-    if not (checkpoints := find_checkpoints(model)):
+    if not (checkpoints := _find_checkpoints(model)):
         results = _measure(model, tasks, how, names, out, given)
         return {"version": VERSION, "results": results, "means": means(results)}
     points = []
@@ -108,7 +111,7 @@ def evaluate(
             points.append({"step": step, "results": results})
         found = {"version": VERSION, "checkpoints": points}
         if out is not None:
-            write_checkpoints(found, folder)
+            _write_checkpoints(found, folder)
     return found
 
 
@@ -121,9 +124,8 @@ def _measure(
     options: _Options,
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
-    names = [one.name for one in trials]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
+    for number, one in enumerate(trials):
+        expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
         return [
             save(
@@ -150,12 +152,19 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options
             sets = find_sets(name, files.get("corpus"), files.get("queries"))
             trials += [_Trial(one, _system(model, kind or "embed", "documents", options)) for one in sets]
     for one in trials:
-        if one.system.how not in _HOWS[one.kind]:
-            raise InputError(f"{one.name} ranks {_RANKED[one.kind]}; {model} cannot be evaluated on it as {one.system.how}")
-    if model.startswith(API) and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials):
-        raise InputError(f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
-    if "{instruction}" in options.get("prompt", ""):
-        raise InputError("{instruction} in --prompt is replaced only for tasks of mteb")
+        expect_choice(one.system.how, _HOWS[one.kind], f"what {model} is evaluated as, on {one.kind},")
+    api = model.startswith(API)
+    for message, wrong in {
+        f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed": api
+        and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials),
+        f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": api
+        and bool(options.keys() & {"max_tokens", "max_query_tokens"}),
+        "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out": options.keys()
+        >= {"max_tokens", "segment_tokens"},
+        "{instruction} in --prompt is replaced only for tasks of mteb": "{instruction}" in options.get("prompt", ""),
+    }.items():
+        if wrong:
+            raise InputError(message)
     kinds = {how: {one.kind for one in trials if one.system.how == how} for how in _READERS}
     readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
     options.expect_effects((one.kind, one.system.how) for one in trials)
@@ -200,11 +209,52 @@ def _evaluate_mteb(
     model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, options: _Options
 ) -> dict[str, Any]:
     kind = kind_of(model, None) or how or "embed"
-    if kind not in _HOWS["mteb"]:
-        raise InputError(f"{model} cannot be evaluated on MTEB as {kind}; expected an embedder, a reranker or an index")
+    expect_choice(kind, _HOWS["mteb"], f"what {model} is evaluated as, on MTEB,")
     system = _system(model, kind, "mteb", options)
     if kind in _READERS:
         system = replace(system, reading=_reading(model, kind, ["mteb"], options))
     options.expect_effects([("mteb", kind)])
     with results_folder(out) as folder:
         return {"version": VERSION, **mteb.measure(tasks, system, folder)}
+
+
+def _find_checkpoints(model: str) -> Mapping[int, Path]:
+    """Return step -> folder of the complete checkpoints in a run's folder `checkpoints`; none if the model is another one."""
+    folder = Path(model)
+    is_run = (folder / "recipe.toml").is_file() and not (folder / "config.json").exists()
+    run = folder if is_run else folder.parent
+    if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
+        return {}
+    found = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
+    part = next((path for path in found.values() if not (path / "config.json").exists()), None)
+    if not found or part:
+        what = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
+        what = f"{part} holds only what was trained, adapters or a head, and not a model" if part else what
+        raise InputError(f"{what}; evaluate the finished run's {run / 'model'}, or its whole models in {run / 'checkpoints'}")
+    if len(found) == 1:
+        log.warning("note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model)
+    return found
+
+
+def _write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
+    """Write checkpoints.json, and checkpoints.png with the metrics over the steps."""
+    write_json(folder / "checkpoints.json", found)
+    _plot(found["checkpoints"], folder / "checkpoints.png")
+
+
+def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot each metric over the steps, a panel for each task; without matplotlib, say so."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("note: matplotlib is not installed, so %s is not drawn; run `%s`", path, install_command("lab"))
+        return
+    tasks = points[0]["results"]
+    figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
+    for place, (axis, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):
+        for name in task["metrics"]:
+            axis.plot([p["step"] for p in points], [p["results"][place]["metrics"][name] for p in points], marker="o", label=name)
+        axis.set(title=task["task"], xlabel="step")
+        axis.legend(fontsize=8)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=120)

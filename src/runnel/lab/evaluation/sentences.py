@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from runnel.lab.evaluation.metrics import Metrics, evaluate, mean, ranges
-from runnel.lab.evaluation.pieces import cut_sentences, split_chunks
-from runnel.lab.training.candidates import Ranker, bm25_ranker
-from runnel.lab.training.corpora import Texts
-from runnel.records import Document, trim
+from runnel.lab.evaluation.segments import cut_sentences, split_chunks
+from runnel.lab.training.candidates import bm25_scorer
+from runnel.records import trim
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.work import top
 
 if TYPE_CHECKING:
-    from runnel.lab.evaluation.embedders import ApiEmbedder
+    from runnel.lab.evaluation.retrieval import ApiEmbedder
     from runnel.lab.training.data import Evidence
     from runnel.models.embedder import Embedder
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -97,9 +96,6 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
     return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
 
 
-# ---- systems -----------------------------------------------------------------------------------------------------------
-
-
 def by_retriever(
     retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None, *, keep: int = 1
 ) -> Scorer:
@@ -145,16 +141,13 @@ def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
     """Score by BM25 with the sentences of the document, or its units or chunks, as the collection."""
 
     @lru_cache(maxsize=1)
-    def index(document: str, units: Units) -> tuple[np.ndarray, Ranker]:
+    def index(document: str, units: Units) -> tuple[np.ndarray, Callable[[str], np.ndarray]]:
         spans = _parts(document, units, chunk_words)
-        return spans, bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
+        return spans, bm25_scorer([document[start:end] for start, end in spans], k1=k1, b=b)
 
     def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
-        spans, rank = index(text_of(document), units)
-        ((rows, found),) = rank([query], len(spans))
-        scores = np.zeros(len(spans), np.float32)
-        scores[rows] = found
-        return spans, scores
+        spans, scores_of = index(text_of(document), units)
+        return spans, scores_of(query)
 
     return score
 
@@ -186,9 +179,6 @@ def by_embedder(
         return spans, scores
 
     return score
-
-
-# ---- summaries ---------------------------------------------------------------------------------------------------------
 
 
 def values_of(judged: Sequence[Judged], metrics: Metrics) -> dict[str, dict[str, float]]:
@@ -224,7 +214,7 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
         "by_position": _groups(by_position, values),
         "recall_by_position": recall_by_position(asked, values),
         "precision_recall": precision_recall(asked),
-        "calibration": [asdict(row) for row in calibration(judged)],
+        "calibration": calibration(judged),
     }
 
 
@@ -267,21 +257,13 @@ def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRow:
-    """What a score says: of sentences from this score, up to 1 above; the first and the last row have all beyond."""
+def calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
+    """Return how often sentences with a score are answers, highest scores first; empty if scores are no logits.
 
-    score: int
-    sentences: int
-    answers: int
-    share: float  # answers / sentences
-    sigmoid: float  # of the middle of the row; what the share is if scores are calibrated logits
-    share_above: float  # the share among all sentences with this score or a higher one
-    found_above: float  # the share of all answers that have this score or a higher one
-
-
-def calibration(judged: Sequence[Judged]) -> list[ScoreRow]:
-    """Return how often sentences with a score are answers, highest scores first; empty if scores are no logits."""
+    A row is of sentences from its score up to 1 above; the first and the last row have all beyond. "sigmoid" is of its middle:
+    what the share of answers is if scores are calibrated. "..._above" are of this and all higher rows: the share of their
+    sentences that are answers, and of all answers that are there.
+    """
     sentences: Counter[int] = Counter()
     answers: Counter[int] = Counter()
     for one in judged:
@@ -292,6 +274,7 @@ def calibration(judged: Sequence[Judged]) -> list[ScoreRow]:
     seen = right = 0
     for score in sorted(sentences, reverse=True):
         seen, right = seen + sentences[score], right + answers[score]
-        share, sigmoid = answers[score] / sentences[score], 1 / (1 + math.exp(-score - 0.5))
-        rows.append(ScoreRow(score, sentences[score], answers[score], share, sigmoid, right / seen, right / max(1, total)))
+        row: dict[str, float] = {"score": score, "sentences": sentences[score], "answers": answers[score]}
+        row |= {"share": answers[score] / sentences[score], "sigmoid": 1 / (1 + math.exp(-score - 0.5))}
+        rows.append(row | {"share_above": right / seen, "found_above": right / max(1, total)})
     return rows

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.lab.training.data import is_released
 from runnel.lab.training.formats import find_split
-from runnel.lab.training.released import is_released
 from runnel.text.lines import ENDINGS, find, read_json, read_lines
 from runnel.text.trec import read_qrels, read_scores
 
@@ -44,11 +44,9 @@ def expect_task(path: str | Path) -> Path:
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, 3)
-        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
-        raise InputError(
-            f"unknown task {str(path)!r}; "
-            f"{advice or 'expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence'}"
-        )
+        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else None
+        expected = "expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence"
+        raise InputError(f"unknown task {str(path)!r}; {advice or expected}")
     return path
 
 
@@ -57,13 +55,9 @@ def is_evidence(path: Path) -> bool:
     if path.is_dir() or not next((line for _, line in read_lines(path)), "").startswith("{"):
         return False
     where, row = next(read_json(path))
-    if is_released(row):
-        return True
-    if "evidence" not in row:
-        raise InputError(
-            f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels); '
-            "questions about an index go to `runnel lab questions`"
-        )
+    if "evidence" not in row and not is_released(row):
+        expected = 'expected evidence ("question", "document", "evidence") or judgments (qrels)'
+        raise InputError(f"{where}: {expected}; questions about an index go to `runnel lab questions`")
     return True
 
 
@@ -81,7 +75,7 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
 def read_task(source: TaskFiles) -> Task:
     """Read the judged queries and the corpus; a finished run needs neither."""
     qrels = read_qrels(source.qrels)
-    relevant = {name for judged in qrels.values() for name, grade in judged.items() if grade > 0}
+    relevant = dict.fromkeys(name for judged in qrels.values() for name, grade in judged.items() if grade > 0)
     if not relevant:
         raise InputError(f"{source.qrels} judges no document as relevant (grade above 0); expected one at least")
     notes = list(source.notes)
@@ -93,24 +87,27 @@ def read_task(source: TaskFiles) -> Task:
     if source.queries is not None:
         texts = read_queries(source.queries)
         queries = {query: texts[query] for query in qrels if query in texts and texts[query].strip()}
-        if not queries:
-            raise InputError(
-                f"{source.qrels}: none of the {len(qrels):,} judged queries is in {source.queries}; give their queries"
-            )
-        if len(queries) < len(qrels):
-            notes.append(f"{len(qrels) - len(queries):,} of {len(qrels):,} judged queries have no text, and count as 0")
+        if missing := expect_some(
+            qrels, queries, f"{source.qrels}: none of the", f"judged queries has a text in {source.queries}"
+        ):
+            notes.append(f"{len(missing):,} of {len(qrels):,} judged queries have no text, and count as 0")
     corpus = None
     if source.corpus is not None:
         corpus = Texts(read_corpus(source.corpus))
-        notes += _check_corpus(source, corpus, relevant)
+        has_text = any(document.text.strip() for document in corpus)
+        known = {name for name in relevant if has_text and corpus.row(name) is not None}
+        where = f"relevant documents is in {source.corpus}" + ("" if has_text else f", and none of its {len(corpus):,} has text")
+        if missing := expect_some(sorted(relevant), known, f"{source.qrels}: none of the", where):
+            notes.append(
+                f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"
+            )
     return Task(source, qrels, queries, corpus, tuple(notes))
 
 
 def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     """Read a run, which must be of the task: query id -> document id -> score."""
     run = read_scores(path)
-    if not any(query in task.qrels for query in run):
-        raise InputError(f"none of the {len(run):,} queries of {path} is judged in {task.source.qrels}; give a run of this task")
+    expect_some(run, task.qrels, "none of the", f"queries of {path} is judged in {task.source.qrels}")
     if task.corpus is not None:
         found = {name: query for query, scores in run.items() for name in scores}
         missing = [name for name in found if task.corpus.row(name) is None]
@@ -122,17 +119,37 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     return run
 
 
-def _check_corpus(source: TaskFiles, corpus: Texts, relevant: set[str]) -> list[str]:
-    if not any(document.text.strip() for document in corpus):
-        raise InputError(f"{source.corpus}: none of the {len(corpus):,} documents has text; expected some to search")
-    missing = [name for name in sorted(relevant) if corpus.row(name) is None]
-    if len(missing) == len(relevant):
-        raise InputError(
-            f"{source.qrels}: none of the {len(relevant):,} relevant documents is in {source.corpus}; give their corpus"
-        )
-    if missing:
-        return [f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"]
-    return []
+def expect_some(names: Collection[str], known: Container[str], none: str, what: str) -> list[str]:
+    """Return the names that are not known; raise InputError, "NONE 3 WHAT", if none of them is."""
+    missing = [name for name in names if name not in known]
+    if len(missing) == len(names):
+        first = f", the first is {missing[0]!r}" if missing else ""
+        raise InputError(f"{none} {len(names):,} {what}{first}; give the files of one task")
+    return missing
+
+
+def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]:
+    """Return index id -> id in the judgments, of the judged documents whose ids differ, and the relevant ones that are missing.
+
+    `runnel index` gives a file the id /path/file and a row the id /path/file#id. Judgments may name them by any end of it that
+    begins after "/" or "#".
+    """
+    judged = {name for grades in task.qrels.values() for name in grades}
+    matches: dict[str, list[str]] = {}  # judged id -> index ids
+    for name in ids:
+        ends = (name[at + 1 :] for at, character in enumerate(name) if character in "/#")  # longest first
+        if match := next((end for end in (name, *ends) if end in judged), None):
+            matches.setdefault(match, []).append(name)
+    for match, names in matches.items():
+        if len(names) > 1 and match not in names:
+            raise InputError(
+                f"{task.source.qrels} judges {match!r}, which could be {names[0]!r} or {names[1]!r} of the index; "
+                "give longer ids, or an index of one corpus"
+            )
+    names_in_index = {match: match if match in names else names[0] for match, names in matches.items()}
+    relevant = dict.fromkeys(name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0)
+    missing = expect_some(relevant, names_in_index, f"{task.source.qrels}: none of the", "relevant documents is in the index")
+    return {name: match for match, name in names_in_index.items() if match != name}, missing
 
 
 def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None:

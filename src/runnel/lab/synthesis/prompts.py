@@ -101,14 +101,12 @@ def fill(prompt: str, **texts: str) -> list[Message]:
 
 def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
     """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has visible characters."""
-    if reply.finish == "length":
-        raise Rejected("replies cut at their limit of tokens")
     text = reply.text.strip()
-    fenced = _FENCED.fullmatch(text)
+    fenced, cut = _FENCED.fullmatch(text), reply.finish == "length"
     try:
-        found = json.loads(fenced[1] if fenced else text)
+        found = json.loads("" if cut else fenced[1] if fenced else text)
     except (ValueError, RecursionError) as error:
-        raise Rejected("replies that are not JSON") from error
+        raise Rejected("replies cut at their limit of tokens" if cut else "replies that are not JSON") from error
     return read_object(found, **kinds)
 
 

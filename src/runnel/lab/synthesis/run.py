@@ -15,9 +15,8 @@ from runnel.errors import EndpointError
 from runnel.files import digest
 from runnel.generation.endpoint import Reply
 from runnel.lab.replies import Replies, Stopped, Usage
-from runnel.lab.synthesis.language import check_language, refusal
 from runnel.lab.synthesis.prompts import VERSION, Rejected
-from runnel.lab.synthesis.sources import Subsequence
+from runnel.lab.synthesis.sources import Subsequence, check_language, refusal
 from runnel.lab.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import expect_choice, expect_count
@@ -119,25 +118,12 @@ class Synthesis:
         return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=VERSION)
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
-        units: dict[str, Any] = {}
-        if self.settings.unit == "clauses":  # other tokenizers would group them in another way
-            units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
-        return {
-            "id": f"{self.settings.strategy}-{digest(text.source, text.text, draft.question)}",
-            "question": draft.question,
-            "document": text.text,
-            "evidence": text.spans[list(draft.units)].tolist(),
-            **units,
-            "answer": draft.answer,
-            "connection": draft.connection,
-            "places": [list(text.span(place)) for place in draft.places],
-            "distance": draft.distance,
-            "strategy": self.settings.strategy,
-            "unit": self.settings.unit,
-            "source": text.source,
-            "source_start": text.start,
-            "length": text.length,
-            "tokens": text.tokens,
-            "prompts": VERSION,
-            "llm_model": self.replies.endpoint.model,
-        }
+        strategy, unit = self.settings.strategy, self.settings.unit
+        row: dict[str, Any] = {"id": f"{strategy}-{digest(text.source, text.text, draft.question)}", "question": draft.question}
+        row |= {"document": text.text, "evidence": text.spans[list(draft.units)].tolist()}
+        if unit == "clauses":  # other tokenizers would group them in another way
+            row["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
+        row |= {"answer": draft.answer, "connection": draft.connection}
+        row |= {"places": [list(text.span(place)) for place in draft.places], "distance": draft.distance}
+        row |= {"strategy": strategy, "unit": unit, "source": text.source, "source_start": text.start, "length": text.length}
+        return row | {"tokens": text.tokens, "prompts": VERSION, "llm_model": self.replies.endpoint.model}

@@ -1,4 +1,4 @@
-"""Documents to write examples about, and their subsequences.
+"""Documents to write examples about, their subsequences, and the texts that are left out.
 
 S  units of a subsequence
 """
@@ -9,14 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError
+from runnel.errors import InputError, needing
 from runnel.files import digest
-from runnel.records import Places, trim
+from runnel.lab.training.data import Evidence
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.records import Places, expect_choice, expect_count, trim
 from runnel.search.finding import read_documents
 from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize
@@ -27,6 +31,7 @@ from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
 
 LENGTHS = (2000, 5000, 10000)
+PROBABILITY = 0.8  # of a language, the least: as in the code of paper E, which has langdetect instead of py3langid
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Sources:
             row = store.documents([name])[name]
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
         elif _holds_evidence(place):
-            yield from _evidence_documents(place)
+            for number, (where, values) in enumerate(read_json(place), start=1):
+                yield Source(f"{place}: {values.get('id', number)}", text_of(values, "document", where))
         else:
             for one in read_documents([str(place)], reader, self.skipped, report=self.report):
                 name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
@@ -115,11 +121,6 @@ def _holds_evidence(file: Path) -> bool:
         return False
 
 
-def _evidence_documents(file: Path) -> Iterator[Source]:
-    for number, (where, row) in enumerate(read_json(file), start=1):
-        yield Source(f"{file}: {row.get('id', number)}", text_of(row, "document", where))
-
-
 @dataclass
 class Cutter:
     """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it."""
@@ -132,8 +133,7 @@ class Cutter:
     short: int = 0  # documents shorter than every length, which are left out
 
     def __post_init__(self) -> None:
-        if not self.lengths or min(self.lengths) < 1:
-            raise InputError(f"lengths are {list(self.lengths)}; expected numbers of tokens, such as {list(LENGTHS)}")
+        expect_count(min(self.lengths, default=0), "the least length in tokens")
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
@@ -162,13 +162,33 @@ class Cutter:
                 return
             end = int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
             last = max(end, first + 1)
-            yield _subsequence(source, units, first, last, length)
+            visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
+            spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
+            start, stop = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
+            tokens = int(units.bounds[last] - units.bounds[first])
+            yield Subsequence(source.name, start, source.text[start:stop], spans - start, tokens, length)
             first = last
 
 
-def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, length: int) -> Subsequence:
-    visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
-    spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
-    start, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
-    tokens = int(units.bounds[last] - units.bounds[first])
-    return Subsequence(source.name, start, source.text[start:end], spans - start, tokens, length)
+def check_language(code: str) -> None:
+    """Raise InputError if texts cannot be recognized as this language, and MissingDependency without py3langid."""
+    expect_choice(code, sorted(_identifier().labels), "the language")
+
+
+def is_language(text: str, code: str) -> bool:
+    """Return whether a text is in a language with a probability of at least `PROBABILITY`."""
+    return dict(_identifier().rank(text)).get(code, 0.0) >= PROBABILITY
+
+
+def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
+    """Return the reason not to ask about a text, a part of a document, if there is one."""
+    if guard.contaminated(Evidence("", text, ())):
+        return "subsequences that overlap with a test set"
+    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
+
+
+@cache
+def _identifier() -> Any:
+    with needing("recognizing languages needs the package py3langid", "answers"):
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -9,7 +9,7 @@ place, which begins or ends near it: the paper says "200 surrounding sentences".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
-_TOO_FEW = "subsequences with too few units"
+_TOO_FEW, _NOT_SHOWN = "subsequences with too few units", "replies with numbers of sentences that were not shown"
 _ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
 Ask = Callable[[list[Message]], Reply]
@@ -61,10 +61,7 @@ def write_pair(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask,
     tiles = [range(start, start + size) for start in range(0, len(text.spans) - size + 1, size)]
     tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(text, tile))]
     partners = {tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles}
-    tiles = [tile for tile in tiles if partners[tile]]
-    if not tiles:
-        raise Rejected(_TOO_FEW)
-    place = tiles[int(rng.integers(len(tiles)))]
+    place = _draw([tile for tile in tiles if partners[tile]], rng)
     others = partners[place]
     vectors = encode([_slice(text, tile) for tile in (place, *others)])
     first, second = sorted((place, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda tile: tile.start)
@@ -97,22 +94,22 @@ def _draft(found: dict[str, Any], places: tuple[range, ...], distance: int | Non
     _refuse_boilerplate(found["question"], found["answer"], connection or "")
     units = set(found["sentences"])
     chosen = [units.intersection(place) for place in places]
-    if units.difference(*chosen):
-        raise Rejected("replies with numbers of sentences that were not shown")
-    if not units:
-        raise Rejected("questions without evidence")
-    if not all(chosen):
-        raise Rejected("questions with evidence in one place only")
+    if units.difference(*chosen) or not all(chosen):
+        one_place = "questions with evidence in one place only" if units else "questions without evidence"
+        raise Rejected(_NOT_SHOWN if units.difference(*chosen) else one_place)
     return Draft(found["question"], found["answer"], tuple(sorted(units)), places, connection, distance)
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
-    if len(text.spans) < size:
-        raise Rejected(_TOO_FEW)
-    start = int(rng.integers(len(text.spans) - size + 1))
-    place = range(start, start + size)
+    place = _draw([range(start, start + size) for start in range(len(text.spans) - size + 1)], rng)
     _refuse_boilerplate(_slice(text, place))
     return place
+
+
+def _draw(places: Sequence[range], rng: np.random.Generator) -> range:
+    if not places:
+        raise Rejected(_TOO_FEW)
+    return places[int(rng.integers(len(places)))]
 
 
 def _around(place: range, count: int, rng: np.random.Generator) -> range:
@@ -127,13 +124,11 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
     """Return the connected unit that is furthest from the place, and the connection."""
     links = [read_object(one, connection="text", sentence="number") for one in connections]
-    if not links:
-        raise Rejected("places without connections")
-    if any(one["sentence"] not in around for one in links):
-        raise Rejected("replies with numbers of sentences that were not shown")
     distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in links]
-    if max(distances) < LINKED:
-        raise Rejected(f"places whose connections are all nearer than {LINKED} units")
+    shown = all(one["sentence"] in around for one in links)
+    if not shown or max(distances, default=0) < LINKED:
+        near = f"places whose connections are all nearer than {LINKED} units" if links else "places without connections"
+        raise Rejected(near if shown else _NOT_SHOWN)
     best = links[distances.index(max(distances))]
     return best["sentence"], best["connection"]
 
@@ -153,5 +148,4 @@ def _slice(text: Subsequence, units: range) -> str:
 
 
 def _show(text: Subsequence, units: range) -> str:
-    """Return a line for each unit, with its number."""
     return "\n".join(f"[{number}] {' '.join(text.unit(number).split())}" for number in units)

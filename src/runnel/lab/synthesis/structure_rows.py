@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from runnel.files import digest
-from runnel.lab.synthesis.language import check_language, refusal
-from runnel.lab.synthesis.sources import Source
+from runnel.lab.synthesis.sources import Source, check_language, refusal
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.synthesis.structure import Asked, ask, cut
 from runnel.lab.training.decontaminate import Decontaminator
@@ -62,28 +61,18 @@ class StructureRows:
         document, place = cut(text, asked)
         for one in asked:
             answer = list(place(one.answer))
-            yield {
-                "id": f"structure-{digest(source.name, document, one.question)}",
-                "question": one.question,
-                "document": document,
-                "evidence": [answer],
-                "strategy": one.strategy,
-                "places": [answer],
-                "source": source.name,
-                "source_start": start,
-                "source_question": [start + offset for offset in one.source],
-                "source_evidence": [start + offset for offset in one.answer],
-            }
+            row: dict[str, Any] = {"id": f"structure-{digest(source.name, document, one.question)}", "question": one.question}
+            row |= {"document": document, "evidence": [answer], "strategy": one.strategy, "places": [answer]}
+            row |= {"source": source.name, "source_start": start, "source_question": [start + offset for offset in one.source]}
+            yield row | {"source_evidence": [start + offset for offset in one.answer]}
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
         usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]
-        left_out = {
-            "questions about boilerplate of a publisher": len(asked) - len(usable),
-            f"questions beyond {PART_QUESTIONS} about a part": max(len(usable) - PART_QUESTIONS, 0),
-        }
-        self.rejected.update({reason: count for reason, count in left_out.items() if count})
-        if len(usable) <= PART_QUESTIONS:
+        if boilerplate := len(asked) - len(usable):
+            self.rejected["questions about boilerplate of a publisher"] += boilerplate
+        if (beyond := len(usable) - PART_QUESTIONS) <= 0:
             return usable
+        self.rejected[f"questions beyond {PART_QUESTIONS} about a part"] += beyond
         rng = np.random.default_rng([self.seed, int(digest(text), 16)])
         return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
 

@@ -6,15 +6,16 @@ N  documents   d  width of the vectors   B  queries at a time
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runnel.errors import InputError
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.data import Triple
+from runnel.records import Document
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.work import top
 
@@ -62,6 +63,20 @@ def bm25_ranker(
     return rank
 
 
+def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray]:
+    """Return a function from a query to the BM25 score of each text (n,) float32, 0 without a common word."""
+    corpus = Texts(Document(str(row), text) for row, text in enumerate(texts))
+    rank = bm25_ranker(corpus, **bm25)
+
+    def score(query: str) -> np.ndarray:
+        ((rows, found),) = rank([query], len(corpus))
+        scores = np.zeros(len(corpus), np.float32)
+        scores[rows] = found
+        return scores
+
+    return score
+
+
 def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]:
     for done, document in enumerate(corpus, start=1):
         yield document.text
@@ -69,11 +84,7 @@ def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]
 
 
 def dense_ranker(
-    embedder: Embedder,
-    vectors: np.ndarray,
-    rows: np.ndarray,
-    combine: np.ufunc = np.maximum,
-    max_query_tokens: int | None = None,
+    embedder: Embedder, vectors: np.ndarray, rows: np.ndarray, combine: np.ufunc = np.maximum, max_query_tokens: int | None = None
 ) -> Ranker:
     """Return a ranker by exact inner products with the query's vector.
 

@@ -9,6 +9,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from runnel.errors import InputError, ReadError
 from runnel.records import Document, by_id, titled
@@ -52,16 +53,13 @@ class Texts:
             rows = ((row, d.id, d.text) for row, d in enumerate(documents))
             self._base.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
             self._base.execute("CREATE UNIQUE INDEX by_id ON texts (id)")
-        except sqlite3.IntegrityError as error:
+        except (sqlite3.IntegrityError, sqlite3.OperationalError) as error:
             query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
-            raise InputError(
-                f"two documents of the corpus have the id {self._base.execute(query).fetchone()[0]!r}; expected each id once"
-            ) from error
-        except sqlite3.OperationalError as error:
-            raise ReadError(
-                f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a folder with room"
-            ) from error
-        self._count = self._base.execute("SELECT COUNT(*) FROM texts").fetchone()[0]
+            what = f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a folder with room"
+            if isinstance(error, sqlite3.IntegrityError):
+                what = f"two documents of the corpus have the id {self._one(query)!r}; expected each id once"
+            raise ReadError(what) from error
+        self._count = self._one("SELECT COUNT(*) FROM texts")
 
     def __len__(self) -> int:
         return self._count
@@ -71,29 +69,29 @@ class Texts:
 
     def get(self, name: str) -> str | None:
         """Return the text of a document, or None if the id is unknown."""
-        match = self._base.execute("SELECT text FROM texts WHERE id = ?", (name,)).fetchone()
-        return match[0] if match else None
+        return self._one("SELECT text FROM texts WHERE id = ?", name)
 
     def at(self, row: int) -> str:
         """Return the text of a row; rows count from 0."""
-        return self._base.execute("SELECT text FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
+        return self._one("SELECT text FROM texts WHERE row = ?", int(row))
 
     def name(self, row: int) -> str:
-        return self._base.execute("SELECT id FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
+        return self._one("SELECT id FROM texts WHERE row = ?", int(row))
 
     def row(self, name: str) -> int | None:
         """Return the row of a document, or None if the id is unknown."""
-        match = self._base.execute("SELECT row FROM texts WHERE id = ?", (name,)).fetchone()
+        return self._one("SELECT row FROM texts WHERE id = ?", name)
+
+    def _one(self, query: str, *values: object) -> Any:
+        match = self._base.execute(query, values).fetchone()
         return match[0] if match else None
 
 
 def _from_tab(line: str, where: str) -> Document:
     name, *texts = line.split("\t")
     if not name.strip() or len(texts) not in (1, 3):
-        raise InputError(
-            f"{where}: expected id and text, or id, url, title and body, separated by tabs; "
-            f"got {len(texts)} tabs in {line[:80]!r}"
-        )
+        expected = "expected id and text, or id, url, title and body, separated by tabs"
+        raise InputError(f"{where}: {expected}; got {len(texts)} tabs in {line[:80]!r}")
     return Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
 
 

@@ -6,9 +6,11 @@ Unusable examples are dropped, counted and reported; contradictory ones are erro
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from runnel.errors import InputError, counted
 from runnel.json_objects import read_row
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.formats import Raw, find_source, read_raw
-from runnel.lab.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
 from runnel.text.lines import read_json
 
 log = logging.getLogger("runnel")
+LICENSE = "CC-BY-NC"
+_HEAD = 20  # characters of the first unit by which the end of the question is found
+
+Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +99,12 @@ def read_triples(
 
 
 def read_evidence(
-    path: str | Path,
-    *,
-    dropped: Dropped | None = None,
-    unanswered: bool = False,
-    within: tuple[float, float] = (0.0, 1.0),
+    path: str | Path, *, dropped: Dropped | None = None, unanswered: bool = False, within: tuple[float, float] = (0.0, 1.0)
 ) -> Iterator[Evidence]:
     """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
     Spans are Python character offsets into the document. Optional are "id", and "units", spans that tile the document; other keys
-    are ignored. Rows of the training file that paper E's authors released are read too (`runnel.lab.training.released`).
+    are ignored. Rows of the training file that paper E's authors released are read too (`parse_released`).
 
     Args:
         path: the file; plain, .gz or .zst.
@@ -113,12 +114,9 @@ def read_evidence(
         within: keep only examples with all evidence in this part of the document, in shares of its characters.
 
     Raises:
-        InputError: `within` is not two rising numbers from 0 to 1; a row has another form, or a span is not inside its document;
-            the message has the line.
+        InputError: a row has another form, or a span is not inside its document; the message has the line.
         CheckpointError: GPT-NeoX's tokenizer, which released rows need, is missing.
     """
-    if len(within) != 2 or not 0 <= within[0] < within[1] <= 1:
-        raise InputError(f"the part of a document that holds the evidence must be two rising numbers from 0 to 1, got {within}")
     reported = dropped is not None
     dropped = dropped or Dropped()
     decode: Decode | None = None
@@ -129,9 +127,17 @@ def read_evidence(
                 decode = load_decoder(Path(path))
             row = parse_released(row, where, decode)
         evidence = _evidence(row, where)
-        reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
-        if reason is None and not _lies_within(evidence, within):
-            reason = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
+        document, spans = evidence.document, evidence.spans
+        low, high = (share * len(document) for share in within)
+        reasons = {
+            "examples with an empty query": not evidence.query.strip(),
+            "examples with an empty document": not document.strip(),
+            "examples without evidence": not (unanswered or any(document[start:end].strip() for start, end in spans)),
+            f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document": not all(
+                low <= start and end <= high for start, end in spans
+            ),
+        }
+        reason = next((reason for reason, found in reasons.items() if found), None)
         if reason is None:
             dropped.kept += 1
             yield evidence
@@ -177,23 +183,56 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
     document, units = example.document, example.units
     blank = [(start, end) for start, end in example.spans if not document[start:end].strip()]
     wrong = [(start, end) for start, end in (*example.spans, *units) if not start < end <= len(document)]
-    if wrong or 0 < len(blank) < len(example.spans):  # an example with nothing but blank spans is left out
-        span = list((wrong or blank)[0])
-        raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
-    if units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]:
-        raise InputError(
-            f"{where}: the {len(units):,} units do not tile the document of {len(document):,} characters; "
-            "begin each where the one before it ends"
-        )
+    wrong = wrong or blank * (len(blank) < len(example.spans))  # an example with nothing but blank spans is left out
+    if wrong or (units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]):
+        gaps = f"the {len(units):,} units do not tile the document, each from the end of the one before it,"
+        what = f"span {list(wrong[0])} is empty or not inside the document" if wrong else gaps
+        raise InputError(f"{where}: {what} of {len(document):,} characters; correct the row")
     return example
 
 
-def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:
-    low, high = (share * len(evidence.document) for share in part)
-    return all(low <= start and end <= high for start, end in evidence.spans)
+@dataclass(frozen=True)
+class _Released:
+    """A row of mambaretriever_train.jsonl, the training file that paper E's authors released."""
+
+    context: tuple[str, ...]  # the document's units, which are scored as they are
+    sentence_labels: tuple[int, ...]  # 1 for the units that answer
+    sentence_indices: tuple[int, ...]  # the last token of each unit
+    input_ids: tuple[int, ...]  # the question, a line end and the document in tokens of GPT-NeoX
 
 
-def _emptiness(evidence: Evidence, unanswered: bool) -> Iterator[tuple[str, bool]]:
-    yield "examples with an empty query", not evidence.query.strip()
-    yield "examples with an empty document", not evidence.document.strip()
-    yield "examples without evidence", not unanswered and not any(evidence.document[a:b].strip() for a, b in evidence.spans)
+def is_released(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is of the released training file."""
+    return "input_ids" in row and "sentence_labels" in row
+
+
+def load_decoder(path: Path) -> Decode:
+    """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache."""
+    from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
+
+    return load_neox_tokenizer(path.absolute().parent).decode
+
+
+def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
+    """Return a released row as one of evidence, with its units; the question is decoded from the tokens.
+
+    Differs: where a unit ends among the tokens of a model is found as in retrieval (`text.sentences.read_spans`), not taken from
+    "sentence_indices": the same place, unless one token has the end of a unit and the start of the next.
+
+    Source: https://github.com/MambaRetriever/MambaRetriever (train_data_generation/prepare_train_data.py; README.md, "License").
+    """
+    released = read_row(_Released, row, where)
+    units, labels, ends = released.context, released.sentence_labels, released.sentence_indices
+    fits = 0 < len(units) == len(labels) == len(ends) and set(labels) <= {0, 1} and ends[0] < len(released.input_ids)
+    start = decode(released.input_ids[: ends[0] + 1]) if fits else ""
+    head = unicodedata.normalize("NFC", units[0])[:_HEAD] if fits else ""  # GPT-NeoX's tokens are of normalized text
+    question, line_end, _ = start.partition(f"\n{head}")
+    if not fits or not line_end:
+        raise InputError(
+            f"{where}: expected a 0 or 1 in 'sentence_labels' and a token's number in 'sentence_indices' for each text of "
+            f"'context', and a question, a line end and {head!r} as 'input_ids'; these begin with {start[:60]!r}"
+        )
+    spans = [[a, b] for a, b in pairwise(accumulate(map(len, units), initial=0))]
+    evidence = [span for span, label in zip(spans, labels, strict=True) if label]
+    key = str(row.get("datapoint_id", ""))
+    return {"question": question, "document": "".join(units), "evidence": evidence, "id": key, "units": spans}

@@ -94,7 +94,13 @@ class Decontaminator:
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
-        reason = self._overlap(example)
+        reason = None
+        if isinstance(example, Evidence):
+            reason = SENTENCES if self._shares_sentences(example.document) else None
+        elif _hash(example.query) in self._queries:
+            reason = QUERY
+        elif any(_counts(text) and _hash(text) in self._documents for text in example.positives):
+            reason = POSITIVE
         if reason is not None:
             self.counts[reason] += 1
         return reason is not None
@@ -118,13 +124,6 @@ class Decontaminator:
                 self._sentences.update(_sentences(text))
             guarding = guarding or _counts(text)
         return guarding
-
-    def _overlap(self, example: Triple | Evidence) -> str | None:
-        if isinstance(example, Evidence):
-            return SENTENCES if self._shares_sentences(example.document) else None
-        if _hash(example.query) in self._queries:
-            return QUERY
-        return POSITIVE if any(_counts(t) and _hash(t) in self._documents for t in example.positives) else None
 
     def _shares_sentences(self, document: str) -> bool:
         if document != self._last[0]:  # lines of one document are next to each other
@@ -170,7 +169,6 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
 
 
 def _holds_rows(path: Path) -> bool:
-    """Return whether a file has rows of a table or of jsonl; otherwise it is a document."""
     head = read_head(path, HEAD_BYTES)
     kind = recognize(head, str(path))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]

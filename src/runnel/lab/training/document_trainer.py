@@ -61,8 +61,6 @@ class DocumentTrainer(Watched, Trainer):
         """Return the recall at each of `top_k`, or None for a document without an answer."""
         return None
 
-    # ---- batches -----------------------------------------------------------------------------------------------------
-
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self._loader(self.train_dataset, shuffle=True)
 
@@ -72,23 +70,13 @@ class DocumentTrainer(Watched, Trainer):
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
         """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
+        args = self.args
         batches = TokenBatches(
-            data.lengths,
-            self._max_tokens,
-            seed=self.args.seed,
-            shuffle=shuffle,
-            max_rows=self._max_rows,
-            world=self.args.world_size,
-            rank=self.args.process_index,
-        )
-        return _Loader(
-            data,
-            batch_sampler=batches,
-            collate_fn=_Collate(data),
-            num_workers=self.args.dataloader_num_workers,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
+            data.lengths, self._max_tokens, seed=args.seed, shuffle=shuffle, max_rows=self._max_rows,
+            world=args.world_size, rank=args.process_index,
+        )  # fmt: skip
+        workers = {name: getattr(args, f"dataloader_{name}") for name in ("num_workers", "persistent_workers", "prefetch_factor")}
+        return _Loader(data, batch_sampler=batches, collate_fn=_Collate(data), **workers)
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
@@ -103,8 +91,6 @@ class DocumentTrainer(Watched, Trainer):
     def _weight(self, batch: dict[str, Any]) -> int:
         return sum(self.weight(item) for item in batch["items"][: len(batch["ids"])])
 
-    # ---- loss --------------------------------------------------------------------------------------------------------
-
     def share(self, inputs: dict[str, Any], weight: Any) -> Any:
         """Return the factor of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
         if not inputs["ids"]:  # documents that only fill an empty batch
@@ -117,8 +103,6 @@ class DocumentTrainer(Watched, Trainer):
         losses, scores = model(inputs["items"])
         loss = losses.sum() * self.share(inputs, num_items_in_batch)
         return (loss, scores) if return_outputs else loss
-
-    # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluation_loop(
         self,
@@ -176,8 +160,6 @@ class AveragedTrainer(DocumentTrainer):
 
 
 class _Average(TrainerCallback):
-    """Averages the weights of `trained` in `mean`, a copy, after each step."""
-
     def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
         self._trained, self._mean = trained, mean
 
@@ -189,8 +171,6 @@ class _Average(TrainerCallback):
 
 
 class _Loader(DataLoader[Any]):
-    """Passes the epoch to the batches."""
-
     def set_epoch(self, epoch: int) -> None:
         batches = self.batch_sampler
         assert isinstance(batches, TokenBatches)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.records import expect_choice
 from runnel.text.lines import Lines, find, read_head, read_json, read_lines, text_of, texts_of
 from runnel.text.reading import open_bytes
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
@@ -77,8 +78,7 @@ def find_split(folder: Path, name: str) -> Path:
     splits = qrels_of(folder)
     found = find(folder / "qrels", name)
     if found is None and len(splits) != 1:
-        names = ", ".join(path.name for path in splits)
-        raise InputError(f"{folder / 'qrels'} has {names}; expected {name} or a single file; give the path of the one to use")
+        expect_choice(name, [path.name for path in splits], f"the file to use of {folder / 'qrels'}, unless you give its path,")
     return found or splits[0]
 
 
@@ -106,7 +106,6 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _are_qrels(path: Path) -> bool:
-    """Return whether a file has qrels, not columns."""
     if _is_parquet(path):
         return False
     where, line = next(read_lines(path), ("", ""))
@@ -119,9 +118,6 @@ def _are_qrels(path: Path) -> bool:
         return False
     expected = "jsonl, qrels, or the names of the columns before the first row"
     raise InputError(f"{where or path}: expected {expected}, got {line[:80]!r}; {_ADVICE}")
-
-
-# ---- texts in the rows -------------------------------------------------------------------------------------------------
 
 
 class _Roles(NamedTuple):
@@ -157,27 +153,22 @@ def _roles(names: tuple[str, ...], where: str) -> _Roles:
 
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
-    name, instruction = str(row.get("id", row.get("query_id", ""))), _instruction(row, roles.instructions, where)
+    name, filled = str(row.get("id", row.get("query_id", ""))), [name for name in roles.instructions if row.get(name)]
+    labels: Any = [0] * len(documents) if roles.labels is None else row[roles.labels]
+    lists = isinstance(labels, list) and (roles.labels is None or isinstance(row[roles.positive], list))
+    scored = lists and len(labels) == len(documents) and all(isinstance(label, int | float) for label in labels)
+    if len(filled) > 1 or not scored:
+        expected = "for each query a list of documents and a list of as many labels (above 0 is positive), or no scores"
+        wrong = f"{roles.labels!r} is {str(labels)[:80]}; expected {expected}"
+        both = f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them"
+        raise InputError(f"{where}: {wrong if not scored else both}")
+    instruction = text_of(row, filled[0], where) if filled else ""
     if roles.labels is None:
         negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
         return Raw(where, name, query, documents, negatives, instruction=instruction)
-    labels = row[roles.labels]
-    lists = isinstance(labels, list) and isinstance(row[roles.positive], list) and len(labels) == len(documents)
-    if not lists or not all(isinstance(label, int | float) for label in labels):
-        raise InputError(
-            f"{where}: {roles.labels!r} is {str(labels)[:80]}; expected for each query a list of documents and a list of as many "
-            "labels (above 0 is positive), or a positive and negatives without scores"
-        )
     pairs = list(zip(documents, labels, strict=True))
     positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
     return Raw(where, name, query, positives, negatives, instruction=instruction)
-
-
-def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
-    filled = [name for name in names if row.get(name)]
-    if len(filled) > 1:
-        raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
-    return text_of(row, filled[0], where) if filled else ""
 
 
 def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -201,23 +192,24 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
 
 
-# ---- ids in the rows ---------------------------------------------------------------------------------------------------
+def expect_texts(qrels: Path, files: Mapping[str, object]) -> None:
+    """Raise InputError if one of these files with texts, by their names, is missing (None)."""
+    if missing := [name for name, file in files.items() if file is None]:
+        raise InputError(f"{qrels} has ids instead of texts; also give {' and '.join(missing)}")
 
 
 def _judged(source: ExampleFiles) -> Iterator[Raw]:
     """Yield the judged queries of qrels, with the texts of the corpus."""
-    missing = [name for name in ("corpus", "queries") if getattr(source, name) is None]
-    if missing:
-        raise InputError(f"{source.path} has ids instead of texts; also give {' and '.join(missing)}")
+    expect_texts(source.path, {"corpus": source.corpus, "queries": source.queries})
     queries = read_queries(str(source.queries))
     log.info("reading the corpus of %s", source.path)
     texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
     for name, grades in read_qrels(source.path).items():
         where = f"{source.path}, query {name!r}"
-        if name not in queries:
-            raise InputError(f"{where}: the query is not in {source.queries}; give the queries of this file")
         found = {document: texts.get(document) for document in grades}
-        if unknown := [document for document, text in found.items() if text is None]:
-            raise InputError(f"{where}: document {unknown[0]!r} is not in the corpus; give the corpus of this file")
+        unknown = next((document for document, text in found.items() if text is None), None)
+        if name not in queries or unknown is not None:
+            what = f"document {unknown!r} is not in the corpus" if name in queries else f"it is not in {source.queries}"
+            raise InputError(f"{where}: {what}; give the queries and the corpus of this file")
         positives, negatives = ([str(found[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
         yield Raw(where, name, queries[name], positives, negatives, True)

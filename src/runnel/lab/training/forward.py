@@ -15,7 +15,6 @@ from torch import Tensor
 
 from runnel.models.adapters import expect_trainable
 from runnel.models.base import Model
-from runnel.models.embedder import Embedder
 from runnel.models.graph import WHOLE, Long, Step, begin, close, read, steps
 from runnel.models.items import Item, UnitScores, unit_scores
 from runnel.models.scanner import Scanner
@@ -43,18 +42,7 @@ def finished(model: Model) -> None:
     model.refresh()
 
 
-def render_document(model: Model, text: str, prompt: str = "", max_tokens: int | None = None) -> np.ndarray:
-    """Return the ids (T,) int32 that `Embedder` reads for a text; see `Embedder.render`, which also counts cut texts."""
-    return next(Embedder(model).render([text], prompt=prompt, max_tokens=max_tokens))
-
-
-def make_item(
-    model: Model,
-    query: str,
-    document: str,
-    spans: np.ndarray | None = None,
-    labels: np.ndarray | None = None,
-) -> Item:
+def make_item(model: Model, query: str, document: str, spans: np.ndarray | None = None, labels: np.ndarray | None = None) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
     `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.

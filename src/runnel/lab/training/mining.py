@@ -100,8 +100,7 @@ def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
 ) -> Iterator[Mined]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
-    if mining.needs_scores and judge is None:
-        raise InputError("max_score, margin and relative_margin compare an embedder's scores; give a judge")
+    assert judge is not None or not mining.needs_scores
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
@@ -122,8 +121,6 @@ def word_triples(text: str) -> frozenset[tuple[str, ...]]:
 
 
 class _Draw:
-    """The negatives of one example while they are drawn."""
-
     def __init__(self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining) -> None:
         self.mined = Mined(triple)
         self._corpus, self._missing = corpus, mining.number
@@ -138,12 +135,9 @@ class _Draw:
         while len(candidates) < self._missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
             triples = word_triples(text)
-            if not text.strip():
-                self.mined.refused[EMPTY] += 1
-            elif any(_are_copies(triples, other) for other in self._positives):
-                self.mined.refused[POSITIVE] += 1
-            elif any(_are_copies(triples, other) for other in self._negatives):
-                self.mined.refused[NEGATIVE] += 1
+            copied = [any(_are_copies(triples, one) for one in texts) for texts in (self._positives, self._negatives)]
+            if not text.strip() or any(copied):
+                self.mined.refused[EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE] += 1
             else:
                 self._negatives.append(triples)
                 candidates.append((row, text))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import DocumentTrainer
 from runnel.lab.training.forward import trainable
 from runnel.models.adapters import load_adapter, save_adapter
@@ -86,13 +86,9 @@ class PackedTrainer(DocumentTrainer):
         self.runnel_model = model
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
-            if model.backbone.adapted:
-                raise InputError("adapters are too small for FSDP to shard; turn `fsdp` off: every device then has all of them")
             _widen_scalars(model)
         self.trained: ModelModule = self.module(model, self._long)
         super().__init__(self.trained, args, train, evaluation, **others)
-
-    # ---- loss --------------------------------------------------------------------------------------------------------
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -120,8 +116,6 @@ class PackedTrainer(DocumentTrainer):
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self.args.world_size
-
-    # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write a model folder, or adapters and heads. `state_dict` comes from FSDP, which shards parameters over devices."""

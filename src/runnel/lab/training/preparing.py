@@ -18,6 +18,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.graph import check_segments
 from runnel.models.heads import EndScore, VectorScore
 from runnel.models.language_model import load_generator
+from runnel.models.readers import has_sentence_layers, stores_vectors
 from runnel.models.transformers import Scores
 
 log = logging.getLogger("runnel")
@@ -45,50 +46,43 @@ def prepared(recipe: Recipe) -> Model:
 
 
 def _load_reader(recipe: Recipe) -> Model:
-    """Load an embedder, a reranker or a sentence retriever."""
     table = recipe.model
     reads = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
     model.unit = table.unit or model.unit
-    if recipe.job not in model.heads:
-        if not table.new_head or recipe.job == "embed":
-            have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
-            raise CheckpointError(
-                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, "
-                "--set model.new_head=true"
-            )
+    missing = recipe.job not in model.heads
+    stored = not missing and stores_vectors(model, recipe.job)
+    refused = missing and (recipe.job == "embed" or not table.new_head)
+    if refused or not (stored or recipe.job in ("embed", *model.templates)):
+        have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+        no_head = (
+            f"head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, --set model.new_head=true"
+        )
+        no_template = f"template for {recipe.job!r}; use a recurrent model, which reads whole documents"
+        raise CheckpointError(f"{table.name} has no {no_head if refused else no_template}")
+    _check_stored(recipe, model, stored=stored)
+    if missing:
         own = isinstance(model.backbone, Library)  # sentence-transformers has made the layer
         model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
-    stored = model.head(recipe.job).inputs == "vectors"
-    if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):
-        raise InputError(
-            f"model.layers trains layers for sentences through a head that stays: {table.name} needs such layers, as pocket has, "
-            "and model.new_head = false"
-        )
-    if stored:
-        _check_stored(recipe, model)
-    elif recipe.job not in ("embed", *model.templates):
-        raise CheckpointError(
-            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads whole documents"
-        )
+    elif stored and table.new_head:
+        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
     return model
 
 
-def _check_stored(recipe: Recipe, model: Model) -> None:
-    """Check that a head over stored vectors can be trained; it starts from new weights if the recipe says so."""
-    name, head = recipe.model.name, model.head(recipe.job)
-    if not isinstance(head, VectorScore):
-        raise InputError(
-            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a "
-            "model that reads query and document together: --model pocket-mamba2"
-        )
+def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
+    """Raise InputError if a head over stored vectors, or the layers below one, cannot be trained as the recipe says."""
+    name, layers = recipe.model.name, recipe.model.layers
     unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
-    unused |= {"train.precision": recipe.train.precision == "bf16" and not recipe.model.layers}
-    if found := [setting for setting, used in unused.items() if used]:
-        raise InputError(
-            f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
-            "use the recipe evidence-vectors"
-        )
-    if recipe.model.new_head:
-        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
+    unused |= {"train.precision": recipe.train.precision == "bf16" and not layers}
+    settings = ", ".join(setting for setting, used in unused.items() if used)
+    for message, wrong in {
+        f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, as pocket has, and "
+        "model.new_head = false": layers and (recipe.model.new_head or not stored or not has_sentence_layers(model)),
+        f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a model that reads "
+        "query and document together: --model pocket-mamba2": stored and not isinstance(model.head(recipe.job), VectorScore),
+        f"{name} scores stored vectors: only its head is trained, so {settings} would have no effect; remove it, or use the "
+        "recipe evidence-vectors": stored and settings,
+    }.items():
+        if wrong:
+            raise InputError(message)

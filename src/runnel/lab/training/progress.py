@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -18,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from runnel.errors import NumericalError, install_command
 from runnel.files import replacing
-from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
+from runnel.lab.training.checkpoints import find_whole_checkpoint
 
 log = logging.getLogger("runnel")
 
@@ -113,9 +112,8 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
         if self._show is not None:
-            self._show(
-                state.global_step, state.max_steps, f"{self._watch.figures(args.world_size)['tokens_per_s']:,.0f} tokens/s"
-            )
+            speed = self._watch.figures(args.world_size)["tokens_per_s"]
+            self._show(state.global_step, state.max_steps, f"{speed:,.0f} tokens/s")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -128,12 +126,6 @@ class Recorder(TrainerCallback):
 def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what a Trainer logged of steps: step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s and seconds."""
     return [row for row in history if "loss" in row]
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read the logged steps of a run, up to its last complete checkpoint."""
-    whole = find_whole_checkpoint(folder / "checkpoints")
-    return logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"]) if whole else []
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

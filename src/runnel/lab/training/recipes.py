@@ -25,9 +25,6 @@ from runnel.records import expect_choice, expect_count
 SHIPPED = Path(__file__).parent / "recipes"
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def shipped() -> list[str]:
     """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
@@ -85,12 +82,11 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a recipe without its sizes, and its sizes."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return content, dict(content.pop("sizes", {}))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not valid TOML, with tables as sizes: {error}") from error
+        raise InputError(f"{path} is not valid TOML, with tables as sizes: {error}; correct the file") from error
 
 
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
@@ -116,13 +112,12 @@ def _change(change: str, job: Job) -> dict[str, Any]:
         expect_choice(key, every, "the key of --set KEY=VALUE")
         places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
         if len(places) > 1:
-            raise InputError(f"--set {change}: several tables have that key; use one of: {', '.join(places)}")
+            expect_choice(key, places, "the key of --set, which several tables have,")
         table, _, name = (places or [every[key]])[0].rpartition(".")
     return {table: {name: value}}
 
 
 def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
-    """Return the fields of each table, by name."""
     tables = {}
     for field in dataclasses.fields(Recipe):
         kind = _inner(_hints(Recipe)[field.name])
@@ -133,9 +128,6 @@ def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
 
 def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     return field.metadata.get("jobs", JOBS)
-
-
-# ---- types -----------------------------------------------------------------------------------------------------------
 
 
 def build(content: Mapping[str, Any], place: str) -> Recipe:
@@ -175,35 +167,31 @@ def _inner(hint: Any) -> Any:
 
 
 def _check(recipe: Recipe, path: str) -> None:
-    """Check the constraints that types cannot express."""
-    t, d = recipe.train, recipe.data
-    for name, value in _flat(dataclasses.asdict(recipe)):
-        for number in value if isinstance(value, tuple) else (value,):
-            _check_number(name, number, path)
+    t, d, search = recipe.train, recipe.data, recipe.search
     instructed = any(table.instructions for table in d.sets)
-    for message, wrong in {
+    wrong = {
         f"train.betas are {list(t.betas)}; expected numbers below 1": max(t.betas) >= 1,
+        f"data.within is {list(d.within)}; expected two rising numbers from 0 to 1": not 0 <= d.within[0] < d.within[1] <= 1,
         f"data.negatives is {d.negatives}; expected at least 1": recipe.job == "rerank" and d.negatives < 1,
         "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": t.min_learning_rate
         and t.schedule != "cosine",
-        "[search] needs learning_rates, and data.held_out rows to compare them on": recipe.search is not None
-        and not (recipe.search.learning_rates and d.held_out),
+        "[search] needs learning_rates, and data.held_out rows to compare them on": search is not None
+        and not (search.learning_rates and d.held_out),
+        f"train.batch = {t.batch} is not a multiple of search.share; correct one of the two": search
+        and t.batch % (search.share or 1),
         "instructions need {instruction} in data.prompt; add it or remove them": instructed
         and "{instruction}" not in (d.prompt or ""),
-    }.items():
-        if wrong:
-            raise InputError(f"{path}: {message}")
-
-
-def _check_number(name: str, value: object, path: str) -> None:
-    """Raise InputError for a number that is too small: of whole numbers below 1, of others below 0, with exceptions."""
-    if type(value) is int:
-        expect_count(value, f"{path}: {name}", 0 if name in _FROM_ZERO else 1)
-    if type(value) is float and not (0 < value < math.inf or (value == 0 and name not in _ABOVE_ZERO)):
-        raise InputError(f"{path}: {name} is {value}; expected a number {'above' if name in _ABOVE_ZERO else 'from'} 0")
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
+    }
+    for name, value in _flat(dataclasses.asdict(recipe)):
+        least = "above 0" if name in _ABOVE_ZERO else "from 0"
+        for number in value if isinstance(value, tuple) else (value,):
+            if type(number) is int:
+                expect_count(number, f"{path}: {name}", 0 if name in _FROM_ZERO else 1)
+            elif type(number) is float:
+                fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
+                wrong[f"{name} is {number}; expected a number {least}"] = not fits
+    if message := next((message for message, found in wrong.items() if found), None):
+        raise InputError(f"{path}: {message}")
 
 
 def _lines(table: Any, name: str, lines: list[str], job: Job) -> None:

@@ -32,6 +32,12 @@ def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], s
         writer.finalize()
 
 
+def expect_left(rows: object, source: object, held_out: int) -> None:
+    """Raise InputError if no rows are left to train on."""
+    if not rows:
+        raise InputError(f"{source}: data.held_out = {held_out} leaves no example to train on; lower it, or add examples")
+
+
 class RowData(Dataset[tuple[str, Made]], Generic[Made]):
     """Rows with an "id" and a number of "tokens", made into items on access."""
 

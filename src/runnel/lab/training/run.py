@@ -37,6 +37,7 @@ from runnel.lab.training.settings import Recipe
 from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorboard
 from runnel.models.adapters import merge, save_adapter
 from runnel.models.base import Model
+from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 
@@ -98,8 +99,6 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
     """Return the learning rate whose run has the best held-out figure; search.jsonl has them all, null for NaN."""
     search, table = recipe.search, recipe.train
     assert search is not None
-    if table.batch % search.share:
-        raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {search.share}")
     lines = (folder / SEARCH).read_text(encoding="utf-8").splitlines() if (folder / SEARCH).exists() else []
     figure_of = {row["learning_rate"]: row[search.metric] for row in map(json.loads, lines)}
     for rate in search.learning_rates:
@@ -112,8 +111,7 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
         except NumericalError as error:
             log.info("learning rate %g: %s", rate, error)
             held_out = {search.metric: math.nan}
-        if search.metric not in held_out:
-            raise InputError(f"search.metric = {search.metric!r} is not measured; expected one of {', '.join(held_out)}")
+        expect_choice(search.metric, held_out, "search.metric")
         figure_of[rate] = held_out[search.metric] if math.isfinite(held_out[search.metric]) else None
         if state.is_main_process:
             write_jsonl(folder / SEARCH, ({"learning_rate": r, search.metric: f} for r, f in figure_of.items()))
@@ -124,9 +122,6 @@ def _search(recipe: Recipe, folder: Path, data: Path, state: Any) -> float:
     best = min(figures, key=lambda rate: figures[rate] if search.metric.endswith("loss") else -figures[rate])
     log.info("learning rates and %s: %s; %g is used", search.metric, figure_of, best)
     return best
-
-
-# ---- the run folder --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -156,18 +151,14 @@ def _begin(folder: Path, recipe: Recipe) -> None:
         recipes.write(recipe, path)
 
 
-# ---- training --------------------------------------------------------------------------------------------------------
-
-
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
-    """Train, and save the model."""
     watch = Watch()
     recorder = Recorder(folder, watch)
     trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)
-    if trainer.is_fsdp_enabled and not isinstance(trainer, SentenceTrainer):
+    if trainer.is_fsdp_enabled and (recipe.lora is not None or not isinstance(trainer, SentenceTrainer)):
         raise InputError(
-            f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
-            "without FSDP (accelerate launch --multi_gpu), which share every batch"
+            f"weights of the job {recipe.job!r}, or of adapters, cannot be saved after FSDP has sharded them over devices; use "
+            "several processes without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
     before = {}
     if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already
@@ -189,17 +180,9 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
     _save(trainer, recipe, model, folder)
-    rows = logged_steps(trainer.state.log_history) or [{"loss": float("nan")}]
-    return Summary(
-        job=recipe.job,
-        model=str(folder / "model"),
-        steps=trainer.state.global_step,
-        first_loss=rows[0]["loss"],
-        last_loss=rows[-1]["loss"],
-        held_out=held_out,
-        learning_rate=recipe.train.learning_rate,
-        **figures,
-    )
+    losses = [row["loss"] for row in logged_steps(trainer.state.log_history)] or [math.nan]
+    steps, rate = trainer.state.global_step, recipe.train.learning_rate
+    return Summary(recipe.job, str(folder / "model"), steps, losses[0], losses[-1], held_out, rate, **figures)
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
@@ -208,13 +191,12 @@ def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
         return
     sets = data.train if isinstance(data.train, dict) else {"train": data.train}
     counts = ", ".join(f"{name}: {len(rows):,}" for name, rows in sets.items())
-    together = trainer.args.world_size > 1
+    repeats = ", in which no text may repeat" if recipe.job == "embed" else ""
+    world = trainer.args.world_size
+    shared = f"; {world} processes share full batches only: use one, or" if world > 1 else ";"
     raise InputError(
         f"{sum(map(len, sets.values())):,} rows ({counts}) do not fill a batch of train.batch = {recipe.train.batch} rows"
-        + (", in which no text may repeat" if recipe.job == "embed" else "")
-        + (f"; {trainer.args.world_size} processes share full batches only" if together else "")
-        + f"; lower train.batch{', use one process' if together else ''} or give more rows with different texts, "
-        "in another folder (--to)"
+        f"{repeats}{shared} lower train.batch or give more rows with different texts, in another folder (--to)"
     )
 
 

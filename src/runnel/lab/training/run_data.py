@@ -15,13 +15,14 @@ from runnel.errors import InputError
 from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import CompletionData, Exchange, read_exchanges
+from runnel.lab.training.rows import expect_left
 from runnel.lab.training.sentence_layers import LayerData
 from runnel.lab.training.sentence_table import SentenceData
 from runnel.lab.training.settings import DataTable, Recipe
 from runnel.lab.training.triple_table import by_negatives, require_negatives, write_triple_table
 from runnel.lab.training.vector_data import read_vector_data
-from runnel.models.base import Model
-from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.base import Model, load_model
+from runnel.models.readers import stores_vectors, vector_scorer
 
 log = logging.getLogger("runnel")
 
@@ -37,25 +38,23 @@ class RunData:
 
 def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
     """Resolve the paths of a recipe's data."""
-    if not recipe.data.sets:
-        raise InputError("the recipe has no [[data.sets]]; add the training data there")
     one_set = len(recipe.data.sets) == 1
     exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
-    placed = []
-    for table in recipe.data.sets:
-        path = Path(data or home or "") / table.path
-        if data is not None and one_set and not path.exists():
-            path = Path(data)
-        if not path.exists() or (data is None and home is None and not path.is_absolute()):
-            needs = "--data names the file or folder of the examples (the recipe's first lines say what it needs)"
-            raise InputError(f"{path} is missing; {needs}")
-        placed.append(replace(table, path=str(path.resolve())))
-    return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
+    paths = [Path(data or home or "") / table.path for table in recipe.data.sets]
+    if data is not None and one_set and not paths[0].exists():
+        paths = [Path(data)]
+    nowhere = data is None and home is None
+    missing = [path for path in paths if not path.exists() or (nowhere and not path.is_absolute())]
+    if missing or not paths:
+        what = f"{missing[0]} is missing" if missing else "the recipe has no [[data.sets]]"
+        raise InputError(f"{what}; --data names the file or folder of the examples (the recipe's first lines say what it needs)")
+    sets = tuple(replace(table, path=str(path.resolve())) for table, path in zip(recipe.data.sets, paths, strict=True))
+    return replace(recipe, data=replace(recipe.data, sets=sets, exclude=tuple(exclude)))
 
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
     """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes."""
-    stored = recipe.job == "sentences" and model.head("sentences").inputs == "vectors"
+    stored = recipe.job == "sentences" and stores_vectors(model, "sentences")
     # The examples for heads over stored vectors are in no file, so every process reads and filters them.
     guard = Decontaminator(recipe.data.exclude if write or stored else ())
     try:
@@ -91,8 +90,8 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
 
     if not table.held_out:
         return RunData(drawn(rows), None)
-    if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
-        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none for training")
+    for name, part in rows.items():
+        expect_left(len(part) > table.held_out, name, table.held_out)
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
     return RunData(drawn({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
@@ -104,10 +103,10 @@ def _evidence(
     clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
     examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
     if stored:  # documents are read as inference reads them; `model` has its weights in fp32
-        reader = SentenceRetriever.load(recipe.model.name)
-        reader.model.unit = model.unit
+        reader = load_model(recipe.model.name)
+        reader.unit = model.unit
         part = itertools.islice(examples, 0, None, share)
-        data = RunData(*read_vector_data(reader, part, folder / "documents", table.held_out, write=write))
+        data = RunData(*read_vector_data(vector_scorer(reader), part, folder / "documents", table.held_out, write=write))
         if not recipe.model.layers:
             return data
         measured = None if data.held_out is None else LayerData([data.held_out], model)
@@ -137,9 +136,7 @@ def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[s
     """Make held-out data of the first items, and training data of every `share`-th of the others."""
     held = make("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
     first = list(itertools.islice(items, 1))
-    if not first:
-        paths = ", ".join(data.path for data in table.sets)
-        raise InputError(f"{paths}: data.held_out = {table.held_out} leaves no example to train on; lower it, or add examples")
+    expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
     return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 

@@ -70,13 +70,13 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         document = self._documents.load(group[0].document)
         inputs = [self._documents.scorer.inputs(one.query, document) for one in group]
         full, vectors, _ = inputs[0]
-        row = lay_out(document.ids, document.bounds, self._model.backbone, self._model.tokenizer.markers())
+        row = self._lay_out(document.ids, document.bounds)
         item = LayerItem(
             *self._blocks(row.ids),
             torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
             torch.from_numpy(row.starts[full]),
             torch.from_numpy(row.ends[full]),
-            tuple(self._blocks(self._query_row(one)) for one in group),
+            tuple(self._blocks(self._lay_out(one.query.ids, np.array([0, len(one.query.ids)])).ids) for one in group),
             tuple(features for _, _, features in inputs),
             vectors,
             torch.stack([one.query.vector for one in group]),
@@ -85,10 +85,8 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         )
         return group[0].name, item
 
-    def _query_row(self, question: ReadQuestion) -> np.ndarray:
-        ids = question.query.ids
-        bounds = np.array([0, len(ids)])
-        return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers()).ids
+    def _lay_out(self, ids: np.ndarray, bounds: np.ndarray) -> Any:
+        return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers())
 
     def _blocks(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
         encoder = self._model.backbone

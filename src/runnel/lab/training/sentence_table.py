@@ -60,6 +60,12 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
     return labels
 
 
+def expect_tokens(full: np.ndarray, name: str) -> None:
+    """Raise InputError unless a sentence (S,) of the document of an example has a token."""
+    if not full.any():
+        raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
+
+
 def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator) -> slice:
     """Choose the sentences of a window at a random place that contains all positives.
 
@@ -97,13 +103,7 @@ class SentenceData(RowData[Item]):
 
     @classmethod
     def write(
-        cls,
-        path: str | Path,
-        model: Model,
-        evidence: Iterable[Evidence],
-        *,
-        tokens: Sequence[int] | None = None,
-        seed: int = 0,
+        cls, path: str | Path, model: Model, evidence: Iterable[Evidence], *, tokens: Sequence[int] | None = None, seed: int = 0
     ) -> SentenceData:
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
         counts: Counter[str] = Counter()
@@ -147,13 +147,11 @@ def _row(
             item = make_item(model, example.query, document, sentences, labels)
         elif bounds[-1] > max(tokens):
             counts["whole"] += 1  # longer than every length, kept whole for its evidence
-    if not item.full.any():
-        raise InputError(f"evidence example {example.id}: the document has no tokens; remove the example")
+    expect_tokens(item.full, example.id)
     edges = [0, *sentences[:, 1].tolist()]
     row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
     return row | {"tokens": len(item.request.ids)}
 
 
 def _visible(text: str) -> int:
-    """Count the characters that are not whitespace."""
     return len("".join(text.split()))

@@ -70,6 +70,5 @@ class SentenceTrainer(PackedTrainer):
 
 
 def _labels(item: Item, device: torch.device) -> Tensor:
-    """Return the labels (S,) fp32."""
     assert item.labels is not None
     return torch.from_numpy(item.labels).to(device)

@@ -25,10 +25,7 @@ from sentence_transformers import (
 )
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from sentence_transformers.cross_encoder.losses import ListNetLoss
-from sentence_transformers.sentence_transformer.losses import (
-    CachedMultipleNegativesRankingLoss,
-    MultipleNegativesRankingLoss,
-)
+from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -103,7 +100,7 @@ def embedder_trainer(
 ) -> Trainer:
     """Make a Trainer for `rows` of `triple_table`. Each batch, over all devices, is from one data set, drawn by its size."""
     table, world = recipe.train, processes()
-    _divides("train.batch", table.batch, world)
+    _expect_multiple(table.batch, world)
     if world > 1:
         _report_unused(rows, table.batch)
     args = SentenceTransformerTrainingArguments(
@@ -252,33 +249,24 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
 def _report_unused(sets: DatasetDict, batch: int) -> None:
     """Report the rows that several processes skip in an epoch, as the library shares only full batches."""
     left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
-    if all(len(rows) < batch for rows in sets.values()):
-        raise InputError(
-            f"several processes share only full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
-        )
     if left:
         log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
 
 
 def _accumulated(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
-    table, world = recipe.train, processes()
-    _divides("train.batch", table.batch, world)
-    group = min(table.group or table.batch, table.batch // world)
-    _divides("train.batch", table.batch, world * group)
-    return {
-        "per_device_train_batch_size": group,
-        "per_device_eval_batch_size": group,
-        "gradient_accumulation_steps": table.batch // (world * group),
-    }
+    batch, world = recipe.train.batch, processes()
+    _expect_multiple(batch, world)
+    group = min(recipe.train.group or batch, batch // world)
+    _expect_multiple(batch, world * group)
+    sizes = {"per_device_train_batch_size": group, "per_device_eval_batch_size": group}
+    return sizes | {"gradient_accumulation_steps": batch // (world * group)}
 
 
-def _divides(name: str, whole: int, parts: int) -> None:
-    if whole % parts:
-        raise InputError(
-            f"{name} = {whole} is not a multiple of {parts} (processes times train.group); "
-            "start fewer processes, or choose a multiple"
-        )
+def _expect_multiple(batch: int, parts: int) -> None:
+    if batch % parts:
+        expected = f"a multiple of {parts} (processes times train.group)"
+        raise InputError(f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a multiple")
 
 
 def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:

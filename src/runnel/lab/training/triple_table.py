@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from runnel.lab.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
 
-_NEGATIVES_FROM = "find some with `runnel lab mine`, use documents of other queries with --set data.negative_source=random"
+_NEGATIVES_FROM = "find negatives with `runnel lab mine`, or use documents of other queries: --set data.negative_source=random"
 _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
@@ -80,17 +80,17 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
 
 def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
     """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned."""
-    if table.negatives and not any(np.any(rows["negatives"][:]) for rows in sets.values()):
-        raise InputError(f"no example has negatives, but data.negatives = {table.negatives}; {_NEGATIVES_FROM}, or set it to 0")
-    for name, rows in sets.items():
-        if np.any(rows["negatives"][:]):
-            continue
-        cause = "train.batch is 1" if batch == 1 else "one document answers all queries" if _all_equal(rows["positive"]) else None
-        if cause:
-            raise InputError(
-                f"{name} leaves nothing to learn: {cause}, and data.negatives = {table.negatives} adds no others; "
-                "give more documents and larger batches, or examples with negatives and --set data.negatives=1"
-            )
+    without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
+    if table.negatives and len(without) == len(sets):
+        what = f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or {_NEGATIVES_FROM}"
+    elif alone := [
+        name for name, rows in without.items() if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
+    ]:
+        cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
+        what = f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches, or {_NEGATIVES_FROM}"
+    else:
+        return
+    raise InputError(what)
 
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
@@ -103,12 +103,6 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
             empty = [column for column in part.column_names if column.startswith("negative_")][number:]
             split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
     return DatasetDict(split)
-
-
-def _all_equal(texts: Iterable[str]) -> bool:
-    rest = iter(texts)
-    first = next(rest)
-    return all(text == first for text in rest)
 
 
 def _examples(
@@ -157,19 +151,16 @@ def _prompt(triple: Triple, number: int, one: DataSet, table: DataTable, prompts
 def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
     """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
     wanted = table.negatives * table.samples
+    lacking = len(pool) <= len(triple.positives) if _random(table) else job == "rerank" and not triple.negatives
+    if lacking:
+        raise InputError(f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples, {_NEGATIVES_FROM}")
     if _random(table):
-        if len(pool) <= len(triple.positives):
-            raise InputError(f"{source}: there are no other documents for random negatives; give more examples")
         drawn: list[str] = []
         while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
             text = pool[int(rng.integers(len(pool)))]
             if text not in triple.positives and text not in drawn:
                 drawn.append(text)
         return drawn
-    if job == "rerank" and not triple.negatives:
-        raise InputError(
-            f"{source}: the query {triple.query[:60]!r} has no negatives to compare its positive with; {_NEGATIVES_FROM}"
-        )
     return [triple.negatives[i] for i in rng.permutation(len(triple.negatives))[:wanted]]
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import Dataset
 
-from runnel.errors import InputError
 from runnel.files import digest, sweep, write
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.progress import show_reading
-from runnel.lab.training.sentence_table import label_sentences
+from runnel.lab.training.rows import expect_left
+from runnel.lab.training.sentence_table import expect_tokens, label_sentences
 from runnel.lab.training.vectors import VectorItem, make_vector_item
-from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
 
 log = logging.getLogger("runnel")
@@ -72,7 +71,7 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
 
 
 def read_vector_data(
-    reader: SentenceRetriever, examples: Iterable[Evidence], folder: Path, held_out: int, *, write: bool
+    scorer: VectorScorer, examples: Iterable[Evidence], folder: Path, held_out: int, *, write: bool
 ) -> tuple[VectorData, VectorData | None, VectorData]:
     """Read the documents that `folder` lacks, and return the questions trained on, those held out, and those that calibrate.
 
@@ -83,36 +82,30 @@ def read_vector_data(
     for example in examples:
         key = digest(example.document)
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
-    if not keyed:
-        raise InputError("there are no evidence examples to train on")
     if unused := sum(bool(example.units) for _, example in keyed):
         log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
     if write:
-        _read(reader, texts, folder)
-    assert isinstance(reader.scorer, VectorScorer)
-    documents = ReadDocuments(reader.scorer, folder, texts)
-    queries = reader.scorer.read_queries(example.query for _, example in keyed)
+        _read(scorer, texts, folder)
+    documents = ReadDocuments(scorer, folder, texts)
+    queries = scorer.read_queries(example.query for _, example in keyed)
     questions = [
         _question(number, key, example, query, documents.load(key))
         for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
     ]
     train, held, aside = split_documents(questions, held_out)
-    if not train:
-        raise InputError(
-            f"data.held_out = {held_out} of {len(keyed)} examples leaves no document to train on; lower it, or add documents"
-        )
+    expect_left(train, f"{len(keyed)} examples", held_out)
     log.info("%d questions to train on, %d held out, %d for the calibration", len(train), len(held), len(aside))
     parts = [[*part, *ask_elsewhere(part)] for part in (train, aside)]
     return VectorData(documents, parts[0]), VectorData(documents, held) if held else None, VectorData(documents, parts[1])
 
 
-def _read(reader: SentenceRetriever, texts: Mapping[str, str], folder: Path) -> None:
+def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
     """Write the files of the documents that have none; an interrupted run reads the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)
     wanted = {key: text for key, text in texts.items() if not (folder / key).exists()}
     with show_reading(sum(map(len, wanted.values()))) as advance:
-        for key, read in zip(wanted, reader.remember(wanted.values()), strict=True):
+        for key, read in zip(wanted, scorer.remember(wanted.values()), strict=True):
             write(folder / key, read.to_bytes())
             advance(len(read.text))
 
@@ -121,8 +114,7 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
-    if not full.any():
-        raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
+    expect_tokens(full, name)
     labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
     evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
     return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
@@ -146,10 +138,10 @@ def split_documents(
 def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
     """Return one question in four, asked about another document, if it is about only one."""
     documents = list(dict.fromkeys(question.document for question in questions))
-    number = {document: place for place, document in enumerate(documents)}
+    following = dict(zip(documents, [*documents[1:], *documents[:1]], strict=True))
     asked = Counter(text for text, _ in {(question.text, question.document) for question in questions})
     return [
-        replace(question, document=documents[(number[question.document] + 1) % len(documents)], evidence=())
+        replace(question, document=following[question.document], evidence=())
         for question in questions[::_ELSEWHERE]
         if asked[question.text] == 1 and len(documents) > 1
     ]

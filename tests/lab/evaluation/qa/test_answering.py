@@ -9,11 +9,10 @@ from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.qa.answering import Exam
-from runnel.lab.evaluation.qa.inquiry import Inquiry
 from runnel.lab.evaluation.qa.records import QaDocument
 from runnel.lab.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
 from runnel.lab.evaluation.sentences import by_bm25
-from runnel.lab.replies import Replies
+from runnel.lab.replies import Inquiry, Replies
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer

@@ -37,7 +37,7 @@ def test_lists(tmp_path, count):
     [
         ('{"a": {"x": 1}', r"at character 14: expected , or }, got 'its end'"),
         ('{"a": {"x": 1}} {}', r"at character 16: expected the end of the file, got '{'"),
-        ('{1: {"x": 1}}', r"at character 2: expected a name, got 1"),
+        ('{1: {"x": 1}}', r"at character 1: expected \", got '1'"),
         ('{"a": {"x": "y', r"at character 12: Unterminated string starting at"),
         ('{"a": {"x": ' + "[" * 100_000, "nested too deeply"),
     ],
@@ -52,7 +52,7 @@ def test_damaged_files(tmp_path, text, message):
 def test_other_encodings_and_truncated_archives(tmp_path):
     path = tmp_path / "values.json"
     path.write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(ReadError, match="not UTF-8"):
+    with pytest.raises(ReadError, match="'utf-8' codec"):
         list(read_values(path, 1))
     path.write_bytes(gzip.compress(json.dumps({"a": "b" * 10_000}).encode())[:-20])
     with pytest.raises(ReadError, match="is damaged or incomplete"):

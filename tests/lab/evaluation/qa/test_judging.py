@@ -23,8 +23,8 @@ def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (ROW | {"right": 1}, 'a.jsonl, line 1: expected true or false as "right", got 1'),
-        (ROW | {"right": True, "answer": None}, 'a.jsonl, line 1: expected a text as "answer", got NoneType'),
+        (ROW | {"right": 1}, "a.jsonl, line 1: 'right' is 1"),
+        (ROW | {"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
         (ROW, 'a.jsonl has no row with "right"'),
     ],
 )

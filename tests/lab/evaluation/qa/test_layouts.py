@@ -154,14 +154,14 @@ def test_elitr_transcripts_of_both_layouts(tmp_path):
         ("meeting_en_test2_002-1", "(PERSON2) Good-bye.", "Who speaks?", ("PERSON2",)),
     ]
     assert (one.name, one.license, len(one.documents)) == ("ELITR_Bench_QA", "CC-BY-4.0", 2)
-    with pytest.raises(ReadError, match=r"no transcript meeting_en_test2_002\.txt"):
+    with pytest.raises(ReadError, match="'meeting_en_test2_002'"):
         list(read_qa_sets(path))
 
 
 @pytest.mark.parametrize(
     ("file", "row", "named"),
     [
-        ("longbook_choice_eng.jsonl", INFINITE | {"answer": ["the roof"]}, r"line 1: .*\['the roof'\]"),
+        ("longbook_choice_eng.jsonl", INFINITE | {"answer": ["the roof"]}, r"line 1: .*'the roof'"),
         ("tpo.jsonl", LEVAL | {"instructions": [EXAM], "outputs": ["E"]}, "line 1, question 1: .*'E'"),
         ("tpo.jsonl", LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}, "question 1: .*'B'"),
         ("tpo.jsonl", LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}, "line 1: 2 instructions and 1 outputs"),
@@ -185,7 +185,7 @@ def test_a_row_of_another_form(tmp_path, file, row, named):
     [
         (["?"], "meetings, item 0: .*got str"),
         ([{"id": "../m", "questions": []}], r"'\.\./m'"),
-        ([{"id": "m", "questions": "?"}], 'meetings, item 0: .*"questions"'),
+        ([{"id": "m", "questions": "?"}], "meetings, item 0: 'questions' is"),
         ([{"id": "m", "questions": [{"id": "1"}]}], "item 0, question 1: .*NoneType"),
     ],
 )

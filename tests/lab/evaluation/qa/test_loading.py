@@ -45,9 +45,9 @@ def test_what_is_missing_or_ambiguous(tmp_path):
         with pytest.raises(InputError, match="'qaspr'; expected one of qasper"):
             names(place, "qaspr")
     for place in (tmp_path / "none.jsonl", "THUDM/LongBench"):
-        with pytest.raises(InputError, match=f"no file or folder {place}"):
+        with pytest.raises(InputError, match=f"no file .*{place}"):
             names(place)
-    with pytest.raises(InputError, match=r"mine.jsonl, line 1: unknown field 'context'"):
+    with pytest.raises(InputError, match=r"mine.jsonl, line 1: a field is 'input'"):
         names(write_rows(tmp_path / "mine.jsonl", [ROW]))
     with pytest.raises(ReadError, match=r"mine.json is not valid JSON at character 0"):
         names(write_rows(tmp_path / "mine.json", ["text"]))
@@ -99,7 +99,7 @@ def test_longbench_parquet_of_the_hub(tmp_path):
     ("change", "named"),
     [
         ({"answers": None}, 'line 2: .*"answers", got NoneType'),
-        ({"answers": []}, "line 2: an answer of question 'a1' is empty"),
+        ({"answers": []}, "line 2: the answer is empty"),
         ({"context": 7}, 'line 2: .*"context", got int'),
         ({"_id": "b1"}, "questions of qasper: two have the id 'b1'"),
     ],
@@ -152,11 +152,11 @@ def test_own_choices(tmp_path):
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        (OWN | {"answer": "x"}, "line 2: unknown field 'answer'"),
+        (OWN | {"answer": "x"}, "line 2: a field is 'answer'"),
         (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices"),
-        (OWN | {"category": "legal"}, "line 2: the category of question '2' is 'legal'"),
+        (OWN | {"category": "legal"}, "line 2: the category is 'legal'"),
         (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
-        (OWN | {"document": " \n"}, "line 2: document '.*' is empty"),
+        (OWN | {"document": " \n"}, "line 2: the document is empty"),
         (OWN | {"question": "a \ud83d"}, r"line 2: .*\\ud83d"),
         (OWN | {"id": "1"}, "the questions of house: two have the id '1'"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from runnel.generation.endpoint import Reply
-from runnel.lab.evaluation.qa.prompts import ask_judgment, has_mark, read_answer, read_verdict
+from runnel.lab.evaluation.qa.judging import ask_judgment, has_mark, read_answer, read_verdict
 
 
 @pytest.mark.parametrize(

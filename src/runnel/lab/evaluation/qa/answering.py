@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.lab.evaluation.qa import prompts
-from runnel.lab.evaluation.qa.inquiry import Inquiry
-from runnel.lab.evaluation.qa.judging import judge
+from runnel.lab.evaluation.qa.judging import ANSWERS, COPIES, has_mark, judge, read_answer
 from runnel.lab.evaluation.qa.records import QaSet
 from runnel.lab.evaluation.qa.retrieving import Material, join, locate
 from runnel.lab.evaluation.qa.scores import Outcome, best_f1
+from runnel.lab.replies import Inquiry
 from runnel.text.dialogue import Message, ask_answer, ask_combined, ask_copies
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
@@ -52,12 +51,12 @@ class Exam:
         if len(replies) > 1:
             replies = [self._ask(ask_combined(question.question, [reply.text for reply in replies], kind))]
         (reply,) = replies
-        answer = prompts.read_answer(reply)
+        answer = read_answer(reply)
         if answer is None:
             notes.append("replies without an answer, which count as wrong")
         elif reply.finish == "length":
             notes.append("answers cut at their limit of tokens")
-        elif not prompts.has_mark(reply):
+        elif not has_mark(reply):
             notes.append("replies without ANSWER:, which are judged whole")
         return answer
 
@@ -66,11 +65,11 @@ class Exam:
         lines: dict[str, None] = {}
         for window in windows:
             messages, most = ask_copies(question, window), max(1, COPIED // len(windows))
-            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=prompts.COPIES)
+            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=COPIES)
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")
             lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
         return list(lines)
 
     def _ask(self, messages: list[Message]) -> Reply:
-        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=prompts.ANSWERS)
+        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=ANSWERS)

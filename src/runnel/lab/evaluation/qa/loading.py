@@ -13,11 +13,10 @@ from typing import Any, get_args
 from runnel.errors import InputError
 from runnel.files import digest
 from runnel.lab.evaluation.benchmarks import read_rows
-from runnel.lab.evaluation.qa.json_values import read_values
-from runnel.lab.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
+from runnel.lab.evaluation.qa.json_values import expect_object, read_values
+from runnel.lab.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet, expect_fields
 from runnel.lab.evaluation.qa.suites import SETS, SUITES, Fields, Row, SetFacts
-from runnel.lab.training.data import Dropped
-from runnel.lab.training.released import LICENSE
+from runnel.lab.training.data import LICENSE, Dropped
 from runnel.records import expect_choice
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
@@ -44,8 +43,6 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     test, name = find(path, TEST), _plain_name(path)
     known = next((one for one in SETS.values() if _is_of(path, one)), None)
     sets: dict[str, Callable[[], QaSet]]
-    if not path.exists():
-        raise InputError(f"there is no file or folder {path}; docs/qa.md says where the sets are, and how to download them")
     if path.is_dir() and not test:
         sets = {name: partial(_read_set, SETS[name], files, path) for name, files in _find_files(path).items()}
     elif known:
@@ -65,11 +62,13 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     files_of = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
-    if not files_of:
-        raise InputError(f"{folder} has no files of {', '.join(SUITES)}; docs/qa.md lists the files of each set")
-    for name, files in files_of.items():
-        if len({file.parent for file in files}) > 1 or (len(files) > 1 and {file.suffix for file in files} != {".parquet"}):
-            raise InputError(f"{name} is in {files[0]} and in {files[1]}; give the folder that has one of them")
+    several = [(name, files) for name, files in files_of.items() if len(files) > 1]
+    doubled = [one for one in several if len({f.parent for f in one[1]}) > 1 or {f.suffix for f in one[1]} != {".parquet"}]
+    if doubled or not files_of:
+        what = (
+            "{0} is in {1[0]} and in {1[1]}".format(*doubled[0]) if doubled else f"{folder} has no files of {', '.join(SUITES)}"
+        )
+        raise InputError(f"{what}; give a folder with each set once (docs/qa.md lists the files of each)")
     return files_of
 
 
@@ -85,17 +84,13 @@ def _plain_name(path: Path) -> str:
 
 
 def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
-    """Raise InputError if a set is missing."""
     for name in only:
         expect_choice(name, names, f"a set of {path}")
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------------
-
-
 def _read_set(facts: SetFacts, files: list[Path], folder: Path) -> QaSet:
     suite, dropped = SUITES[facts.suite], Dropped()
-    rows: Iterator[Row] = (_object(row, where) for where, row in _rows(files, facts, dropped))
+    rows: Iterator[Row] = ((where, expect_object(row, where)) for where, row in _rows(files, facts, dropped))
     if suite.layout is not None:
         rows = suite.layout(rows, facts, dropped, folder)
     return _build(facts, rows, suite.fields, suite.license, dropped)
@@ -120,19 +115,13 @@ def _rows(files: list[Path], facts: SetFacts, dropped: Dropped) -> Iterator[tupl
                 yield from ((f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(value))
 
 
-def _object(row: object, where: str) -> Row:
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected an object in braces, got {type(row).__name__}")
-    return where, row
-
-
 def _read_own(path: Path, name: str) -> QaSet:
     """Read a user's file, all of whose rows have choices, or none."""
     rows = list(read_json(path))
     choices, fields = sum("choices" in row for _, row in rows), (*Fields(), *_OPTIONAL[:2])
     for where, row in rows:
-        if unknown := sorted(set(row) - set(fields)):
-            raise InputError(f"{where}: unknown field {unknown[0]!r}; expected {', '.join(fields)}")
+        for field in row:
+            expect_choice(field, fields, f"{where}: a field")
     if choices not in (0, len(rows)):
         raise InputError(f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two files")
     return _build(SetFacts(name, multiple_choice=choices > 0), rows, Fields(), "", Dropped())
@@ -161,7 +150,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
 
 
 def _point(where: str, key: str, point: object, categories: Mapping[str, str]) -> Row:
-    row = _object(point, where)[1]
+    row = expect_object(point, where)
     units = texts_of(row, "full_text_sentences", where)
     sentences = tuple(pairwise(accumulate(map(len, units), initial=0)))
     category = {"category": categories[key]} if key in categories else {}
@@ -177,8 +166,8 @@ def _build(facts: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
         question, choices = text_of(row, fields.question, where), row.get("written", ())
         if facts.multiple_choice and fields.choices in row:
             options = texts_of(row, fields.choices, where)
-            if any(answer not in options for answer in answers):
-                raise InputError(f"{where}: the answers are {answers}; expected some of the choices {options}")
+            for answer in answers:
+                expect_choice(answer, options, f"{where}: an answer")
             choices = tuple(f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options))
             question, answers = "\n".join([question.strip(), *choices]), [choices[options.index(one)] for one in answers]
         more = {name: row[name] for name in _OPTIONAL if name in row}
@@ -187,11 +176,9 @@ def _build(facts: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
             more.setdefault("category", facts.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
-        try:
-            documents[key] = documents.get(key) or QaDocument(key, text, sentences)
-            questions.append(QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more))
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
+        expect_fields(where, text, question, answers, **more)
+        documents[key] = documents.get(key) or QaDocument(key, text, sentences)
+        questions.append(QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more))
     notes = [f"{reason}: {count:,} left out, the first: {dropped.first[reason]}" for reason, count in dropped.counts.items()]
     if facts.points not in (0, len(questions)):
         notes.append(f"{len(questions):,} questions; paper E has {facts.points:,}")

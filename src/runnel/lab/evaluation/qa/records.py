@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,23 +16,11 @@ Category = Literal["educational", "creative", "official", "conversational"]
 
 @dataclass(frozen=True, slots=True)
 class QaDocument:
-    """A document.
+    """A document."""
 
-    Attributes:
-        id: unique in its set.
-        text: the whole document, never cut.
-        sentences: [start, end) character spans that tile the text, if the data has them; (): the data has none.
-
-    Raises:
-        InputError: the text is blank or has half of a surrogate pair.
-    """
-
-    id: str
-    text: str
-    sentences: tuple[tuple[int, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        _expect_characters(self.text, f"document {self.id!r}")
+    id: str  # unique in its set
+    text: str  # never cut
+    sentences: tuple[tuple[int, int], ...] = ()  # [start, end) character spans that tile the text, if the data has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +35,31 @@ class QaQuestion:
     answer_type: AnswerType = "sentence"  # how long an answer is asked for
     category: Category | None = None  # of its document; None: the data does not say
 
-    def __post_init__(self) -> None:
-        what = f"question {self.id!r}"
-        _expect_characters(self.question, what)
-        for text in (*(self.answers or ("",)), *self.choices):
-            _expect_characters(text, f"an answer of {what}")
-        expect_choice(self.answer_type, get_args(AnswerType), f"the answer type of {what}")
-        if self.category is not None:
-            expect_choice(self.category, get_args(Category), f"the category of {what}")
-
 
 @dataclass(frozen=True, eq=False)
 class QaSet:
-    """A set of questions with their documents. A document of several questions is stored once.
+    """A set of questions with their documents, in memory. A document of several questions is stored once."""
 
-    Attributes:
-        name: paper E's name of the set, or the name of a user's file.
-        documents: document id -> document, of all questions; in memory, so sets are read one after another.
-        questions: in the order of the data; one at least, each with an id of its own.
-        multiple_choice: all questions are multiple-choice: judged as such, and without token F1.
-        suite: the benchmark that the set is from; "": none.
-        license: of the data; "": unknown.
-        notes: what differs from the set in the paper, for the user to know.
-    """
-
-    name: str
-    documents: Mapping[str, QaDocument]
-    questions: tuple[QaQuestion, ...]
-    multiple_choice: bool = False
-    suite: str = ""
-    license: str = ""
-    notes: tuple[str, ...] = ()
+    name: str  # paper E's, or that of a user's file
+    documents: Mapping[str, QaDocument]  # by id, of all questions
+    questions: tuple[QaQuestion, ...]  # in the order of the data; one at least, each with an id of its own
+    multiple_choice: bool = False  # all questions are: judged as such, and without token F1
+    suite: str = ""  # the benchmark that the set is from; "": none
+    license: str = ""  # of the data; "": unknown
+    notes: tuple[str, ...] = ()  # what differs from the set in the paper, for the user to know
 
     def __post_init__(self) -> None:
         by_id(self.questions, f"the questions of {self.name}")
 
 
-def _expect_characters(text: str, what: str) -> None:
-    """Raise InputError unless a text has a visible character and can be encoded."""
-    if not text.strip():
-        raise InputError(f"{what} is empty; expected a text")
-    utf8(text, what)
+def expect_fields(
+    where: str, document: str, question: str, answers: Sequence[str], answer_type: object = "sentence", category: object = None
+) -> None:
+    """Raise InputError unless a document, a question with answers, and its kinds can be used."""
+    for what, text in (("document", document), ("question", question), *(("answer", one) for one in answers or [""])):
+        if not text.strip():
+            raise InputError(f"{where}: the {what} is empty; expected a text")
+        utf8(text, f"{where}: the {what}")
+    expect_choice(answer_type, get_args(AnswerType), f"{where}: the answer type")
+    if category is not None:
+        expect_choice(category, get_args(Category), f"{where}: the category")

@@ -1,17 +1,27 @@
-"""What a language model is to read for each question: the best sentences or chunks of its document, or all of it in windows."""
+"""What `runnel lab qa` lets a language model read: the best sentences or chunks of a document, or all of it in windows."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+
+from runnel.commands.runs import Rows, resumed_rows
+from runnel.files import digest
 from runnel.generation.asking import fit
-from runnel.lab.evaluation.pieces import cut_sentences
+from runnel.lab.evaluation.evidence import context_of, scorer_of
 from runnel.lab.evaluation.qa.records import QaDocument, QaQuestion, QaSet
+from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, refuse_unused
+from runnel.lab.evaluation.segments import cut_sentences, expect_stride
 from runnel.lab.evaluation.sentences import Scorer
+from runnel.models.base import BUILT_IN
+from runnel.records import expect_choice
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
 from runnel.work import top
@@ -78,9 +88,6 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
     return lambda question, document: cut(document.text)
 
 
-# ---- spans of a document -----------------------------------------------------------------------------------------------
-
-
 def merge(document: str, spans: Iterable[Span]) -> list[Span]:
     """Return spans in document order; overlapping ones and those with only white space between them are joined."""
     merged: list[Span] = []
@@ -105,3 +112,89 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
     """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
     found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
     return tuple(sorted({match.span() for match in found if match}))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is read for a question, and how it is used."""
+
+    settings: Mapping[str, object]  # what that depends on, besides the questions and the weights of the model
+    way: Way
+    load: Callable[[Tokenizer], tuple[Choose, str | None]]  # what chooses it, and the fingerprint of the model
+
+
+SENTENCES, CHUNKS, WINDOW = 50, 5, 120_000  # to read, and tokens of a window, as in paper E
+_WINDOWS, _RETRIEVAL = ("window_tokens", "stride"), ("top_k", "context_tokens")
+_TAKES = {  # the options of each way to read
+    "whole": _WINDOWS,
+    "copied": _WINDOWS,
+    "bm25": (*_RETRIEVAL, "chunk_words"),
+    "embed": (*_RETRIEVAL, "chunk_words", "dtype"),
+    "sentences": (*_RETRIEVAL, *_WINDOWS, "context", "dtype"),
+}
+
+
+def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **options: Any) -> Setup:
+    """Return what is read of documents; the arguments are options of `runnel lab qa`.
+
+    Raises:
+        InputError: an option has no effect on what the model reads.
+    """
+    forced = model if model in ("whole", "copied", "bm25") else "embed" if model.startswith(EMBEDDERS) else None
+    kind: Any = forced or how or "sentences"
+    expect_choice(kind, _TAKES, f"what {model} does")
+    given = {"dtype": dtype if dtype != "auto" else None, "how": how if how != kind else None, **options}
+    given = {name: value for name, value in given.items() if value is not None}
+    taken = {*_TAKES[kind]}
+    if "context" in given:  # its pieces are read whole
+        taken -= {*_WINDOWS}
+    elif "window_tokens" not in given and kind == "sentences":
+        taken -= {"stride"}
+    refuse_unused(given, taken, f"{model} as {kind}")
+    size = given.get("window_tokens", WINDOW)
+    window = size, given.get("stride", max(1, size // 2))
+    expect_stride(window[1], size)
+    settings: dict[str, object] = {"model": model, "as": kind}
+    if kind in ("whole", "copied"):
+        settings |= {"window_tokens": size, "stride": window[1]}
+        return Setup(settings, kind, lambda tokenizer: (by_windows(tokenizer, *window), None))
+    used = window if "window_tokens" in given else None  # of a recurrent model; None: it reads documents whole
+    chunk_words, context, max_tokens = given.get("chunk_words"), context_of(given.get("context")), given.get("context_tokens")
+    top_k = given.get("top_k", SENTENCES if chunk_words is None else CHUNKS)
+    system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
+    settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k, "context_tokens": max_tokens}
+
+    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+        score, fingerprint = scorer_of(system, used)
+        return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
+
+    return Setup({**settings, "window": used and list(used)}, "excerpts", load)
+
+
+def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
+    """Return a set with `limit` of its questions, drawn at random, in their order, and with a note of that; None: all.
+
+    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or fewer of the same.
+    """
+    count = len(data.questions)
+    if limit is None or limit >= count:
+        return data
+    chosen = sorted(np.random.default_rng(seed).permutation(count)[:limit].tolist())
+    note = f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}"
+    return replace(data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note))
+
+
+def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
+    """Return what is read for each question, written to OUT unless it is there."""
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+
+    def load() -> Rows[tuple[str, int, Parts]]:
+        choose, fingerprint = setup.load(tokenizer)
+        return find_all(data, choose, tokenizer), lambda row: dict(zip(("id", "tokens", "parts"), row, strict=True)), fingerprint
+
+    questions = ([one.id, one.document, one.question] for one in data.questions)
+    documents = ([one.id, one.text, one.sentences] for one in data.documents.values())
+    settings = {**setup.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
+    rows = resumed_rows(out, settings, load)
+    pairs = zip(data.questions, rows, strict=True)
+    return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]

@@ -69,9 +69,6 @@ def best_f1(answer: str, truths: Iterable[str]) -> float:
     return max(token_f1(answer, truth) for truth in truths)
 
 
-# ---- means ------------------------------------------------------------------------------------------------------------
-
-
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the scores of a set, with those of its categories and of documents of several lengths."""
     return group("all", outcomes) | {"by_category": by_category(outcomes), "by_length": by_length(outcomes)}
@@ -86,17 +83,10 @@ def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     judged = [one.correct for one in outcomes if one.correct is not None]
     f1 = [one.f1 for one in outcomes if one.f1 is not None]
     low, high = interval([judged]) if judged else (None, None)
-    return {
-        "name": name,
-        "questions": len(outcomes),
-        "unanswered": sum(not one.answered for one in outcomes),
-        "unreadable": sum(one.answered and one.correct is None for one in outcomes),
-        "correct": sum(judged),
-        "accuracy": float(np.mean(judged)) if judged else None,
-        "low": low,
-        "high": high,
-        "F1": float(np.mean(f1)) if f1 else None,
-    }
+    counts = {"name": name, "questions": len(outcomes), "unanswered": sum(not one.answered for one in outcomes)}
+    counts |= {"unreadable": sum(one.answered and one.correct is None for one in outcomes), "correct": sum(judged)}
+    means = {"accuracy": float(np.mean(judged)) if judged else None, "low": low, "high": high}
+    return counts | means | {"F1": float(np.mean(f1)) if f1 else None}
 
 
 def mean_of_sets(sets: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -23,6 +24,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple, cast
 
 from runnel.errors import InputError, ReadError
+from runnel.json_objects import read_row
 from runnel.lab.evaluation.qa.records import Category
 from runnel.lab.training.data import Dropped
 from runnel.text.lines import text_of, texts_of
@@ -67,8 +69,6 @@ class Suite(NamedTuple):
     rows: str | None = None  # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an object
 
 
-# ---- layouts -----------------------------------------------------------------------------------------------------------
-
 _MASKED = (
     "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."
 )
@@ -102,21 +102,13 @@ def _leval(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path)
                 dropped.add("repeated questions", where)
                 continue
             seen.add(point)
-            question_row: dict[str, Any] = {
-                "id": f"{number}-{position}",
-                "document": text,
-                "question": question,
-                "answers": [answer],
-            }
+            made: dict[str, Any] = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
             if facts.multiple_choice:
                 choices, letters = _choices(question), _LETTERS.match(answer)
                 if letters is None or not set(letters[1]) <= choices.keys():
                     raise InputError(f"{where}, question {position}: the right choice is {answer!r}, which the question lacks")
-                question_row |= {
-                    "answers": ["\n".join(choices[letter] for letter in letters[1])],
-                    "written": tuple(choices.values()),
-                }
-            yield where, question_row
+                made |= {"answers": ["\n".join(choices[letter] for letter in letters[1])], "written": tuple(choices.values())}
+            yield where, made
 
 
 def _choices(question: str) -> dict[str, str]:
@@ -133,31 +125,30 @@ def _bamboo(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path
     """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is ours), or damaged options."""
     for number, (where, row) in enumerate(rows, start=1):
         content, answer = text_of(row, "content", where), text_of(row, "answer", where)
-        question_row: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
+        made: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
         if facts.task.startswith("altqa"):
             _, *parts = _PARTS.split(content)  # name, text, name, text
             texts = dict(zip(parts[::2], parts[1::2], strict=True))
-            if len(parts) != 4 or len(texts) != 2:
-                raise InputError(f'{where}: expected one line "Document:" and one line "Question:" in "content"')
-            question_row |= {
-                "document": texts["Document"].strip(),
-                "question": f"{texts['Question'].strip()}\nThe answer is a number.",
-            }
+            fits = len(parts) == 4 and len(texts) == 2
+            document, question = (texts.get(name, "").strip() for name in ("Document", "Question"))
+            made |= {"document": document, "question": f"{question}\nThe answer is a number."}
         elif facts.task.startswith("meetingpred"):
             said = content.rstrip().removesuffix("said by")
-            if said == content.rstrip():
-                raise InputError(f'{where}: expected "content" to end in "said by", got {said[-40:]!r}')
+            fits = said != content.rstrip()
             words = said.rstrip().rpartition("\n")[2].strip()
-            question_row["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
+            made["question"] = f"Which of the speakers says this at the end of the meeting: {words}"
         else:
             choices = _usable(row, dropped, where)
             right = [choice for choice in choices if choice.startswith(answer[:1])]
             if len(answer) != 1 or not right:
                 dropped.add("questions without usable options", where)
                 continue
-            question = "\n".join([text_of(row, "question", where).strip(), *choices])
-            question_row |= {"question": question, "answers": right[:1], "written": choices}
-        yield where, question_row
+            fits, question = True, "\n".join([text_of(row, "question", where).strip(), *choices])
+            made |= {"question": question, "answers": right[:1], "written": choices}
+        if not fits:
+            expected = 'one line "Document:" and one line "Question:", or of a meeting "said by" at the end'
+            raise InputError(f'{where}: expected {expected} in "content", got {content[-60:]!r}')
+        yield where, made
 
 
 def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
@@ -183,28 +174,30 @@ def _muld(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) 
         yield where, {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
 
 
+@dataclass(frozen=True)
+class _Meeting:
+    id: str
+    questions: tuple[dict[str, Any], ...]
+
+
 def _elitr(rows: Iterable[Row], facts: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
     """Transcripts are those of the ELITR Minuting Corpus: MEETING.txt, or the first MEETING/transcript_MAN*.txt."""
     for where, row in rows:
-        name, questions = text_of(row, "id", where), row.get("questions")
-        if not isinstance(questions, list) or not all(isinstance(one, dict) for one in questions):
-            raise InputError(f'{where}: expected a list of objects as "questions"')
-        if not re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
-            raise InputError(f"the id of a meeting is {name!r}; expected letters, digits, _, - and .")
-        paths = sorted(folder.rglob(f"{name}.txt")) or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
+        meeting = read_row(_Meeting, row, where)
+        name, paths = meeting.id, []
+        if re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
+            paths = sorted(folder.rglob(f"{name}.txt")) or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
         if not paths:
             raise ReadError(
-                f"{folder} has no transcript {name}.txt or {name}/transcript_MAN*.txt; "
+                f"{folder} has no transcript of the meeting {name!r}, NAME.txt or NAME/transcript_MAN*.txt; "
                 "put the ELITR Minuting Corpus (https://lindat.mff.cuni.cz/repository/xmlui/handle/11234/1-4692) into it"
             )
         with open_bytes(paths[0]) as file:
             transcript = decode(file.read(), str(paths[0])).text
-        for one in questions:
+        for one in meeting.questions:
             more = {"id": f"{name}-{one.get('id')}", "document": transcript, "answers": one.get("groundtruth-answer")}
             yield f"{where}, question {one.get('id')}", one | more
 
-
-# ---- the table ---------------------------------------------------------------------------------------------------------
 
 _HUB = "https://huggingface.co/datasets/"
 _CAC = "muld_Character_Archetype_Classification"
@@ -228,10 +221,9 @@ SUITES = {
 }  # fmt: skip
 
 
-def _facts(name: str, suite: str, task: str, categories: str, choices: str, points: str) -> SetFacts:
-    return SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
-
-
 _LINES = files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
-SETS = {row[0]: _facts(*row) for row in csv.reader(_LINES[1:], delimiter="\t")}
+SETS = {
+    name: SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
+    for name, suite, task, categories, choices, points in csv.reader(_LINES[1:], delimiter="\t")
+}
 """Paper E's name -> facts, in the order of its table 8."""
