@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from runnel.backbones.checkpoint.files import Checkpoint
 from runnel.backbones.checkpoint.load import NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
-from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 from runnel.models.heads import Head, wide
@@ -109,6 +108,8 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
 
 
 def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> Head:
+    from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # no other model needs them
+
     tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
     classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
     found = read_rwkv7({}, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
