@@ -56,7 +56,6 @@ def test_every_example_is_tested():
 
 def test_python_questions(tmp_path):
     """Every form that the script writes is read by `runnel lab evaluate`; with other Pythons a few questions may be missing."""
-    pytest.importorskip("ir_measures")
     said = run("python_questions.py", tmp_path / "python")
     assert int(re.search(r"python: \d+ chapters, (\d+) questions\n$", said)[1]) > 20
     command = [sys.executable, "-m", "runnel", "lab", "evaluate", "bm25", "python", "python/evidence.jsonl"]

@@ -23,12 +23,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 GUIDES = ("quickstart", "how-it-works", "embed", "integrations", "search", "documents")
-NEEDED = {
-    "quickstart": ["lancedb"],
-    "search": ["lancedb"],
-    "documents": ["pypdfium2"],
-    "integrations": ["lancedb", "bm25s", "ir_measures"],
-}
 ROW = '{"id": "1", "text": "The board approved the budget."}\n'
 # The files and names that the blocks of a page suppose; without an entry, the files of examples/files.
 FILES = {
@@ -90,8 +84,6 @@ def run_new_line(run, folder, line, names):
 @pytest.mark.parametrize("name", GUIDES)
 def test_blocks(tmp_path, run, terminal, name):
     """Named blocks are files. The tables of a section come after its blocks."""
-    for library in NEEDED.get(name, []):
-        pytest.importorskip(library)
     if name not in FILES:
         shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
     for file, content in FILES.get(name, {}).items():

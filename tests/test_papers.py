@@ -157,8 +157,6 @@ def _lines(rows):
 
 
 def test_commands_run_in_the_order_of_the_page(run, tmp_path):
-    for package in ("bm25s", "ir_measures", "matplotlib"):
-        pytest.importorskip(package)
     retrieval._model.cache_clear()
     stand_ins(tmp_path)
     assert len(RUN) > 25

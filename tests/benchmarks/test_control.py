@@ -17,8 +17,6 @@ from runnel.errors import InputError
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("sentence_transformers")
-pytest.importorskip("ir_measures")
 
 SHIPPED = Path(control.__file__).with_name("control.toml")
 FILE = """
@@ -129,7 +127,8 @@ def test_what_is_finished_is_not_run_again(finished, monkeypatch):
 
 def test_a_killed_experiment_resumes(place):
     """kill -9 before, in and after the training of a part ends its process too; the figures are those of an undisturbed run."""
-    psutil = pytest.importorskip("psutil")
+    import psutil
+
     (place / "experiment.toml").write_text(
         FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
     )

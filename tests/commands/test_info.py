@@ -94,7 +94,6 @@ def test_a_model_that_reads_passages(run, tmp_path):
 
 
 def test_a_transformer(run, tmp_path):
-    pytest.importorskip("transformers")
     from helpers.tiny_transformers import write_transformer
 
     write_transformer(tmp_path, "bert")

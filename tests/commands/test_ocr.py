@@ -8,7 +8,6 @@ import pytest
 from helpers.document_files import pdf
 from helpers.stub_endpoint import serve
 
-pytest.importorskip("PIL")
 STUB = Path(__file__).parents[1] / "programs" / "ocr_stub.py"
 
 

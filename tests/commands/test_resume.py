@@ -23,9 +23,6 @@ from runnel import Embedder, Reranker
 from runnel.journal import Journal
 from runnel.lab.evaluation import retrieval
 
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
-
 
 @dataclass(frozen=True)
 class User:

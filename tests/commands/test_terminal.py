@@ -100,7 +100,6 @@ def test_mine_train_and_info(run, tmp_path):
     check(run("lab", "train", f"{NAME}.toml"), code=1)
     check(run("lab", "train", "pairs", "--data", f"{NAME}.csv"), code=1)
     check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
-    pytest.importorskip("bm25s")
     (tmp_path / f"{NAME}.csv").write_text("query,positive\nwhere is it,it is here\n")
     check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
 

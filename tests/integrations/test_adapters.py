@@ -13,7 +13,6 @@ from helpers.tiny import tiny_model
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import InputError
 
-pytest.importorskip("lancedb")
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 META = {"page": 3}
 
@@ -123,11 +122,9 @@ def haystack():
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[(langchain, "langchain_core"), (llama_index, "llama_index.core"), (haystack, "haystack")],
-                ids=["langchain", "llama_index", "haystack"])  # fmt: skip
+@pytest.fixture(scope="module", params=[langchain, llama_index, haystack])
 def adapter(request):
-    pytest.importorskip(request.param[1])
-    return request.param[0]()
+    return request.param()
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 from helpers.tiny_backbones import tiny_backbone
-
-pytest.importorskip("sentence_transformers")
-
 from sentence_transformers import CrossEncoder
 
 from runnel import Reranker

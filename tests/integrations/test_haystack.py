@@ -7,19 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_model
-
-from runnel import Embedder, Reranker
-from runnel.errors import CheckpointError, InputError, StoreError
-
-pytest.importorskip("haystack")
-pytest.importorskip("lancedb")
-
 from haystack import Document, Pipeline
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.core.serialization import component_from_dict, component_to_dict
 from haystack.document_stores.in_memory import InMemoryDocumentStore
+from helpers.tiny import tiny_model
 
+from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError, InputError, StoreError
 from runnel.integrations.haystack import (
     RunnelDocumentEmbedder,
     RunnelRanker,

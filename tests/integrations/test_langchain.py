@@ -6,18 +6,13 @@ import asyncio
 from functools import partial
 
 import pytest
-
-from runnel import Document as Stored
-from runnel import Embedder, Index, Reranker, SentenceRetriever
-from runnel.errors import CheckpointError
-
-pytest.importorskip("langchain_core")
-pytest.importorskip("lancedb")
-
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import ValidationError
 
+from runnel import Document as Stored
+from runnel import Embedder, Index, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError
 from runnel.integrations.langchain import RunnelEmbeddings, RunnelReranker, RunnelRetriever, RunnelSentences
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}

@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.errors import InputError
-
-pytest.importorskip("llama_index.core")
-pytest.importorskip("lancedb")
-
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import Document, NodeWithScore, TextNode
 from pydantic import ValidationError
 
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError
 from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
 
 TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The dog sat on the mat.\n"

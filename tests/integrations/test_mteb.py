@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import mteb
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
 from helpers.toy import Toy, ToyConfig
+from mteb.mocks.mock_tasks import bitext_mining, reranking, retrieval, sts
+from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+from mteb.types import PromptType
 
 from runnel import Embedder, Reranker
 from runnel.errors import InputError
-
-mteb = pytest.importorskip("mteb")
-
-from mteb.mocks.mock_tasks import bitext_mining, reranking, retrieval, sts  # noqa: E402
-from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol  # noqa: E402
-from mteb.types import PromptType  # noqa: E402
-
-from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker, instructions  # noqa: E402
-from runnel.lab.evaluation import mteb as evaluate_mteb  # noqa: E402
+from runnel.integrations.mteb import MtebEncoder, MtebIndex, MtebReranker, instructions
+from runnel.lab.evaluation import mteb as evaluate_mteb
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "
 

@@ -20,7 +20,6 @@ from runnel.search.records import WHOLE, IndexSettings
 from runnel.search.stores import create_store, holds_index, open_store
 from runnel.text.words import bm25, words_of
 
-pytest.importorskip("qdrant_client")
 FIELDS = {"year": "int", "size": "float", "language": "str", "draft": "bool"}
 WORDS = "river mountain zebra engine tax novel apple winter harbour violin".split()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 from helpers.children import PATHS
 from helpers.tiny import tiny_model
 from programs.ray_worker import LoggedWorker
@@ -22,7 +23,6 @@ from runnel.integrations import ray as runnel_ray
 from runnel.integrations.ray import index_files
 from runnel.search import encoding
 
-ray = pytest.importorskip("ray")
 DOCUMENTS = 40
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own
 

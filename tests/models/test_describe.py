@@ -115,7 +115,6 @@ def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> 
 
 
 def test_an_encoder(tmp_path: Path, unread: None) -> None:
-    pytest.importorskip("transformers")
     from helpers.tiny_transformers import LONGEST, write_transformer
 
     write_transformer(tmp_path, "bert")

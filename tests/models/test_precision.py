@@ -27,7 +27,8 @@ def embedder(tmp_path_factory):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("count", "width"), [(0, 16), (1, 8), (7, 13), (300, 64)])
 def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
-    theirs = pytest.importorskip("sentence_transformers").quantize_embeddings
+    from sentence_transformers import quantize_embeddings as theirs
+
     given, ranges = vectors(count, width), None
     if precision in ("int8", "uint8"):
         ranges = value_ranges(vectors(50, width))  # of others: some values are beyond
@@ -100,7 +101,6 @@ def test_all_vectors_of_an_embedder_are_cut_alike(embedder):
 
 
 def test_an_index_of_cut_vectors(embedder, tmp_path):
-    pytest.importorskip("lancedb")
     from runnel import Document, Index
 
     short = Embedder(embedder.model, truncate_dim=5)

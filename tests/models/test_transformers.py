@@ -25,7 +25,6 @@ from runnel.models.base import load_model
 from runnel.models.transformers import Scores
 from runnel.text.templates import PAIR_TEMPLATES, PairTemplate, Template
 
-pytest.importorskip("sentence_transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore:::transformers"), pytest.mark.filterwarnings("ignore:::sentence_transformers")]
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers"

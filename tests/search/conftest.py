@@ -23,7 +23,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    pytest.importorskip("moto.server")
     server = S3Server()
     assert server.put("bucket") == 200
     yield server
@@ -49,7 +48,6 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
             request.getfixturevalue("s3")
             return Place(kind, f"s3://bucket/index-{next(_numbers)}")
         if kind == "qdrant":
-            pytest.importorskip("qdrant_client")
             return Place(kind, f"qdrant+file://{tmp_path}/qdrant/index")
         return Place(kind, str(tmp_path / "index"))
 

@@ -11,6 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import docx
 import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.document_files import epub, pdf
@@ -37,7 +38,7 @@ def write(path: Path, text: str) -> None:
     elif path.suffix == ".epub":
         epub(path, [f"<h1>Chapter</h1><p>{text}</p>"])
     elif path.suffix == ".docx":
-        made = pytest.importorskip("docx").Document()
+        made = docx.Document()
         made.add_paragraph(text)
         made.save(str(path))
     elif path.suffix == ".jsonl":

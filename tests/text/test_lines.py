@@ -4,11 +4,11 @@ import gzip
 import sys
 
 import pytest
+import zstandard
 
 from runnel.errors import MissingDependency, ReadError
 from runnel.text.lines import find, read_head, read_json, read_lines
 
-zstandard = pytest.importorskip("zstandard")
 COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
 
 

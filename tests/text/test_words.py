@@ -8,14 +8,13 @@ import subprocess
 import sys
 import unicodedata
 
+import bm25s
 import pytest
 from helpers.children import PATHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.text.words import _UNSPACED, numbered_words, unspaced_words, words_of
-
-bm25s = pytest.importorskip("bm25s")
 
 
 @pytest.mark.parametrize(

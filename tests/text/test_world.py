@@ -27,7 +27,6 @@ def vocabulary(*tokens: str | bytes) -> str:
 
 @pytest.fixture(scope="module")
 def oracle():
-    pytest.importorskip("pyrwkv_tokenizer")
     import pyrwkv_tokenizer
 
     return pyrwkv_tokenizer.RWKVTokenizer()

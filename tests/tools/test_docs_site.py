@@ -13,9 +13,6 @@ import pytest
 
 import runnel
 from runnel.cli import COMMANDS, LAB
-
-pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install --group docs")
-pytest.importorskip("mkdocstrings", reason="mkdocs is not installed; pip install --group docs")
 from tools import docs_site
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
-
-
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_vectors import SentenceVectors

@@ -12,8 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
-
 from runnel import Embedder
 from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
 from runnel.errors import CheckpointError

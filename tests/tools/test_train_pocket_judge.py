@@ -9,8 +9,6 @@ import pytest
 import torch
 from helpers.tiny import judging_encoder
 
-pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
-
 from runnel import SentenceRetriever
 from runnel.backbones.encoder.model import Encoder
 from runnel.models.judges import Judge

@@ -171,7 +171,6 @@ def test_seven_billion_parameters_in_two_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
 def test_encoders(tmp_path: Path, unread: None, kind: str) -> None:
-    pytest.importorskip("transformers")
     from helpers.tiny_transformers import LONGEST, write_transformer
 
     model = write_transformer(tmp_path, kind)

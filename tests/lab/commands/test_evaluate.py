@@ -9,9 +9,6 @@ from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
 
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
-
 
 @pytest.fixture(autouse=True)
 def no_models_of_other_tests():
@@ -102,7 +99,6 @@ def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path):
 
 
 def test_an_index(run, beir, tmp_path):
-    pytest.importorskip("lancedb")
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     words = results(
         run("lab", "evaluate", "tiny", "beir", "--as", "index", "--weight", 0, "--rerank", 0, "--out", "words", "--json")
@@ -115,7 +111,6 @@ def test_an_index(run, beir, tmp_path):
 
 
 def test_an_existing_index(run, beir, tmp_path):
-    pytest.importorskip("lancedb")
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     words = ("--weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
     made = results(run("lab", "evaluate", "tiny", "beir", "--as", "index", "--out", "made", *words))["beir"]
@@ -139,7 +134,6 @@ def test_an_existing_index(run, beir, tmp_path):
 
 
 def test_an_index_of_other_documents(run, beir, tmp_path):
-    pytest.importorskip("lancedb")
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -4,9 +4,6 @@ import json
 
 import pytest
 
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
-
 
 @pytest.fixture
 def longembed(tmp_path):

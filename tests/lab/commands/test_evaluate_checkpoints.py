@@ -11,9 +11,6 @@ from runnel.lab.evaluation import retrieval
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("sentence_transformers")
-pytest.importorskip("ir_measures")
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):

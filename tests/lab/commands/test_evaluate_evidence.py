@@ -8,9 +8,6 @@ from helpers.judged_tasks import ToyEmbedder, results
 from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.retrieval import _model
 
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
-
 
 @pytest.fixture(autouse=True)
 def no_models_of_other_tests():

@@ -7,14 +7,11 @@ import json
 import pytest
 from helpers.tiny import tiny_model
 from helpers.toy import Toy, ToyConfig
+from mteb.mocks.mock_tasks import reranking, retrieval, sts
 
 from runnel import Embedder, Reranker
 from runnel.lab.evaluation import mteb as evaluate_mteb
 from runnel.lab.evaluation import retrieval as evaluate_retrieval
-
-pytest.importorskip("mteb")
-
-from mteb.mocks.mock_tasks import reranking, retrieval, sts
 
 TEMPLATE = "Instruction: {instruction}\nQuery: "
 

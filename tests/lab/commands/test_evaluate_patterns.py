@@ -9,8 +9,6 @@ from helpers.judged_tasks import ToyEmbedder
 from runnel.lab.evaluation import retrieval
 from runnel.records import probability
 
-pytest.importorskip("bm25s")
-
 # FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order of the documents.
 CATS = "The red cat sat. A red dog ran. A  bird flew.\n\nA bird flew. The red cat ate the fish."
 BIRDS = "A red bird sang. A bird\nflew. Nothing else happened."

@@ -12,8 +12,6 @@ from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 
-pytest.importorskip("bm25s")
-pytest.importorskip("ir_measures")
 DOCUMENTS = {"d0": "the cat sat on the mat and the dog sat", "d1": "a river runs to the sea", "d2": "the dog"}
 QUERIES = {"1": "the cat and a dog", "2": "a river"}
 

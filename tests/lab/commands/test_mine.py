@@ -10,7 +10,6 @@ from runnel.lab.training.data import read_triples
 from runnel.lab.training.mining import Mining
 from runnel.lab.training.negatives import mine_negatives
 
-pytest.importorskip("bm25s")
 PAIRS = "query,positive\n" + "".join(
     f"where is the {c} cat number {n},the {c} cat sits on chair {n}\n" for n in range(20) for c in ("red", "blue")
 )

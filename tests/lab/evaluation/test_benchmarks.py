@@ -6,13 +6,13 @@ import re
 from importlib.resources import files
 
 import pytest
+from pyarrow import parquet
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.benchmarks import find_sets
 from runnel.lab.evaluation.generated import LENGTHS, find_generated
 from runnel.lab.evaluation.tasks import read_task
 
-parquet = pytest.importorskip("pyarrow.parquet")
 LINES = files("runnel.lab.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
 NEEDLES = [tuple(line.split("\t")) for line in LINES]
 

@@ -94,7 +94,6 @@ def test_refusals_and_other_answers_are_reported(server, status, body, message):
 @pytest.fixture
 def evidence(tmp_path):
     (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
-    pytest.importorskip("ir_measures")
     return "evidence.jsonl"
 
 

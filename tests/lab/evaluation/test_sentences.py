@@ -92,7 +92,6 @@ def test_calibration():
 
 
 def test_bm25_of_sentences():
-    pytest.importorskip("bm25s")
     score = by_bm25(0.9, 0.4)
     spans, scores = score("dogs and fish", TEXT)
     assert spans.tolist() == split_sentences(TEXT).tolist() and (scores > 0).tolist() == [False, True, False, True]
@@ -101,7 +100,6 @@ def test_bm25_of_sentences():
 
 
 def test_units_are_ranked_in_place_of_sentences(tmp_path):
-    pytest.importorskip("bm25s")
     units = ((0, 13), (13, 20), (20, len(TEXT)))
     for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
         assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]

@@ -251,7 +251,8 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
 @pytest.mark.slow
 def test_reading_takes_no_memory(tmp_path):
     """200 MB of triples, compressed, one at a time."""
-    zstandard = pytest.importorskip("zstandard")
+    import zstandard
+
     row = json.dumps({"query": "q", "pos": ["a" * 5_000], "neg": ["b" * 5_000]}).encode() + b"\n"
     path = tmp_path / "many.jsonl.zst"
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as out:

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 
+import bm25s
 import numpy as np
 import pytest
 
@@ -15,7 +16,6 @@ from runnel.lab.training.mining import LIKELY, NEGATIVE, POSITIVE, Mining, Negat
 from runnel.records import Document
 from runnel.work import top
 
-bm25s = pytest.importorskip("bm25s")
 WORDS = "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()
 
 

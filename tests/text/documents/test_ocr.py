@@ -15,8 +15,6 @@ from runnel.errors import InputError, ReadError, ScannedPdf
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
 
-pytest.importorskip("pypdfium2")
-pytest.importorskip("PIL")
 STUB = Path(__file__).parents[2] / "programs" / "ocr_stub.py"
 MIXED = [["First page."], None, ["Third page."], None, []]
 

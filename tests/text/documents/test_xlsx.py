@@ -3,6 +3,7 @@
 import datetime
 from functools import partial
 
+import openpyxl
 import pytest
 from helpers.document_checks import paths, read_zip, shown
 from helpers.document_files import replace_in_zip
@@ -13,7 +14,6 @@ from runnel.text.documents.parts import Archive
 from runnel.text.documents.reader import read_document
 from runnel.text.documents.xlsx import read_xlsx
 
-openpyxl = pytest.importorskip("openpyxl")
 _SHEET = "xl/worksheets/sheet1.xml"
 read = partial(read_zip, read_xlsx)
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
@@ -121,12 +123,11 @@ def test_bamboo_faults_of_lines(tmp_path):
 
 
 def test_muld_parquet_of_the_hub(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     folder = tmp_path / "muld_Character_Archetype_Classification" / "data"
     folder.mkdir(parents=True)
     rows = [SCRIPTS[0], SCRIPTS[1] | {"output": ["Villain/Antagonist"]}]
     for split in ("train", "test"):
-        parquet.write_table(arrow.Table.from_pylist(rows[: 1 + (split == "test")]), folder / f"{split}-00000-of-00001.parquet")
+        pq.write_table(pa.Table.from_pylist(rows[: 1 + (split == "test")]), folder / f"{split}-00000-of-00001.parquet")
     assert len(read_one(tmp_path).questions) == 2
 
 

@@ -3,6 +3,8 @@
 import gzip
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
@@ -87,11 +89,10 @@ def test_lv_eval_has_no_ids_and_several_categories(tmp_path):
 
 
 def test_longbench_parquet_of_the_hub(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for part, rows in enumerate((ROWS[:1], ROWS[1:])):
         path = tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet"
         path.parent.mkdir(exist_ok=True)
-        parquet.write_table(arrow.Table.from_pylist(rows), path)
+        pq.write_table(pa.Table.from_pylist(rows), path)
     assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
 
 
