@@ -215,7 +215,7 @@ def test_only_documents_of_pairs_are_cut(model: Model, caplog: pytest.LogCapture
 def test_a_length_that_is_none(tmp_path: Path) -> None:
     there = sentence_transformer(tiny_model(tmp_path))
     for value in (0, 2.5):
-        with pytest.raises(InputError, match=f"got {value}"):
+        with pytest.raises(InputError, match=f"max_seq_length is {value}"):
             there.max_seq_length = value
 
 

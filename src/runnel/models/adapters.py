@@ -19,7 +19,7 @@ from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing
-from runnel.models.base import Model
+from runnel.models.base import Model, expect_adapters
 
 FILE = "adapter.safetensors"
 _NAME = "default"  # PEFT stores adapters by name
@@ -31,7 +31,7 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
     `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
     """
     backbone = model.backbone
-    model.expect_adapters(False)
+    expect_adapters(model, False)
     expect_trainable(model)
     targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
@@ -59,7 +59,7 @@ def expect_trainable(model: Model) -> None:
 def merge(model: Model) -> None:
     """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32."""
     backbone = model.backbone
-    model.expect_adapters(True)
+    expect_adapters(model, True)
     for name, layer in _adapters(backbone):
         base = layer.get_base_layer()
         delta = layer.get_delta_weight(_NAME)
@@ -78,7 +78,7 @@ def merge(model: Model) -> None:
 
 def save_adapter(model: Model, folder: str | Path) -> None:
     """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder."""
-    model.expect_adapters(True)
+    expect_adapters(model, True)
     facts = json.dumps({"model": _shape(model), "lora": _settings(model.backbone)})
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

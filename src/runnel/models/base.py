@@ -183,14 +183,6 @@ class Model:
         assert isinstance(head, Head)
         return head
 
-    def expect_adapters(self, adapted: bool) -> None:
-        """Raise InputError unless the backbone has adapters, or has none."""
-        if self.backbone.adapted != adapted:
-            came, expected = ("already", "none") if self.backbone.adapted else ("no", "some")
-            raise InputError(
-                f"{self.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()"
-            )
-
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
         """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
 
@@ -210,7 +202,7 @@ class Model:
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Save without the two files for sentence-transformers, which that library's own models write themselves."""
         expect_choice(weights, ("as_is", "int8"), "weights")
-        self.expect_adapters(False)  # a model folder cannot hold them
+        expect_adapters(self, False)  # a model folder cannot hold them
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
@@ -252,6 +244,13 @@ def find_model(name: str | Path) -> tuple[Path, str]:
     found = BUILT_IN.get(str(name)) or find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
     inside = found / LIBRARY_FOLDER
     return (inside if inside.is_dir() else found), prefix
+
+
+def expect_adapters(model: Model, adapted: bool) -> None:
+    """Raise InputError unless a model's backbone has adapters, or has none."""
+    if model.backbone.adapted != adapted:
+        came, expected = ("already", "none") if model.backbone.adapted else ("no", "some")
+        raise InputError(f"{model.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()")
 
 
 @plain_numbers()
