@@ -76,11 +76,17 @@ def needing(what: str, extra: str) -> AbstractContextManager[None]:
     return errors_as(MissingDependency, what, ImportError, advice=f"run `{install_command(extra)}`")
 
 
-def damage_in(
-    name: object, *kinds: type[Exception], advice: str = "download it again or repair it"
-) -> AbstractContextManager[None]:
+@contextmanager
+def damage_in(name: object, *kinds: type[Exception], advice: str = "download it again or repair it") -> Iterator[None]:
     """Turn an error of a library that reads the file `name`, or a part of it, into a ReadError."""
-    return errors_as(ReadError, f"{name} is damaged or incomplete", *kinds, advice=advice)
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, RunnelError):
+            raise
+        if isinstance(error, OSError) and error.errno:
+            raise ReadError(f"{name} cannot be read: {error.strerror}; {advice}") from error
+        raise ReadError(f"{name} is damaged or incomplete ({describe(error)}); {advice}") from error
 
 
 def install_command(extra: str) -> str:
