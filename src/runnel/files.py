@@ -179,21 +179,20 @@ class WriterLock:
             locked = _try_lock(file)
             file.seek(0)
             content = _CONTENT.fullmatch(file.read(64))
-            problem: StoreError | None = None
             if content is None:
-                problem = StoreError(f"{self._path} has other content than a lock file of runnel; move it away")
-            elif not locked:
+                file.close()
+                raise StoreError(f"{self._path} has other content than a lock file of runnel; move it away")
+            if not locked:
+                file.close()
                 holder = content[0].decode().strip() or "another process"
-                problem = StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
-            elif _is_at(file, self._path):
-                file.truncate(0)
-                file.write(b"process %d\n" % os.getpid())
-                file.flush()
-                self._file = file
-                return
-            file.close()  # perhaps the holder removed it after it was opened here: then look again
-            if problem:
-                raise problem
+                raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
+            if not _is_at(file, self._path):  # the holder removed the file after it was opened here
+                file.close()
+                continue
+            file.truncate(0)
+            file.write(b"process %d\n" % os.getpid())
+            file.flush()
+            self._file = file
 
     def release(self, *, remove: bool = False) -> None:
         """Release the lock, and delete its file with `remove`; do nothing if it is not held."""

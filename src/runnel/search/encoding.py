@@ -96,15 +96,13 @@ class DocumentEncoder:
         for document in documents:
             if not isinstance(document, Document | DocumentRow):
                 raise InputError(f"expected runnel.Document objects, got {type(document).__name__}: {document!r:.80}")
-            twice = f"another document of this call has the id {document.id!r}; only the first was added"
-            reason = twice if document.id in seen else ""
             try:
+                if document.id in seen:
+                    raise InputError(f"another document of this call has the id {document.id!r}; only the first was added")
                 row = self.row(document)
             except InputError as error:
-                reason = reason or str(error)
-            if reason:
-                failed[document.id] = reason
-                log.warning("%s", left_out(document.id, reason))
+                failed[document.id] = str(error)
+                log.warning("%s", left_out(document.id, str(error)))
                 continue
             seen.add(row.id)
             if row.id in known and known[row.id].content_hash == row.content_hash:

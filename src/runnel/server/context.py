@@ -40,15 +40,15 @@ class Context:
 
     def loaded(self, model: str | None = None) -> Loaded:
         """Return the models; refuse if they are not loaded, or if `model` is another one."""
-        done = self.loading.done()
-        error = self.loading.exception() if done else None
-        if error or not done:
-            message = f"the model could not be loaded: {error}" if error else "the model is being loaded; retry in a few seconds"
-            raise Refusal("unavailable", message, retry_after_s=None if error else 2)
+        if not self.loading.done():
+            raise Refusal("unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2)
+        if error := self.loading.exception():
+            raise Refusal("unavailable", f"the model could not be loaded: {error}")
         loaded = self.loading.result()
         if model is not None and model != loaded.name:
-            message = f"the model {model!r} is not served here; use {loaded.name!r}"
-            raise Refusal("not_found", message, code="model_not_found", param="model")
+            raise Refusal(
+                "not_found", f"the model {model!r} is not served here; use {loaded.name!r}", code="model_not_found", param="model"
+            )
         return loaded
 
     async def run(
