@@ -110,6 +110,11 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
+    (tmp_path / "whole" / SUMMARY).unlink()  # as if it had been stopped after its last step
+    again = train(recipe, tmp_path / "whole")
+    assert (again.steps, again.tokens, again.last_loss) == (whole.steps, whole.tokens, whole.last_loss)
+    saved = weights(tmp_path / "whole")
+    assert all(torch.equal(first[name], saved[name]) for name in first)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

@@ -81,6 +81,13 @@ class Watched:
         self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
         return loss
 
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """Read no batch after the last step: the Trainer takes one more when it resumes from the checkpoint of the last."""
+        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+            self.control.should_training_stop, num_batches = True, 0  # type: ignore[attr-defined]
+        samples: tuple[list[Any], Any] = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
+        return samples
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.watch is not None and "loss" in logs:
             logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
