@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = {"file": 400, "function": 60}
+MOST_LINES = {"file": 600, "function": 60}
 FILES = [path for folder in ("src", "tools", "benchmarks", "examples", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
