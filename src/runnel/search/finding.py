@@ -201,11 +201,11 @@ def find(
     expect_count(top_k, "top_k")
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
     documents, unread = tee(documents)
-    filled = (one for one in unread if one.document.text.strip())
+    filled = (source for source in unread if source.document.text.strip())
     if retriever.remembers:
         scores = retriever.first_look(query, _vectors(retriever, filled, findings.unit, cache, progress))
     else:
-        scores = retriever.first_look(query, (one.document for one in filled), unit=findings.unit, progress=progress)
+        scores = retriever.first_look(query, (source.document for source in filled), unit=findings.unit, progress=progress)
     for number, source in enumerate(documents):
         if not source.document.text.strip():
             findings.count(source.file, source.document, 0)
@@ -215,7 +215,7 @@ def find(
         pool.add(number, source, scored, retriever.nearness(scored))
     kept = [source for source, _ in pool.documents.values()]
     looked = retriever.second_look([scored for _, scored in pool.documents.values()])
-    findings.answers = highest(one.answers for one in looked)
+    findings.answers = highest(scored.answers for scored in looked)
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
     for source, scored in zip(kept, looked, strict=True):
         calibrated = retriever.calibrated

@@ -93,18 +93,18 @@ def _trimmed(line: str) -> str:
 def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
     """Translate a name or a path; None if it matches nothing."""
     names = text.split("/")
-    parts: list[str] = []
+    patterns: list[str] = []
     for number, name in enumerate(names, start=1):
         last = number == len(names)
         if name == "**" and not of_names:
-            if last or not parts or parts[-1] != "(?:.*/)?":
-                parts.append(".*" if last else "(?:.*/)?")
+            if last or not patterns or patterns[-1] != "(?:.*/)?":
+                patterns.append(".*" if last else "(?:.*/)?")
             continue
         part = _name_regex(name)
         if part is None or not name:
             return None
-        parts.append(part if last else part + "/")
-    return re.compile("".join(parts), re.DOTALL)
+        patterns.append(part if last else part + "/")
+    return re.compile("".join(patterns), re.DOTALL)
 
 
 def _name_regex(name: str) -> str | None:
@@ -112,19 +112,19 @@ def _name_regex(name: str) -> str | None:
     pieces, at = [""], 0
     while at < len(name):
         c = name[at]
-        found = _CLASS.match(name, at) if c == "[" else None
+        brackets = _CLASS.match(name, at) if c == "[" else None
         if c == "*":
             pieces.append("")
             at = len(name) - len(name[at:].lstrip("*"))
         elif c == "?":
             pieces[-1] += "[^/]"
             at += 1
-        elif found is not None:
-            inside = _class_regex(found[0][1:-1])
+        elif brackets is not None:
+            inside = _class_regex(brackets[0][1:-1])
             if inside is None:
                 return None
             pieces[-1] += inside
-            at = found.end()
+            at = brackets.end()
         elif c == "[" or name[at:] == "\\":
             return None
         else:

@@ -185,22 +185,21 @@ def _titles(text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], st
     if kind == CONTENTS:
         return ASIDE
     if kind == "heading":
-        return [_in_heading(text, int(lines.starts[one]), int(lines.ends[one]), kind_at) for one in range(first, last)]
+        return [_in_heading(text, int(lines.starts[at]), int(lines.ends[at]), kind_at) for at in range(first, last)]
     if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
-    found = [TEXT] * (last - first)
+    kinds = [TEXT] * (last - first)
     if _asks(words):
-        sentences = [text[lines.starts[one] : lines.ends[one]] for one in range(first, last)]
-        asks = [_asks(one) for one in sentences]
+        asks = [_asks(text[lines.starts[at] : lines.ends[at]]) for at in range(first, last)]
         posed = all(asks) or _LABEL.match(words) is not None or _FIRST_PERSON.search(words) is not None
         if not _LETTER.search(words):
             return TEXT
-        return [QUESTION if posed or one else TEXT for one in asks] if posed or len(asks) < _BLOCK_SENTENCES else found
+        return [QUESTION if posed or asked else TEXT for asked in asks] if posed or len(asks) < _BLOCK_SENTENCES else kinds
     if last - first > 1 and _is_question(text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])):
-        found[0] = QUESTION
+        kinds[0] = QUESTION
     if lines.before[last - 1] and _is_heading(text[lines.starts[last - 1] : lines.ends[last - 1]], kind):
-        found[-1] = HEADING
-    return found
+        kinds[-1] = HEADING
+    return kinds
 
 
 def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
@@ -301,13 +300,13 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
     if "\f" not in text:
         return
     firsts = [block.first for block in blocks]
-    found: dict[str, dict[int, None]] = defaultdict(dict)
+    places_of: dict[str, dict[int, None]] = defaultdict(dict)
     for feed in re.finditer("\f", text):
         after = bisect_right(firsts, int(np.searchsorted(lines.starts, feed.start()))) - 1
         for place in (after - 1, after):
             if place >= 0 and 0 < len(blocks[place].words) <= _HEAD_CHARS:
-                found[_DIGITS.sub("#", " ".join(blocks[place].words.split()))][place] = None
-    for places in found.values():
+                places_of[_DIGITS.sub("#", " ".join(blocks[place].words.split()))][place] = None
+    for places in places_of.values():
         if len(places) >= _ROWS:
             yield from ((blocks[place].first, blocks[place].last) for place in places)
 
@@ -327,27 +326,27 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
     def next_place(place: int, after: int) -> int | None:
         title = keys[place]
         for key in (title, _LAST_NUMBER.sub("", title)) if title[-1:] in _NUMERALS else (title,):
-            found = places.get(key, ())
-            if (at := bisect_right(found, after)) < len(found):
-                return found[at]
+            later = places.get(key, ())
+            if (at := bisect_right(later, after)) < len(later):
+                return later[at]
         return None
 
     repeated = [bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)]
     edges = np.flatnonzero(np.diff([0, *repeated, 0])).tolist()
-    found: list[int] = []
+    contents: list[int] = []
     for first, stop in zip(edges[::2], edges[1::2], strict=True):
         if stop - first < _ROWS:
             continue
         below = [(place, at) for place in range(first, stop) if (at := next_place(place, stop - 1)) is not None]
         ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
         if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 1.5 * (stop - first):
-            found += [place for place, _ in below]
-    pages = {place: int(page[1]) for place in range(len(keys)) if found and (page := _LAST_PAGE.search(keys[place]))}
-    for a, b in pairwise(found):  # titles that differ a little, between others with pages
+            contents += [place for place, _ in below]
+    pages = {place: int(page[1]) for place in range(len(keys)) if contents and (page := _LAST_PAGE.search(keys[place]))}
+    for a, b in pairwise(contents):  # titles that differ a little, between others with pages
         between = [pages.get(place, -1) for place in range(a, b + 1)]
         if 1 < b - a <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
-            found += range(a + 1, b)
-    return [seen[place] for place in found]
+            contents += range(a + 1, b)
+    return [seen[place] for place in contents]
 
 
 def _key(words: str) -> str:

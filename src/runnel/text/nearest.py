@@ -106,13 +106,13 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
     stops = np.minimum(np.arange(len(ids)) + width, len(ids))
     scores = sums[stops] - sums[:-1]
-    found = []
+    windows = []
     for _ in range(_CANDIDATES):
         if not len(scores) or scores[at := int(np.argmax(scores))] <= 0:
             break
-        found.append((max(0, at - _AROUND), min(len(ids), at + width + _AROUND)))
+        windows.append((max(0, at - _AROUND), min(len(ids), at + width + _AROUND)))
         scores[max(0, at - width // 2) : at + width // 2 + 1] = 0
-    return found
+    return windows
 
 
 def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int, equal: Callable[[str, str], bool]) -> Nearest | None:

@@ -99,13 +99,13 @@ def verify_quote(quote: str, text: str) -> Verification:
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
-    found = nearest(quote, text, fold_word, equal_words)
-    if found is None:
+    closest = nearest(quote, text, fold_word, equal_words)
+    if closest is None:
         return Verification("absent", (), 0.0)
-    if not found.near or not found.changes:  # without changes: an accent away, after a character that is not shown
-        return Verification("absent", (), found.similarity)
-    place = QuotePlace(text[found.start : found.end], found.start, found.end, "changed", changes=found.changes)
-    return Verification("changed", (place,), found.similarity)
+    if not closest.near or not closest.changes:  # without changes: an accent away, after a character that is not shown
+        return Verification("absent", (), closest.similarity)
+    place = QuotePlace(text[closest.start : closest.end], closest.start, closest.end, "changed", changes=closest.changes)
+    return Verification("changed", (place,), closest.similarity)
 
 
 def fold_word(word: str) -> str:

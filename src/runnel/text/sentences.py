@@ -378,13 +378,13 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
     return np.concatenate(ids) if ids else np.zeros(0, np.int32), counts
 
 
-def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
+def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
     """Join neighboring units until they have `least` tokens; a short last unit joins the one before."""
-    count = len(parts.spans)
+    count = len(units.spans)
     if not count:
-        return parts
+        return units
     first, tokens = [0], 0
-    for number, length in enumerate(np.diff(parts.bounds).tolist(), start=1):
+    for number, length in enumerate(np.diff(units.bounds).tolist(), start=1):
         tokens += length
         if tokens >= least and number < count:
             first.append(number)
@@ -392,5 +392,5 @@ def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
     if len(first) > 1 and tokens < least:
         first.pop()
     last = np.array([*first[1:], count]) - 1
-    spans = tile(parts.spans[first, 0].tolist(), int(parts.spans[-1, 1]))
-    return SentenceTokens(parts.text, spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last], parts.kinds[last])
+    spans = tile(units.spans[first, 0].tolist(), int(units.spans[-1, 1]))
+    return SentenceTokens(units.text, spans, units.ids, units.bounds[[*first, count]], units.ends[last], units.kinds[last])

@@ -89,7 +89,7 @@ class Template:
         Raises:
             InputError: an unknown name in braces, a single brace, a field named twice, or a budget that is not positive.
         """
-        parts: list[Part] = []
+        content: list[Part] = []
         text, position = "", 0
         for match in _PIECE.finditer(notation):
             text += notation[position : match.start()]
@@ -100,11 +100,11 @@ class Template:
             part = _named_part(match)
             if part.kind == "field" and text.endswith(" "):
                 part, text = Part("field", part.value, space=True), text[:-1]
-            parts += [Part("text", text)] * bool(text) + [part]
+            content += [Part("text", text)] * bool(text) + [part]
             text = ""
         text += notation[position:]
-        parts += [Part("text", text)] * bool(text)
-        return cls(tuple(parts), max_query_tokens, max_document_tokens, max_tokens)
+        content += [Part("text", text)] * bool(text)
+        return cls(tuple(content), max_query_tokens, max_document_tokens, max_tokens)
 
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""

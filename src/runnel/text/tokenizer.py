@@ -60,12 +60,12 @@ class Encoded:
         return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
-    def join(parts: Iterable[Encoded]) -> Encoded:
+    def join(pieces: Iterable[Encoded]) -> Encoded:
         """Concatenate parts whose offsets already refer to one text."""
-        parts = [part for part in parts if len(part)]
-        if len(parts) < 2:
-            return parts[0] if parts else Encoded.empty()
-        columns = ((part.ids for part in parts), (part.starts for part in parts), (part.ends for part in parts))
+        pieces = [part for part in pieces if len(part)]
+        if len(pieces) < 2:
+            return pieces[0] if pieces else Encoded.empty()
+        columns = ((part.ids for part in pieces), (part.starts for part in pieces), (part.ends for part in pieces))
         return Encoded(*(np.concatenate(list(column)) for column in columns))
 
     def slice(self, start: int, stop: int) -> Encoded:

@@ -24,13 +24,15 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     package = {kind: name for kind, name in related(archive, "").values()}
     main = package.get("officeDocument", "word/document.xml")
     body = first(archive, main, "body")
-    parts = list(related(archive, main).values())
-    levels = {style: level for kind, name in parts if kind == "styles" for style, level in _levels(parse(archive, name)).items()}
+    referred = list(related(archive, main).values())
+    levels = {
+        style: level for kind, name in referred if kind == "styles" for style, level in _levels(parse(archive, name)).items()
+    }
     canonical = Canonical()
     canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
     _Body(canonical, levels).read(body)
     pages, canonical.page = canonical.page, None
-    for kind, name in parts:
+    for kind, name in referred:
         if kind in _NOTES:
             _Body(canonical, {}, note=True).read(parse(archive, name))
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")

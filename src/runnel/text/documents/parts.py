@@ -71,12 +71,12 @@ def parse(archive: Archive, name: str) -> Element:
 
 def first(archive: Archive, name: str, child: str) -> Element:
     """Return the first element of a part with a local name; ReadError if there is none."""
-    found = parse(archive, name).find(f".//{{*}}{child}")
-    if found is None:
+    element = parse(archive, name).find(f".//{{*}}{child}")
+    if element is None:
         raise ReadError(
             f"its part {name!r} has no {child}: not a complete document; save it again with the program it comes from"
         )
-    return found
+    return element
 
 
 def tag(element: Element) -> str:
@@ -146,9 +146,9 @@ def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
     relations = posixpath.join(folder, "_rels", f"{base}.rels")
     if relations not in archive.names:
         return {}
-    found = {}
+    targets = {}
     for one in parse(archive, relations):
         if one.get("TargetMode") != "External":
             target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
-            found[one.get("Id", "")] = (posixpath.basename(one.get("Type", "")), target.lstrip("/"))
-    return found
+            targets[one.get("Id", "")] = (posixpath.basename(one.get("Type", "")), target.lstrip("/"))
+    return targets

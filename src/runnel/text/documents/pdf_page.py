@@ -106,7 +106,7 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
     if first is None:
         return _Line(text)
     height = first[3] - first[1]
-    parts: list[str] = []
+    pieces: list[str] = []
     last = glyphs.box(at + len(text) - 1) or first
     line = _Line(text, (first[1], height), first[0], last[2])
     start = 0
@@ -115,11 +115,11 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
         if left and right and right[0] - left[2] > _GAP * height:
             line.cells.append(_raised(glyphs, text[start : space.start()], at + start))
             line.gaps.append((left[2], right[0]))
-            parts += [line.cells[-1], space[0]]
+            pieces += [line.cells[-1], space[0]]
             start = space.end()
-    parts.append(_raised(glyphs, text[start:], at + start))
-    line.text = "".join(parts)
-    line.cells.append(parts[-1])
+    pieces.append(_raised(glyphs, text[start:], at + start))
+    line.text = "".join(pieces)
+    line.cells.append(pieces[-1])
     widths = [right - left for left, right in line.gaps]
     stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)  # a stretched line with too few words
     if stretched or (widths and glyphs.is_fixed_pitch(text, at)):

@@ -20,14 +20,14 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the text of all slides. A slide is a page; one without a title is under the heading "Slide 3"."""
     canonical = Canonical()
     parts = related(archive, _PRESENTATION)
-    names = [parts.get(attribute(one, "id"), ("", "")) for one in parse(archive, _PRESENTATION).iter() if tag(one) == "sldId"]
+    names = [parts.get(attribute(e, "id"), ("", "")) for e in parse(archive, _PRESENTATION).iter() if tag(e) == "sldId"]
     for number, (kind, name) in enumerate(names, start=1):
         if kind != "slide":
             raise ReadError(f"slide {number} is missing from the file; open and save it with a presentation program")
         canonical.page = number
         slide, others = parse(archive, name), related(archive, name).values()
-        shapes = [one for one in slide.iter() if tag(one) == "sp"]
-        title = next((one for one in shapes if _placeholder(one) in _TITLES), None)
+        shapes = [e for e in slide.iter() if tag(e) == "sp"]
+        title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
         canonical.add_slide(number, "" if title is None else _text(title))
         _read(canonical, slide, [] if title is None else [title])
         for kind, other in others:
@@ -35,7 +35,7 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
                 _read(canonical, parse(archive, other), [])
             elif kind == "notesSlide":
                 notes = parse(archive, other)
-                _read(canonical, notes, [one for one in notes.iter() if tag(one) == "sp" and _placeholder(one) != "body"], "note")
+                _read(canonical, notes, [e for e in notes.iter() if tag(e) == "sp" and _placeholder(e) != "body"], "note")
         limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 

@@ -196,7 +196,7 @@ class DocumentReader:
 
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
         """Return the answer of the second process to a request."""
-        facts = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
+        request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
         worker = self._worker = self._worker or _start()
         assert worker.stdin is not None and worker.stdout is not None
         late = threading.Event()
@@ -210,7 +210,7 @@ class DocumentReader:
         line = b""
         try:
             with suppress(BrokenPipeError):  # the process has died; the reason is reported below
-                worker.stdin.write(json.dumps(facts | more).encode() + b"\n")
+                worker.stdin.write(json.dumps(request | more).encode() + b"\n")
                 worker.stdin.flush()
             line = b"" if self._stopped else worker.stdout.readline()
         finally:
