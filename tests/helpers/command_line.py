@@ -146,12 +146,14 @@ class FakeEmbedder:
         self.options.append((prompt, max_tokens))
         return [Words(text, max_tokens) for text in texts]
 
-    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int], object]) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int, int | None], object]) -> Iterator[np.ndarray]:
+        done = 0
         for row in rows:
             if len(self.seen) == self.stop_after:
                 raise KeyboardInterrupt
             self.seen.append(row.text)
-            progress(len(row))
+            done += len(row)
+            progress(done, None)
             yield np.array([len(row.text), len(row), 0.1], dtype=np.float32)
 
 

@@ -53,7 +53,7 @@ class ToyEmbedder:
     def render(self, texts: list[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[str]:
         return texts
 
-    def encode_rows(self, rows: Iterable[str], progress: Callable[[int], object] | None = None) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[str], progress: Callable[..., object] | None = None) -> Iterator[np.ndarray]:
         for text in rows:
             self.read += 1
             yield self.vector(text)

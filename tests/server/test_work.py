@@ -42,7 +42,7 @@ class Call:
 
     def __init__(self, result=None, *, order=None, most=1 << 60):
         self.began, self.go, self.result, self.ended, self.order = threading.Event(), threading.Event(), result, None, order
-        self.left = most
+        self.most, self.done = most, 0
 
     def __call__(self, progress):
         if self.order is not None:
@@ -50,8 +50,8 @@ class Call:
         self.began.set()
         try:
             while not self.go.wait(0.001):
-                progress(min(1, self.left))
-                self.left -= min(1, self.left)
+                self.done = min(self.done + 1, self.most)
+                progress(self.done, None)
         except BaseException as error:
             self.ended = error
             raise
@@ -276,7 +276,7 @@ async def test_a_stopped_request_is_answered_before_its_step_ends(work):
     def call(progress):
         began.set()
         go.wait(GIVE_UP_S)
-        progress(1)
+        progress(1, None)
 
     running = start(one, call)
     await until(began.is_set)

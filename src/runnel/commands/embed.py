@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from runnel.models.embedder import Embedder
+    from runnel.request import TokenCount
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work when the command is
 # interrupted.
@@ -148,6 +149,8 @@ class BlockEmbedder:
 
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
+        from runnel.request import TokenCount
+
         say_resumed(self._journal, "vector")
         left = self._with_text(documents)
         for row in self._journal.rows():
@@ -158,13 +161,14 @@ class BlockEmbedder:
                     f"the input has changed since the work began: row {row.value[0]!r} is now {now}"
                 )
         with Meter("embedding") as meter:
+            count = TokenCount(meter)
             for block in grouped(left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS):
-                self._embed(block, meter)
+                self._embed(block, count)
 
-    def _embed(self, block: Sequence[Document], meter: Meter) -> None:
+    def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
         ids = list(self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens))
-        vectors = self._embedder.encode_rows(ids, meter.add)
+        vectors = self._embedder.encode_rows(ids, count.part())
         rows = [
             ([document.id, digest(document.text), self._is_cut(document.text), len(tokens)], vector.astype("<f4").tobytes())
             for document, tokens, vector in zip(block, ids, vectors, strict=True)

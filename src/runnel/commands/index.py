@@ -121,7 +121,7 @@ def index(
 
         def update() -> Changes:
             with Meter("indexing") as meter:
-                return files.update(opened, progress=meter.add, **reading)
+                return files.update(opened, progress=meter, **reading)
 
         return _watch(opened, update, files) if watch else _finish(opened, update(), files.shown, as_json)
 

@@ -47,7 +47,7 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     place = project.place.parent
     try:
         with index, Meter("indexing") as meter:
-            changes = project.update(index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter.add)
+            changes = project.update(index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter)
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         say(f"note: {describe(error)}; searching the last commit of {place}")
         return
