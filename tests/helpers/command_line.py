@@ -34,8 +34,6 @@ Progress = Callable[..., object] | None
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has run."""
-
     code: int | str | None
     out: str
     err: str
@@ -73,9 +71,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands print what they print on a terminal of 100 columns without colors."""
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "100"), ("LINES", "40")):
         monkeypatch.setenv(name, value)
-
-
-# ---- stand-ins -------------------------------------------------------------------------------------------------------
 
 
 class FakeRetriever:

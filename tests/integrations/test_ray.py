@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's o
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory) -> Path:
-    """Where the workers log."""
     return tmp_path_factory.mktemp("work")
 
 
