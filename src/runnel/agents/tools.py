@@ -47,12 +47,12 @@ class Tools:
         with self._models.index(notes, count.part()) as index:
             asked = top_k
             while True:
-                found = index.search(query, asked, sentences=sentences, progress=count.part())
-                shown = [hit for hit in found if self._documents.shows(hit.source)]
-                if len(shown) >= top_k or len(found) < asked:
+                hits = index.search(query, asked, sentences=sentences, progress=count.part())
+                shown = [hit for hit in hits if self._documents.shows(hit.source)]
+                if len(shown) >= top_k or len(hits) < asked:
                     break
                 asked *= 2
-        if len(shown) < len(found):
+        if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
         documents = [_document(hit, self._most(sentences)) for hit in shown[:top_k]]
         answers = highest(hit.answers for hit in shown[:top_k])

@@ -104,12 +104,12 @@ def rerank(
     }
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         reranker = _load(model, dtype, template)
-        facts = journal.begin(fingerprint=reranker.model.fingerprint())
-        if facts is not None:
+        about = journal.begin(fingerprint=reranker.model.fingerprint())
+        if about is not None:
             say(f"note: {out} is finished already")
         else:
-            facts = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
-    print_json({"out": str(out), **facts}) if as_json else print_text(f"{out}: {counted(facts['count'], 'query')}")
+            about = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
+    print_json({"out": str(out), **about}) if as_json else print_text(f"{out}: {counted(about['count'], 'query')}")
     return 0
 
 

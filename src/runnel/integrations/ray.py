@@ -125,7 +125,10 @@ def index_files(
     groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in together]
     reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
-        pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
+        model = index.embedder.model.source
+        if model not in BUILT_IN and Path(model).exists():
+            model = str(Path(model).resolve())  # for processes with another working directory
+        pool = _Pool(model, store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
         encoded = _encoded(ray, groups, reading, pool, progress)
         for ready in grouped(encoded, lambda batch: batch.share, 1.0):
             documents = [row for batch in ready for row in batch.new.documents]
@@ -248,11 +251,6 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _everywhere(model: str) -> str:
-    """Return the name of a model that a process with another working directory can load."""
-    return str(Path(model).resolve()) if model not in BUILT_IN and Path(model).exists() else model
 
 
 def _room(ray: Any, cpus: int, gpus: float) -> int:

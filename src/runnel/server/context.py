@@ -11,9 +11,9 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from runnel.server.loading import Loaded
-from runnel.server.opened import Opened
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
+from runnel.server.view import Opened
 from runnel.server.work import Done, Job, Work
 from runnel.work import Recent
 
