@@ -42,4 +42,4 @@ def test_index_reads_recognized_pages(run, ocr, tmp_path, caplog):
     assert done.code == 0 and "1 added" in done.out
     assert "whole.pdf:page 1:Recognized text 0." in run("search", "recognized text", "--in", "library").out
     assert run("index", "scan.pdf", "--ocr", ocr).code == 0  # of the project
-    assert "scan.pdf:page 2:Recognized text 0." in run("search", "recognized text", "-k", "1").out
+    assert "scan.pdf:page 2:Recognized text 1." in run("search", "recognized text", "-k", "1").out

@@ -116,10 +116,7 @@ def ask(
         result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else show)
     _print_if(as_json, _as_json(endpoint.model, context, result), answers, skipped)
     if not as_json:
-        stream_text("\n" if result.text else "")
-        if result.cited and not show_context:
-            stream_text("\n")
-            _show_excerpts(context.excerpts, result.cited)
+        _end_answer(context, result, show=not show_context)
     _report(context, result, answer_tokens)
     return 2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
 
@@ -169,6 +166,14 @@ def _ended_line() -> Iterator[Callable[[str], None]]:
         broken_off.callback(lambda: stream_text("\n" if pieces else ""))
         yield show
         broken_off.pop_all()
+
+
+def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:
+    """End the line of an answer that was streamed, and show the excerpts that it cites."""
+    stream_text("\n" if result.text else "")
+    if result.cited and show:
+        stream_text("\n")
+        _show_excerpts(context.excerpts, result.cited)
 
 
 def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> None:
