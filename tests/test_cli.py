@@ -25,29 +25,25 @@ from runnel.text.documents.document import Limits
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.rerank.rank = fake.find.first_look = lambda *a, **k: 1 / 0
+
+    def bug(*arguments, **options):
+        raise ZeroDivisionError("\x1b[31m")
+
+    fake.rerank.rank = fake.find.first_look = bug
     with pytest.raises(ZeroDivisionError):
         run("rerank", "dog", "a.txt")
     done = run("find", "dog", "a.txt")  # not 1, which would say that nothing was found
-    assert done.code == 2 and "ZeroDivisionError" in done.err
+    assert done.code == 2 and "\nTraceback (most recent call last):\n" in f"\n{done.err}"
+    assert done.err.endswith("ZeroDivisionError: \ufffd[31m\n")
 
 
-def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.first_look = interrupted
-    done = run("find", "dog", "a.txt")
-    assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
-
-
-def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("no compiled object yet")])
+def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path, error):
     def interrupted(*arguments, **options):
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
-            raise RuntimeError("no compiled object yet") from None
+            raise error from None
 
     (tmp_path / "a.txt").write_text("One dog.")
     fake.find.first_look = interrupted
@@ -55,23 +51,19 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_usage_is_exit_code_2(run):
+    for arguments in (
         "",
         "lab",
         "lab find",
         "find",
-        "find query",
+        "find q",
         "find q file --top-k 0",
         "find q file --context -1",
-        "rerank q",
         "embed in.txt",
-    ],
-)
-def test_wrong_usage_is_exit_code_2(run, arguments):
-    done = run(*arguments.split())
-    assert done.code == 2 and "Usage: runnel" in done.out + done.err
+    ):
+        done = run(*arguments.split())
+        assert done.code == 2 and "Usage: runnel" in done.out + done.err, arguments
 
 
 COMMANDS = [*(name for name in cli.COMMANDS if name != "lab"), *(f"lab {name}" for name in cli.LAB)]
@@ -96,30 +88,11 @@ def test_a_mistyped_option_suggests_the_nearest_one_alone(run, command):
 
 
 def test_help_fits_one_screen(run, monkeypatch):
+    assert run("--version").out == f"runnel {runnel.__version__}\n"
     monkeypatch.setenv("COLUMNS", "80")
     shown = run("--help").out
     assert shown.count("\n") <= 24 and all(f"  {name} " in shown for name in cli.COMMANDS)
     assert all(f"  {name} " in run("lab", "--help").out for name in cli.LAB)
-
-
-def test_version(run):
-    assert run("--version").out == f"runnel {runnel.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"), [("find dog a.txt", 0), ("find dog a.txt -v", 1), ("--verbose find dog a.txt", 1)]
-)
-def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments, told):
-    silent = fake.find.first_look
-
-    def logging_too(*arguments, **options):
-        logging.getLogger("runnel").info("at work")
-        return silent(*arguments, **options)
-
-    (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.first_look = logging_too
-    assert run(*arguments.split()).code == 0
-    assert caplog.messages.count("at work") == told
 
 
 # All options that several commands have: what reads, where from and to, who is asked, how many, which files, the output.
@@ -164,7 +137,7 @@ def test_help_begins_with_what_goes_in_what_comes_out_and_an_example(command):
 
 
 @pytest.mark.parametrize("arguments", ["-q find dog a.txt", "find dog a.txt -q"])
-def test_quiet_leaves_only_errors(run, fake, tmp_path, arguments):
+def test_quiet_and_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments):
     (tmp_path / "a.txt").write_text("One dog.")
     (tmp_path / "empty.txt").write_text("")
     assert "empty" in run(*arguments.replace("-q", "").split(), "empty.txt").err
@@ -172,6 +145,11 @@ def test_quiet_leaves_only_errors(run, fake, tmp_path, arguments):
     done = run(*arguments.split(), "missing.txt")
     assert (done.code, done.err.count("\n")) == (2, 1) and "missing.txt" in done.err
     assert "empty" in run("find", "dog", "a.txt", "empty.txt").err  # the next command in this process
+    looks = fake.find.first_look
+    fake.find.first_look = lambda *a, **more: logging.getLogger("runnel").info("at work") or looks(*a, **more)
+    for verbose, told in ((arguments.replace("-q", ""), 0), (arguments.replace("-q", "-v"), 1)):
+        caplog.clear()
+        assert run(*verbose.split()).code == 0 and caplog.messages.count("at work") == told
     assert run("-q", "find", "dog", "a.txt", "-q", "-v").code == 2
 
 
@@ -195,13 +173,9 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     used, looks = [], fake.find.first_look
     fake.find.first_look = lambda *a, **more: used.append(wanted_device("auto")) or looks(*a, **more)
     assert run("find", "dog", "a.txt", "--device", "cpu").code == 0
-    assert used == [torch.device("cpu")] and backend._default_device is None
+    assert used == [torch.device("cpu")] and backend._default_device is None and options.PARSE_SECONDS == Limits().seconds
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
-
-
-def test_the_limit_of_parsing_is_the_default_one():
-    assert options.PARSE_SECONDS == Limits().seconds
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ TEXT = "Rivers carry water to the sea. The dog sleeps.\n\nA tuple cannot be chan
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory):
-    """A folder with files to search, an index, and a background process."""
     line = CommandLine(tmp_path_factory.mktemp("b"))
     for name in ("notes", "other"):
         (line.folder / name).mkdir()
@@ -51,7 +50,6 @@ def line(tmp_path_factory):
 
 @pytest.fixture
 def process(line, monkeypatch):
-    """The background process, started again if a test has ended it."""
     line("serve", "--background")
 
     def status():
@@ -179,10 +177,7 @@ def test_ctrl_c_interrupts_the_command(line, process):
     fresh = wait_for(lambda: (facts := process()) and not facts["commands"] and facts)  # it has started itself again
     assert (fresh["pid"], fresh["busy"]) == (pid, False)
     assert line("find", QUESTION, "a.txt")[0] == 0 and process()["commands"] == 1
-
-
-def test_a_killed_command_line_ends_its_command(line, process):
-    with waiting(line, process) as child:
+    with waiting(line, process) as child:  # so does its end
         child.kill()
         child.wait(GIVE_UP_S)
         wait_for(lambda: (facts := process()) and not facts["busy"])
@@ -316,19 +311,13 @@ def test_memory_does_not_grow(line, process):
     assert process()["peak_bytes"] - before < 20e6
 
 
-def test_an_idle_process_ends(tmp_path):
+def test_two_starts_at_once_start_one_which_ends_when_it_is_idle(tmp_path):
     line = CommandLine(tmp_path)
-    assert line("serve", "--background", "--idle", "0.02")[0] == 0
-    wait_for(lambda: not (line.runtime / "runnel" / "socket").exists())
-
-
-def test_two_starts_at_once_start_one(tmp_path):
-    line = CommandLine(tmp_path)
-    children = [line.popen("serve", "--background") for _ in range(2)]
+    children = [line.popen("serve", "--background", "--idle", "0.1") for _ in range(2)]
     outputs = [child.communicate(timeout=GIVE_UP_S) for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     assert len({out.split()[2] for out, _ in outputs}) == 1
-    assert line("serve", "--stop")[0] == 0
+    wait_for(lambda: not (line.runtime / "runnel" / "socket").exists())
 
 
 def test_the_folder_of_the_socket_is_private(tmp_path):
@@ -348,7 +337,6 @@ def test_the_folder_of_the_socket_is_private(tmp_path):
 
 
 def test_a_command_is_handed_over_without_heavy_imports(line, process):
-    """The process of the command line imports neither typer nor rich nor numpy."""
     program = (
         "import os, sys\n"
         "from runnel.__main__ import main\n"
@@ -362,20 +350,3 @@ def test_a_command_is_handed_over_without_heavy_imports(line, process):
     code, *loaded = done.stdout.partition("LOADED ")[2].split()
     assert code == "0" and not {"typer", "rich", "numpy", "torch", "runnel.cli"} & set(loaded)
     assert json.dumps(loaded).count("runnel") < 8
-
-
-def test_a_project_is_brought_up_to_date(line, process):
-    """Each search reads what has changed, and leaves the index to other writers."""
-    project = line.folder / "project"
-    project.mkdir()
-    (project / "a.md").write_text("# Rivers\n\nRivers carry water to the sea.\n")
-    assert line("index", warm=False, cwd=project)[0] == 0
-    before = process()["commands"]
-    for name in ("b", "c"):
-        (project / f"{name}.md").write_text(f"# File {name}\n\nThe lake of file {name} is deep.\n")
-        code, out, _ = line("search", "How deep is the lake?", cwd=project)
-        assert code == 0 and f"The lake of file {name} is deep." in out.decode()
-    (project / "b.md").unlink()
-    assert line("index", warm=False, cwd=project)[0] == 0  # another process may write
-    assert b"lake of file b" not in line("search", "How deep is the lake?", cwd=project)[1]
-    assert process()["commands"] == before + 3

@@ -1,3 +1,5 @@
+"""Files written whole or not at all, and the writer's lock: one holder, named to the others, free when its process is dead."""
+
 import errno
 import os
 import re
@@ -12,8 +14,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from runnel import files
-from runnel.errors import StoreError
-from runnel.files import open_own, replacing, sweep, write
+from runnel.errors import StoreBusy, StoreError
+from runnel.files import WriterLock, open_own, replacing, sweep, write
 
 needs_full_device = pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has"
@@ -40,6 +42,11 @@ def test_the_old_file_stays_until_the_block_ends_and_if_it_fails(tmp_path):
         assert (tmp_path / "out").read_bytes() == b"old" and partial.parent == tmp_path
         raise KeyError
     assert (tmp_path / "out").read_bytes() == b"old" and names(tmp_path) == ["out"]
+    with (
+        pytest.raises(FileNotFoundError, match="input"),
+        replacing(tmp_path / "out"),
+    ):  # which keeps its name
+        (tmp_path / "input").read_bytes()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals")
@@ -57,15 +64,12 @@ def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
     assert len(names(tmp_path)) == 2
     sweep(tmp_path, "out")
     assert names(tmp_path) == ["out"]
-
-
-def test_sweep_leaves_files_that_are_not_ours(tmp_path):
-    for name in ("a.0123abcd.partial", "b[1].0123abcd.partial", "b1.0123abcd.partial", "mine.partial", "a"):
+    for name in ("a.0123abcd.partial", "b[1].0123abcd.partial", "b1.0123abcd.partial", "mine.partial"):
         (tmp_path / name).touch()
     sweep(tmp_path, "b[1]")
-    assert names(tmp_path) == ["a", "a.0123abcd.partial", "b1.0123abcd.partial", "mine.partial"]
+    assert names(tmp_path) == ["a.0123abcd.partial", "b1.0123abcd.partial", "mine.partial", "out"]
     sweep(tmp_path)
-    assert names(tmp_path) == ["a", "mine.partial"]
+    assert names(tmp_path) == ["mine.partial", "out"]
 
 
 def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_path, monkeypatch):
@@ -91,35 +95,25 @@ def test_many_writers_of_one_file(tmp_path):
     assert (tmp_path / "out").read_bytes() in texts and names(tmp_path) == ["out"]
 
 
-def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no such directory; create it first: '.*missing'"):
-        write(tmp_path / "missing" / "out", b"x")
-
-
-@pytest.mark.parametrize("name", ["..", "folder"])
-def test_a_directory_is_no_file_to_write(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes and /dev")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("missing/out", FileNotFoundError, r"no such directory; create it first: '.*missing'"),
+        ("..", IsADirectoryError, "is a directory; name a file"),
+        ("folder", IsADirectoryError, "is a directory; name a file"),
+        ("pipe", OSError, "is not a regular file; name another one"),
+        ("link", OSError, "is not a regular file; name another one"),
+        ("/dev/runnel-test", OSError, "is not a regular file"),  # as root, /dev/stdout itself would become a file
+    ],
+)
+def test_what_is_no_file_to_write_is_not_replaced(tmp_path, name, error, message):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError, match="is a directory; name a file"):
-        write(Path(name), b"")
-    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-@pytest.mark.parametrize("name", ["pipe", "link"])
-def test_devices_and_pipes_are_not_replaced(tmp_path, name):
-    """As root, /dev/stdout itself would become a file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    with pytest.raises(OSError, match="is not a regular file; name another one"):
-        write(tmp_path / name, b"")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and names(tmp_path) == ["link", "pipe"]
-
-
-@pytest.mark.skipif(not Path("/dev").is_dir(), reason="this system has no /dev")
-def test_nothing_in_dev_is_replaced():
-    with pytest.raises(OSError, match="not a regular file"):
-        write(Path("/dev/runnel-test"), b"")
+    with pytest.raises(error, match=message):
+        write(tmp_path / "folder" / name if name == ".." else tmp_path / name, b"")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and names(tmp_path) == ["folder", "link", "pipe"]
 
 
 @needs_full_device
@@ -145,16 +139,6 @@ def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(tmp_path) == []
-
-
-def test_errors_about_other_files_keep_their_names(tmp_path):
-    with pytest.raises(FileNotFoundError, match="input"), replacing(tmp_path / "out"):
-        (tmp_path / "input").read_bytes()
-    with pytest.raises(ValueError, match="a bug"), replacing(tmp_path / "out"):
-        raise ValueError("a bug")
-
-
-# ---- files that others may have put there ----------------------------------------------------------------------------
 
 
 def test_a_partial_file_is_not_written_through_a_link(tmp_path, monkeypatch):
@@ -191,3 +175,90 @@ def test_a_file_of_our_own_is_read_and_appended_to(tmp_path, data):
             file.write(data)
     assert (tmp_path / "own").read_bytes() == 2 * data
     assert os.name == "nt" or (tmp_path / "own").stat().st_mode & 0o777 == 0o600
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from runnel.files import WriterLock
+
+lock = WriterLock(Path(sys.argv[1]), Path("out"))
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "out.lock"
+
+
+@pytest.mark.parametrize("left", [None, "", "process 7", "process 1234567\n"])
+def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
+    if left is not None:
+        path.write_text(left)
+    first, second = (WriterLock(path, tmp_path / "out") for _ in range(2))
+    first.acquire()
+    first.acquire()
+    assert path.read_text() == f"process {os.getpid()}\n"
+    with pytest.raises(StoreBusy, match=rf"out is being written by process {os.getpid()}; wait until it is done"):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release(remove=True)
+    second.release()
+    assert not path.exists()
+
+
+def test_the_lock_of_a_dead_process_is_free(path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        lock = WriterLock(path, path)
+        with pytest.raises(StoreBusy, match=f"written by process {holder.pid};"):
+            lock.acquire()
+    finally:
+        holder.kill()
+        holder.communicate()
+    lock.acquire()
+    lock.release()
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, monkeypatch):
+    """Another process holds the file that this one has opened, and removes it as it lets go."""
+    first, second = (WriterLock(path, path) for _ in range(2))
+    first.acquire()
+    real = files._try_lock
+
+    def try_lock(file):
+        first.release(remove=True)
+        return real(file)
+
+    monkeypatch.setattr(files, "_try_lock", try_lock)
+    second.acquire()
+    assert path.exists() and path.read_text() == f"process {os.getpid()}\n"
+    with pytest.raises(StoreBusy):
+        WriterLock(path, path).acquire()
+    second.release()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links and named pipes")
+@pytest.mark.parametrize("kind", ["content", "link", "dangling link", "second name", "empty second name", "pipe", "folder"])
+def test_what_is_not_a_lock_is_left_as_it_is(path, tmp_path, kind):
+    """A cloned repository may have brought it: git keeps links, and archives keep hard links too."""
+    mine = path if kind == "content" else tmp_path / "mine"
+    mine.write_text("" if "empty" in kind else "process of my own\n")
+    if "second name" in kind:
+        path.hardlink_to(mine)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif "link" in kind:
+        path.symlink_to("missing" if "dangling" in kind else "mine")
+    before = sorted(tmp_path.iterdir()), mine.read_text()
+    with pytest.raises((StoreError, IsADirectoryError), match=re.escape(str(path))) as caught:
+        WriterLock(path, path).acquire()
+    assert not isinstance(caught.value, StoreBusy)
+    assert (sorted(tmp_path.iterdir()), mine.read_text()) == before

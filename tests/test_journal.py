@@ -22,7 +22,6 @@ def out(tmp_path):
 
 
 def begun(out, *rows, also=(), **settings):
-    """Leave unfinished work with these rows."""
     with Journal(out, settings, also=also) as journal:
         journal.begin()
         journal.add(*rows)
@@ -105,15 +104,16 @@ def test_another_setting_is_refused_and_the_advice_helps(out, state):
     begun(out, Row(0, 1), model="n")
 
 
-def test_work_without_rows_is_replaced(out):
+def test_one_process_works_at_a_time_and_others_cannot_read_its_rows(out, tmp_path):
     begun(out, model="m")
-    assert names(out) == []
-    begun(out, Row(0, 1), model="n")
-
-
-def test_one_process_works_at_a_time(out):
+    assert names(out) == []  # work without rows is replaced
+    begun(out, Row(0, "a text"), model="n")
+    assert os.name == "nt" or (tmp_path / "out.jsonl.sqlite").stat().st_mode & 0o777 == 0o600
     with Journal(out, {}), pytest.raises(StoreBusy, match=f"process {os.getpid()}"), Journal(out, {}):
         pass
+    for name, error in (("", IsADirectoryError), ("missing/out", FileNotFoundError)):
+        with pytest.raises(error), Journal(tmp_path / name, {}):
+            pass
 
 
 @pytest.mark.parametrize("content", [b"mine", b'{"mine": 1}', b"[]"])
@@ -168,15 +168,3 @@ def test_a_full_disk_is_named(out):
         journal._database.execute("PRAGMA max_page_count = 10")
         with pytest.raises(OSError, match=r"No space left on device.*out\.jsonl\.sqlite"):
             journal.add(*(Row(n, 0, bytes(5000)) for n in range(20)))
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_others_cannot_read_the_rows(out, tmp_path):
-    begun(out, Row(0, "a text"))
-    assert (tmp_path / "out.jsonl.sqlite").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(("name", "error"), [("", IsADirectoryError), ("missing/out", FileNotFoundError)])
-def test_a_place_that_cannot_be_written(tmp_path, name, error):
-    with pytest.raises(error), Journal(tmp_path / name, {}):
-        pass

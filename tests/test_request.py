@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.request import OpenRequest, RangeSums, Request, Result, with_total
+from runnel.request import OpenRequest, RangeSums, Request, Result, TokenCount
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
 
@@ -96,9 +96,15 @@ def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
     assert isinstance(Engine(Toy()).run([requests[0]])[0].hidden, torch.Tensor)
 
 
-def test_progress_with_the_tokens_in_all() -> None:
-    told: list[tuple[int, int]] = []
-    requests, report = with_total([Request(np.arange(5)), Request(np.arange(3))], lambda done, total: told.append((done, total)))
-    list(Engine(Toy(), step_tokens=4).map(requests, report))
-    assert told[-1] == (8, 8)
-    assert with_total([], None)[1] is None
+def test_tokens_are_counted_over_calls_and_parts() -> None:
+    seen: list[tuple[int, int | None]] = []
+    engine, texts = Engine(Toy(), step_tokens=4), [Request(np.arange(5)), Request(np.arange(3))]
+    count = TokenCount(lambda done, total: seen.append((done, total)))
+    list(engine.map(count.totaled(texts), count.add))
+    assert seen[-1] == (8, 8)
+    seen.clear()
+    count = TokenCount(lambda done, total: seen.append((done, total)), total=10)
+    for progress in (count.part(), count.part()):
+        engine.run(texts[:1], TokenCount(progress).add)
+    assert seen == sorted(seen) and seen[0][0] < 5 and seen[-1] == (10, 10)
+    engine.run(texts, TokenCount(None).add)

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from runnel import __version__, cli
-from runnel.commands import background, loading
+from runnel.commands import background, indexes
 from runnel.commands.display import report_bug, say
 from runnel.errors import StoreBusy
 from runnel.files import WriterLock, write
@@ -68,7 +68,7 @@ def main() -> None:
     os.ftruncate(2, 0)
     gc.set_threshold(100_000, 50, 50)
     gc.freeze()  # imported modules are never garbage
-    loading.keep_loaded()
+    indexes.keep_loaded()
     (folder / "socket").unlink(missing_ok=True)  # of a killed process: this one has the lock
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "socket"))
@@ -83,11 +83,7 @@ def main() -> None:
 
 
 def _work(listener: socket.socket, folder: Path, idle_s: float) -> tuple[bool, socket.socket | None]:
-    """Run commands until this process has to end.
-
-    Returns:
-        whether it is as good as at its start, else another one takes its place; and the connection that asked for its end
-    """
+    """Run commands until this process has to end; return whether it is as good as at its start, and who asked for its end."""
     same = {"source": background.source(), "settings": background.settings()}
     sound, commands, end = True, 0, time.monotonic() + idle_s
     _write_status(folder, idle_s, commands)
@@ -111,7 +107,7 @@ def _work(listener: socket.socket, folder: Path, idle_s: float) -> tuple[bool, s
                 watcher = threading.Thread(target=_watch, args=(connection,), daemon=True)
                 code, sound = _run(order, watcher)
                 if sound:
-                    loading.release()
+                    indexes.release()
                 commands, end = commands + 1, time.monotonic() + idle_s
                 _write_status(folder, idle_s, commands)
                 with suppress(OSError):

@@ -77,25 +77,27 @@ class Engine:
         self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
         self._free = [0]
 
-    def map(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
+    def map(self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None) -> Iterator[Result]:
         """Yield results in the order of the requests, which are taken from the iterable as there is room.
 
-        `progress` is called after each step with the number of tokens just read. A request that fails yields a result
+        `on_tokens` is called after each step with the number of tokens just read. A request that fails yields a result
         with `error` set and does not affect the others. Closing the iterator drops unfinished requests.
         """
         waiting: dict[int, Result] = {}
         wanted = 0
-        for result in self._completed(requests, progress, waiting):
+        for result in self._completed(requests, on_tokens, waiting):
             waiting[result.index] = result
             while wanted in waiting:
                 yield waiting.pop(wanted)
                 wanted += 1
 
-    def as_completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
+    def as_completed(self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None) -> Iterator[Result]:
         """Yield results as they finish; `Result.index` is the position of its request in the iterable."""
-        return self._completed(requests, progress, ())
+        return self._completed(requests, on_tokens, ())
 
-    def _completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None, pending: Sized) -> Iterator[Result]:
+    def _completed(
+        self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None, pending: Sized
+    ) -> Iterator[Result]:
         """Run `as_completed`; take no new requests while many results are `pending`, which the caller cannot use yet."""
         source, call = enumerate(requests), Call()
         exhausted = False
@@ -118,15 +120,15 @@ class Engine:
                         call.active[started] = self._active[started] = None
                 if call.active or call.has_news:
                     finished, tokens = self._advance(call)
-                    if progress is not None:
-                        progress(tokens)
+                    if on_tokens is not None:
+                        on_tokens(tokens)
                     yield from finished
         finally:
             self._close(call)
 
-    def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Result]:
+    def run(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Result]:
         """Return the results of all requests, in order; raise the first error."""
-        return [result.get() for result in self.map(requests, progress)]
+        return [result.get() for result in self.map(requests, on_tokens)]
 
     def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None, *, keep_states: bool = False) -> Tensor:
         """Read the same tokens (T,) after each of n texts; return their hidden vectors (n, T, D) fp32.

@@ -96,42 +96,40 @@ class Result:
         return self
 
 
-Progress = Callable[[int, int], None]  # tokens done, tokens in total
-OnTokens = Callable[[int], None]  # tokens just read
+Progress = Callable[
+    [int, int | None], None
+]  # takes the units done (tokens, where nothing else is said) and in total, None: unknown
 
 
-def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[Iterator[Request], OnTokens | None]:
-    """Return the requests, and a progress callback for the engine's `map` that also counts the tokens taken so far."""
-    if progress is None:
-        return iter(requests), None
-    total = done = 0
+class TokenCount:
+    """The tokens that a call has read so far, in one call of the engine or several, reported to its `progress`."""
 
-    def counted() -> Iterator[Request]:
-        nonlocal total
+    def __init__(self, progress: Progress | None, total: int | None = None) -> None:
+        self._progress, self._total = progress, total
+        self._done = 0
+
+    def add(self, tokens: int) -> None:
+        """Count tokens just read; the engine's `on_tokens`."""
+        self._done += tokens
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def totaled(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield the requests, each of which is added to the total when the engine takes it."""
         for request in requests:
-            total += len(request.ids)
+            self._total = (self._total or 0) + len(request.ids)
             yield request
 
-    def report(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
+    def part(self) -> Progress:
+        """Return the `progress` of a part of the work, which counts its own tokens from 0."""
+        last = 0
 
-    return counted(), report
+        def report(done: int, _: int | None) -> None:
+            nonlocal last
+            last, tokens = done, done - last
+            self.add(tokens)
 
-
-def total_progress(progress: OnTokens | None) -> Progress | None:
-    """Wrap a callback that takes the tokens just read as one that takes (tokens done, total tokens)."""
-    if progress is None:
-        return None
-    last = 0
-
-    def report(done: int, _: int) -> None:
-        nonlocal last
-        last, tokens = done, done - last
-        progress(tokens)
-
-    return report
+        return report
 
 
 class RangeSums:

@@ -20,7 +20,6 @@ def no_store():
 
 @pytest.fixture
 def inside(tmp_path):
-    """A root with files, and files outside of it."""
     root = tmp_path / "inside"
     (root / "sub").mkdir(parents=True)
     (root / "a.txt").write_text("One dog.")
@@ -50,7 +49,7 @@ def test_files_below_a_root(inside, tmp_path):
     assert text(str(second / "c.txt"), inside, second) == (str(second / "c.txt"), "another secret")
 
 
-OUTSIDE = ["../secret.txt", "sub/../../secret.txt", "out.txt", "out/secret.txt", "../inside-too/c.txt", "/etc/passwd"]
+OUTSIDE = "../secret.txt ../missing.txt sub/../../secret.txt out.txt out/secret.txt ../inside-too/c.txt /etc/passwd".split()
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -68,7 +67,6 @@ def test_files_outside_of_the_roots(inside, tmp_path, name):
 def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
     inside, tmp_path, monkeypatch, name, owner, function, seen
 ):
-    """When its path is resolved, and when it is opened and about to be read."""
     (tmp_path / "outside").mkdir()
     for folder, content in ((inside / "sub", "One cat."), (tmp_path / "outside", "a secret")):
         (folder / Path(name).name).write_text(f"<html><p>{content}</p></html>" if name.endswith("html") else content)
@@ -92,11 +90,6 @@ def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
     assert seen in found and "secret" not in found
 
 
-def test_the_message_does_not_depend_on_what_exists_outside(inside):
-    with pytest.raises(InputError, match="is outside of the allowed folders"):
-        text("../missing.txt", inside)
-
-
 def test_names_of_no_document(inside):
     os.mkfifo(inside / "pipe")
     (inside / "circle").symlink_to(inside / "circle")
@@ -117,22 +110,13 @@ def test_names_of_no_document(inside):
             text(name, inside)
 
 
-def test_hostile_names(inside):
-    name = "a\n[end] ignore\x1b[0m.txt"
-    (inside / name).write_text("text")
-    assert text(name, inside) == (name, "text")
-
-
-def test_a_document_is_read_again_when_its_file_changes(inside):
+def test_a_document_is_read_again_when_its_file_changes_or_others_need_its_room(inside, monkeypatch):
     reading = documents(inside)
     first = reading.read("a.txt", [])[0]
     assert reading.read("a.txt", [])[0] is first
     (inside / "a.txt").write_text("Two dogs.")
     again = reading.read("a.txt", [])[0]
     assert again.document.text == "Two dogs." and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
-
-
-def test_only_so_many_bytes_are_kept(inside, monkeypatch):
     monkeypatch.setattr("runnel.agents.documents._KEPT_BYTES", 10)
     reading = documents(inside)
     first = reading.read("a.txt", [])[0]

@@ -47,7 +47,6 @@ def anyio_backend():
 
 
 async def check_tools(target):
-    """What every transport must do."""
     with anyio.fail_after(GIVE_UP_S):
         async with Client(target) as client:
             await check_client(client)
@@ -121,7 +120,6 @@ def in_process(server):
 
 @contextmanager
 def over_http(server):
-    """The address of a server in a thread."""
     running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(stateless_http=True), log_config=None))
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=running.run, args=([bound],))
@@ -157,7 +155,6 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
 @pytest.mark.anyio
 @pytest.mark.slow
 async def test_stdio(root):
-    """A real process with the real model."""
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "runnel", "mcp", "--root", str(root)],
@@ -169,7 +166,6 @@ async def test_stdio(root):
 
 @pytest.fixture
 def http(root):
-    """A real process that serves HTTP; yields its address."""
     environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "runnel", "mcp", "--root", str(root), "--http", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=root) as process:

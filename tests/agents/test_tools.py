@@ -3,6 +3,7 @@
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import pytest
@@ -33,7 +34,6 @@ def ignore(done, total):
 
 @contextmanager
 def held(path):
-    """A lock that another writer holds."""
     lock = WriterLock(path, path.parent)
     lock.acquire()
     try:
@@ -50,7 +50,7 @@ def read(tools, file, by="line", start=None, end=None, *, row=None, sha=None, cu
     return tools.read(file, row, by, start, end, sha, cursor)
 
 
-def test_find(tools):
+def test_find(tools, tmp_path):
     found = find(tools, "the dog barked", "a.md", 2)
     best = found.sentences[0]
     assert TEXT[best.start : best.end] == best.text == "The dog barked. "
@@ -58,13 +58,14 @@ def test_find(tools):
     assert best.sha256 == sha256(TEXT.encode()).hexdigest() and (len(best.also), best.also_omitted) == (1, 0)
     assert best.before == "# Dogs\n\n" and best.after.startswith("It was warm.")
     assert (found.total, found.next_cursor, found.notes) == (2, None, [])
-
-
-def test_every_place_can_be_read_again(tools):
-    for one in find(tools, "the dog", "a.md").sentences:
-        again = read(tools, one.file, "character", one.start, one.end, sha=one.sha256).place
-        assert again.text == one.text
-        assert read(tools, one.file, "character", one.start, one.end, sha=one.sha256[:16]).place.text == one.text
+    for one in found.sentences:  # every place can be read again
+        for sha in (one.sha256, one.sha256[:16]):
+            assert read(tools, one.file, "character", one.start, one.end, sha=sha).place.text == one.text
+    (tmp_path / "one.txt").write_text("dog " * 2000 + ".")  # a long text is cut, and says so
+    (one,) = find(tools, "dog", "one.txt", 1).sentences
+    assert len(one.text) == 250 and one.end - one.start > 250
+    assert read(tools, "one.txt", "character", one.start, one.start + 250).place.text == one.text
+    assert "here only its first 250" in shown(find(tools, "dog", "one.txt", 1))
 
 
 def test_read_by_lines_and_pages(tools, tmp_path):
@@ -101,20 +102,18 @@ def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
     parts, cursor = [], None
     while not parts or cursor:
         found = find(tools, "dog barked", "many.txt", 70, 0, cursor)
-        assert (
-            (found.total, found.first) == (70, len(parts) + 1)
-            and found.sentences
-            and sum(len(one.text) for one in found.sentences) <= 1000
-        )
+        assert (found.total, found.first) == (70, len(parts) + 1)
+        assert found.sentences and sum(len(one.text) for one in found.sentences) <= 1000
         parts += found.sentences
         cursor = found.next_cursor
     assert len(parts) == len({one.start for one in parts}) == 70
+    for cursor in ("", "x", "1", "5-000000000000", "99999999999999999999-1-000000000000", "-1-2-3", "٣-0"):
+        for call in (partial(read, tools, "a.md"), partial(find, tools, "dog", "a.md")):
+            with pytest.raises(InputError, match="cursor"):
+                call(cursor=cursor)
     first = find(tools, "dog barked", "many.txt", 70, 0)
     with pytest.raises(InputError, match="does not continue"):
         find(tools, "another question", "many.txt", 60, 0, first.next_cursor)
-
-
-def test_a_cursor_of_a_changed_document_is_refused(tools, tmp_path):
     (tmp_path / "long.txt").write_text("x" * 2500)
     cursor = read(tools, "long.txt").next_cursor
     (tmp_path / "long.txt").write_text("y" * 2501)
@@ -124,27 +123,15 @@ def test_a_cursor_of_a_changed_document_is_refused(tools, tmp_path):
         read(tools, "a.md", sha="0" * 64)
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "1", "5-000000000000", "99999999999999999999-1-000000000000", "-1-2-3", "٣-0"])
-def test_invalid_cursors_are_refused(tools, cursor):
-    for call in (lambda: read(tools, "a.md", cursor=cursor), lambda: find(tools, "dog", "a.md", cursor=cursor)):
-        with pytest.raises(InputError, match="cursor"):
-            call()
-
-
-def test_long_texts_are_cut_and_say_so(tools, tmp_path):
-    (tmp_path / "one.txt").write_text("dog " * 2000 + ".")
-    (one,) = find(tools, "dog", "one.txt", 1).sentences
-    assert len(one.text) == 250 and one.end - one.start > 250
-    assert read(tools, "one.txt", "character", one.start, one.start + 250).place.text == one.text
-    assert "here only its first 250" in shown(find(tools, "dog", "one.txt", 1))
-
-
 def test_verify(tools, tmp_path):
     exact = tools.verify("The dog barked.", "a.md", None)
     assert (exact.match, exact.word_for_word, exact.total) == ("exact", True, 2)
     assert [place.match for place in exact.places] == ["exact", "normalized"]
     assert [(place.line, place.headings) for place in exact.places] == [(3, ("Dogs",)), (7, ("Dogs", "Cats"))]
     assert all(TEXT[place.start : place.end] == place.text for place in exact.places)
+    (tmp_path / "e.txt").write_text("")
+    assert find(tools, "dog", "e.txt").sentences == [] and read(tools, "e.txt").place.text == ""
+    assert tools.verify("dog", "e.txt", None).match == "absent"
     changed = tools.verify("The old cat slept.", "a.md", None)
     assert changed.match == "changed" and not changed.word_for_word
     assert [(one.quote, one.text) for one in changed.places[0].changes] == [("old", "")]
@@ -156,40 +143,12 @@ def test_verify(tools, tmp_path):
         parts += verified.places
         cursor = verified.next_cursor
     assert [place.start for place in parts] == [*range(0, 2400, 4)] and verified.total == 600
-
-
-def test_many_changes_are_counted(tools, tmp_path):
     words = [f"word{i}" for i in range(300)]
     (tmp_path / "w.txt").write_text(" ".join(words))
     quote = " ".join("other" if i % 4 == 3 else word for i, word in enumerate(words))
     (place,) = tools.verify(quote, "w.txt", None).places
-    assert (
-        len(place.changes) + place.changes_omitted == 75
-        and place.changes_omitted > 0
-        and len(place.text) < place.end - place.start
-    )
-
-
-def test_rows(tools, tmp_path):
-    (tmp_path / "r.jsonl").write_text('{"id": "x", "text": "The dog slept."}\n{"id": "y", "text": "The dog barked."}\n')
-    found = find(tools, "dog barked", "r.jsonl", 1).sentences[0]
-    assert (found.id, found.text) == ("y", "The dog barked.") and found.sha256 == sha256(b"The dog barked.").hexdigest()
-    assert read(tools, "r.jsonl", row="y").place.text == "The dog barked."
-    assert tools.verify("the dog barked", "r.jsonl", None).places[0].id == "y"
-    with pytest.raises(InputError, match=r"r.jsonl has 2 rows; name one of them by its id: 'x', 'y'"):
-        read(tools, "r.jsonl")
-
-
-def test_empty_documents(tools, tmp_path):
-    (tmp_path / "e.txt").write_text("")
-    assert find(tools, "dog", "e.txt").sentences == [] and read(tools, "e.txt").place.text == ""
-    assert tools.verify("dog", "e.txt", None).match == "absent"
-
-
-def test_no_index(tools):
-    with pytest.raises(InputError, match="this server has no index"):
-        tools.search("dog", 5, 3, None, ignore)
-    assert tools.status().index is None and not tools.status().model_loaded
+    assert len(place.changes) + place.changes_omitted == 75 and place.changes_omitted > 0
+    assert len(place.text) < place.end - place.start
 
 
 def test_search_and_stored_documents(tmp_path):
@@ -310,7 +269,9 @@ def test_shown_answers(tools, monkeypatch):
     text = shown(tools.verify("the old cat", "a.md", None))
     assert text.startswith("changed: not word for word, similarity 0.667\nchanged\na.md, line 7, ")
     assert text.endswith('quote: "old"  document: ""')
-    assert json.loads(shown(tools.status()))["max_characters"] == 1000
+    assert json.loads(shown(tools.status()))["max_characters"] == 1000 and tools.status().index is None
+    with pytest.raises(InputError, match="this server has no index"):
+        tools.search("dog", 5, 3, None, ignore)
 
 
 def test_an_agent_learns_that_nothing_seems_to_answer(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from queue import Queue
 from helpers.waiting import GIVE_UP_S
 
 from runnel.commands import display
-from runnel.commands.display import Meter, _compiling, note_compiling, print_names, report_bug
+from runnel.commands.display import Meter, _compiling, note_compiling, print_names
 
 
 def test_compiling_is_told_once_per_command(capsys, monkeypatch):
@@ -67,12 +67,3 @@ def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monk
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_names(names)
     assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
-
-
-def test_a_bug_is_told_with_its_traceback_safely(capsys):
-    try:
-        raise ZeroDivisionError("\x1b[31m")
-    except ZeroDivisionError as error:
-        report_bug(error)
-    told = capsys.readouterr().err
-    assert told.startswith("Traceback (most recent call last):\n") and told.endswith("ZeroDivisionError: \ufffd[31m\n")

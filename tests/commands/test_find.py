@@ -1,15 +1,16 @@
-"""`runnel find` with a stand-in for the model: what is read, shown, and said about files that cannot be read."""
+"""`runnel find` with a stand-in for the model: what is read and shown, and the manners of grep: lines, exit codes, links."""
 
 import json
+import os
 import re
-from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from helpers.document_files import pdf
 
+from runnel.commands.find import parse_min_score
+from runnel.errors import InputError
 from runnel.records import probability
-
-pytestmark = pytest.mark.usefixtures("terminal")
 
 TEXT = """A heading
 
@@ -20,7 +21,7 @@ Nobody knew why the dog barked.
 """
 
 
-def test_find_shows_place_score_and_sentence_in_context(run, fake, tmp_path):
+def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     done = run("find", "why the dog barked", "a.txt", "--top-k", 2)
     assert done.code == 0
@@ -33,7 +34,7 @@ def test_find_shows_place_score_and_sentence_in_context(run, fake, tmp_path):
     assert done.err == ""
 
 
-def test_find_json_has_all_fields_and_exact_offsets(run, fake, tmp_path):
+def test_find_json_has_all_fields_and_exact_offsets(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     done = run("find", "why the dog barked", "a.txt", "--json")
     found = json.loads(done.out)
@@ -50,57 +51,26 @@ def test_find_json_has_all_fields_and_exact_offsets(run, fake, tmp_path):
         assert TEXT[sentence["start"] : sentence["end"]] == sentence["text"]
 
 
-def test_find_ranks_files_together(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text("The dog slept. A cat ran.")
-    (tmp_path / "b.txt").write_text("Nothing here. The dog barked.")
-    found = json.loads(run("find", "the dog barked", "a.txt", "b.txt", "--json", "-k", 3).out)["sentences"]
-    assert [(s["file"], s["score"]) for s in found] == [("b.txt", 3.0), ("a.txt", 2.0), ("a.txt", 0.0)]
-    done = run("find", "the dog barked", "a.txt", "b.txt", "-k", 1)
-    assert done.out.endswith("1 of 4 sentences (54 characters) in 2 files\n")
-
-
-def test_find_shows_equal_sentences_once_with_their_places(run, fake, tmp_path):
+def test_equal_sentences_are_shown_once_and_a_heading_with_the_text_below(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text("The dog\nbarked. A cat.\n\nThe dog barked. A bird sang.\n")
     (tmp_path / "b.txt").write_text("Nothing.\n\nThe  dog barked.\n")
     (tmp_path / "c.html").write_text("<p>The dog barked.</p>")
-    names = ["a.txt", "b.txt", "c.html"]
-    found = json.loads(run("find", "the dog barked", *names, "--json", "-k", 2).out)["sentences"]
-    assert [s["score"] for s in found] == [3.0, 0.0] and found[0]["text"] == "The dog\nbarked. "
-    assert [(p["file"], p["line"], p["start"], p["end"]) for p in found[0]["also"]] == [
-        ("a.txt", 4, 24, 40),
-        ("b.txt", 3, 10, 27),
-        ("c.html", 1, 0, 15),
-    ]
-    shown = run("find", "the dog barked", *names, "-k", 2).out
-    assert shown.count("»The dog barked.«") == 1
-    assert "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
-
-
-def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):
-    text = "10.4 Client errors\n\n10.4.11 410 Gone\n\nThe resource is no\nlonger there. It will not be back.\n"
-    (tmp_path / "a.txt").write_text(text)
-    best = json.loads(run("find", "410 gone", "a.txt", "--json", "-k", 1, "-c", 0).out)["sentences"][0]
-    assert text[best["start"] : best["end"]] == best["text"] == "10.4.11 410 Gone\n\n"
-    assert best["after"].split() == "The resource is no longer there.".split() and best["before"] == ""
+    shown = run("find", "the dog barked", "a.txt", "b.txt", "c.html", "-k", 2).out
+    assert shown.count("»The dog barked.«") == 1 and "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
+    (tmp_path / "a.txt").write_text(
+        "10.4 Client errors\n\n10.4.11 410 Gone\n\nThe resource is no\nlonger there. It will not be back.\n"
+    )
     shown = run("find", "410 gone", "a.txt", "-k", 1, "-c", 0).out
     assert "\n    »10.4.11 410 Gone«\n    The resource is no longer there.\n" in shown and "It will" not in shown
 
 
-def test_find_takes_a_unit(run, fake, tmp_path):
+def test_find_takes_a_unit(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     best = json.loads(run("find", "the cat", "a.txt", "--unit", "paragraph", "--json").out)["sentences"][0]
     assert best["text"] == "The cat sat on the mat. It was\nwarm there. The dog barked all night.\n\n"
     assert run("find", "the cat", "a.txt", "--unit", "paragraph").out.endswith(" paragraphs (113 characters) in a.txt\n")
     fake.find.model.unit = "clauses"  # of the model, where none is asked for
     assert run("find", "the cat", "a.txt", "-k", 2).out.endswith("2 of 5 clauses (113 characters) in a.txt\n")
-
-
-def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text(" \n")
-    done = run("find", "dog", "a.txt", "--json")
-    assert done.code == 1 and json.loads(done.out)["sentences"] == []
-    assert done.err == "runnel: note: a.txt is empty\n"
-    assert run("find", "dog", "a.txt").out == ""
 
 
 @pytest.mark.parametrize(
@@ -113,7 +83,7 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     ],
     ids=["missing", "binary", "encrypted", "zip"],
 )
-def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, content, message):
+def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, terminal, tmp_path, content, message):
     if content is not None:
         (tmp_path / "bad.txt").write_bytes(content)
     (tmp_path / "good.txt").write_text("One dog.")
@@ -127,35 +97,28 @@ def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, conte
     assert re.search(message, done.err, re.IGNORECASE), done.err
 
 
-# ---- documents of other kinds ----------------------------------------------------------------------------------------
-
-
 def best(done):
     assert done.code == 0, done.err
     return json.loads(done.out)["sentences"][0]
 
 
-def test_find_in_a_pdf_has_page_and_heading(run, fake, tmp_path):
+def test_find_has_page_and_headings(run, fake, terminal, tmp_path):
     pages = [["Contents"], ["Pets", None, None, "One cat slept. The dog", "barked."], ["Nothing."]]
     (tmp_path / "a.pdf").write_bytes(pdf(pages, outline=[("Pets", 1)]))
     found = best(run("find", "the dog barked", "a.pdf", "--json"))
     assert found["page"] == 2 and found["headings"] == ["Pets"] and found["text"].split() == ["The", "dog", "barked."]
     shown = run("find", "the dog barked", "a.pdf", "-k", 1).out
     assert shown.startswith(" 1. a.pdf, page 2  characters ") and "\n    Pets\n    One cat" in shown
-
-
-@pytest.mark.parametrize("name", ["a.html", "a.md"])
-def test_find_has_the_path_of_headings(run, fake, tmp_path, name):
     (tmp_path / "a.html").write_text("<h1>Animals</h1><h2>Dogs</h2><p>The <b>dog</b> barked.</p>")
     (tmp_path / "a.md").write_text("# Animals\n## Dogs\nThe dog barked.\n")
-    found = best(run("find", "the dog barked", name, "--json"))
-    assert found["text"].strip() == "The dog barked." and found["headings"] == ["Animals", "Dogs"] and found["page"] is None
-    shown = run("find", "the dog barked", name, "-k", 1, "-c", 0).out
-    place = "a.md:3" if name == "a.md" else name  # lines mean something in text only
-    assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
+    for name, place in (("a.html", "a.html"), ("a.md", "a.md:3")):  # lines mean something in text only
+        found = best(run("find", "the dog barked", name, "--json"))
+        assert found["text"].strip() == "The dog barked." and found["headings"] == ["Animals", "Dogs"] and found["page"] is None
+        shown = run("find", "the dog barked", name, "-k", 1, "-c", 0).out
+        assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
 
 
-def test_find_tells_warnings_and_goes_on(run, fake, tmp_path):
+def test_find_tells_warnings_and_goes_on(run, fake, terminal, tmp_path):
     (tmp_path / "a.pdf").write_bytes(pdf([["The dog."], []]))
     (tmp_path / "b.txt").write_bytes(b"A caf\xe9 with a dog.")
     done = run("find", "dog", "a.pdf", "b.txt", "--json")
@@ -165,18 +128,7 @@ def test_find_tells_warnings_and_goes_on(run, fake, tmp_path):
     assert any("café" in s["text"] for s in json.loads(done.out)["sentences"])
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose reading fails, which Linux has")
-def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake, tmp_path):
-    (tmp_path / "a.txt").write_text("One dog.")
-    (tmp_path / "b.txt").write_text("Two dogs, one dog.")
-    done = run("find", "dog", "a.txt", "/proc/self/mem", "b.txt", "--json")
-    found = json.loads(done.out)
-    assert done.code == 2 and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
-    assert done.err.startswith("runnel: error: /proc/self/mem cannot be read") and "Input/output error" in done.err
-    assert [f["file"] for f in found["skipped"]] == ["/proc/self/mem"]
-
-
-def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatch):
+def test_a_file_that_is_deleted_while_it_is_read(run, fake, terminal, tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\n')
     (tmp_path / "b.txt").write_text("One dog.")
     first_look = fake.find.first_look
@@ -191,14 +143,14 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
     assert done.code == 2 and "error: a.jsonl cannot be read" in done.err and "b.txt:1" in done.out
 
 
-def test_code_keeps_its_lines(run, fake, tmp_path):
+def test_code_keeps_its_lines(run, fake, terminal, tmp_path):
     (tmp_path / "a.go").write_text("package dogs\n\nfunc bark(n int) {\n\tfor why := n {\n\t\tdog\n\t}\n}\n")
     shown = run("find", "why dog", "a.go", "-k", 1).out
     assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
     assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown
 
 
-def test_nothing_here_seems_to_answer(run, fake, tmp_path):
+def test_nothing_here_seems_to_answer(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text("One dog. Two cats.")
     for answers, percent in ((-3.0, "5 %"), (-9.0, "under 1 %"), (-1.5, ""), (None, "")):
         fake.find.answers = answers
@@ -209,3 +161,133 @@ def test_nothing_here_seems_to_answer(run, fake, tmp_path):
         assert whole.err == "" and json.loads(whole.out)["answers"] == (None if answers is None else probability(answers))
     fake.find.answers = -3.0
     assert run("find", "dog", "a.txt", "--min-score", 9).err == "", "nothing is shown"
+
+
+HOSTILE = "a\x1b]8;;evil\x1b\\b\nc\x07d;e%20 f#g.txt"  # ends a link, begins another, ends a line
+
+
+@pytest.fixture
+def notes(tmp_path):
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "a.txt").write_text("The cat sat.\n\nThe dog\nbarked all night.\n")
+    (tmp_path / "notes" / "b.md").write_text("# Dogs\n\nThe dog slept.\n")
+    (tmp_path / "notes" / "deep" / "c.txt").write_text("One dog. The dog barked all night.")
+    (tmp_path / "notes" / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(64)))
+    (tmp_path / "notes" / "draft.txt").write_text("A draft about the dog barked.")
+    (tmp_path / "notes" / ".gitignore").write_text("draft.txt\n")
+    return tmp_path / "notes"
+
+
+def test_without_a_terminal_each_sentence_is_a_line(run, fake, notes):
+    done = run("find", "the dog barked", "notes/a.txt")
+    assert done.out == "notes/a.txt:3:The dog barked all night.\nnotes/a.txt:1:The cat sat.\n"
+    assert (done.code, done.err) == (0, "") and run("find", "the dog barked", "notes/a.txt", "--plain").out == done.out
+    lines = [json.loads(line) for line in run("find", "the dog barked", "notes", "--jsonl").out.splitlines()]
+    assert lines == json.loads(run("find", "the dog barked", "notes", "--json").out)["sentences"] and len(lines) == 5
+    done = run("find", "the dog barked all night", "notes", "-l")
+    assert done.out.splitlines() == ["notes/a.txt", "notes/deep/c.txt", "notes/b.md"]  # best first; the second by a repeat
+    lines = run("find", "the dog barked", "notes", "--min-score", "2", "--jsonl").out.splitlines()
+    assert [json.loads(line)["score"] for line in lines] == [3.0, 2.0]
+
+
+def test_the_place_of_a_kind_without_lines(run, fake, tmp_path):
+    (tmp_path / "a.pdf").write_bytes(pdf([["Nothing."], ["The dog barked."]]))
+    (tmp_path / "a.html").write_text("<p>Nothing.</p><p>The dog barked.</p>")
+    (tmp_path / "a.jsonl").write_text('{"id": "r7", "text": "The dog barked."}\n')
+    (tmp_path / "pages.txt").write_text("Nothing.\n\f\nThe dog barked.")
+    names = {"a.pdf": "page 2", "a.html": "characters 10-25", "a.jsonl": "row r7", "pages.txt": "3"}
+    for name, where in names.items():
+        assert run("find", "the dog barked", name, "-k", 1).out == f"{name}:{where}:The dog barked.\n"
+    assert run("find", "dog", "-", "-k", 1, stdin="One dog.").out == "(standard input):1:One dog.\n"
+
+
+def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
+    names = [b"caf\xe9.txt", b"two\nlines.txt"]
+    for name in names:
+        with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
+            file.write(f"One dog in {len(name)}.")
+    done = run("find", "dog", ".", "--json")
+    assert sorted(os.fsencode(file["file"]) for file in json.loads(done.out)["files"]) == names
+    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
+
+
+def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(run, fake, notes, terminal):
+    places = re.compile(r"^ [12]\. notes/.*  characters \d+-\d+(?:  (.*))?$", re.MULTILINE)
+    assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["", ""]  # its scores only rank
+    fake.find.calibrated = True
+    assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["95 %", "88 %"]  # of 3.0 and 2.0
+    shown = run("find", "the dog barked", "notes", "-k", "9", "--min-score", "90%").out  # a score of 2.197
+    assert places.findall(shown) == ["95 %"]
+
+
+def test_a_percentage_is_the_score_of_that_probability():
+    assert [parse_min_score(text) for text in ("-1.5", "0", "2e1")] == [-1.5, 0.0, 20.0]
+    assert parse_min_score("50%") == 0.0 and parse_min_score("20%") == pytest.approx(-1.3863, abs=1e-4)
+    for text in ("", "%", "abc", "0%", "100%", "-5%", "nan", "inf", "nan%"):
+        with pytest.raises(InputError, match=re.escape(f"--min-score is {text!r}; expected a score such as -1.5, or a percent")):
+            parse_min_score(text)
+
+
+def files(done):
+    return [file["file"] for file in json.loads(done.out)["files"]]
+
+
+def test_folders_are_walked_as_git_walks_them(run, fake, notes):
+    done = run("find", "dog", "notes", "--json")
+    assert files(done) == ["notes/a.txt", "notes/b.md", "notes/deep/c.txt"]
+    assert (done.code, done.err) == (0, "runnel: note: files of kinds that are not read: notes/p.png\n")
+    [skipped] = json.loads(done.out)["skipped"]
+    assert skipped == {"file": "notes/p.png", "reason": "notes/p.png is an image; read its text by OCR first", "error": False}
+    assert files(run("find", "dog", "notes", "--json", "--no-ignore"))[2] == "notes/draft.txt"
+    assert files(run("find", "dog", "notes", "--json", "--include", "*.txt", "--exclude", "deep/")) == ["notes/a.txt"]
+    assert files(run("find", "dog", "notes/draft.txt", "--json")) == ["notes/draft.txt"]  # it is named
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(run, fake, notes, monkeypatch):
+    scandir = os.scandir
+
+    def refusing(path="."):
+        if os.fspath(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # the superuser may read everything
+    done = run("find", "dog", "notes")
+    assert done.code == 2 and "notes/a.txt:3" in done.out
+    assert done.err.splitlines()[0] == f"runnel: error: {notes}/deep: Permission denied"
+
+
+def links(text):
+    return re.findall(r"\x1b\]8;id=\d+;(.*?)\x1b\\(.*?)\x1b\]8;;\x1b\\", text, re.S)
+
+
+@pytest.fixture
+def linking(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("RUNNEL_EDITOR_URI", raising=False)
+
+
+def test_places_are_links_on_a_terminal(run, fake, tmp_path, linking, monkeypatch):
+    (tmp_path / "a.txt").write_text("x.\n\nOne dog.")
+    (tmp_path / "b.pdf").write_bytes(pdf([["Nothing."], ["One dog."]]))
+    [(link, shown)] = links(run("find", "one dog", "a.txt", "-k", 1).out)
+    assert link == f"file://{tmp_path}/a.txt#L3" and "a.txt:3" in shown
+    [(link, _)] = links(run("find", "one dog", "b.pdf", "-k", 1).out)
+    assert link == f"file://{tmp_path}/b.pdf#page=2"
+    monkeypatch.setenv("RUNNEL_EDITOR_URI", "vscode://file{path}:{line}")
+    [(link, _)] = links(run("find", "one dog", "a.txt", "-k", 1).out)
+    assert link == f"vscode://file{tmp_path}/a.txt:3"
+    [(link, _)] = links(run("find", "one dog", "b.pdf", "-k", 1).out)
+    assert link.endswith("/b.pdf#page=2")  # an editor shows no PDF
+    assert not links(run("find", "dog", "-", stdin="One dog.").out)
+    monkeypatch.setenv("RUNNEL_EDITOR_URI", "code")
+    done = run("find", "one dog", "a.txt")
+    assert done.code == 2 and "RUNNEL_EDITOR_URI is 'code'; expected a link with {path} and {line}: vscode" in done.err
+
+
+def test_a_name_cannot_end_a_link_or_begin_another(run, fake, tmp_path, linking):
+    (tmp_path / HOSTILE).write_text("One dog.")
+    done = run("find", "dog", HOSTILE, "-k", 1)
+    [(link, _)] = links(done.out)
+    assert re.fullmatch(r"[!-~]+", link) and unquote(link.removeprefix("file://").removesuffix("#L1")) == str(tmp_path / HOSTILE)
+    assert done.out.count("\x1b]8;") == 2 and "evil\x1b" not in done.out and "\x07" not in done.out

@@ -1,8 +1,6 @@
 """`runnel index` and `runnel search`, with the built-in model."""
 
 import json
-import os
-import shutil
 import sys
 
 import pytest
@@ -10,7 +8,6 @@ from helpers.children import PROGRAMS
 
 from runnel.text.documents import reader
 
-NEVER_ENDS = "which may never end; save its content to a file first"
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
 RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
 
@@ -38,25 +35,12 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
 
     shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
     assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
+    shown = run("search", "mountains", "--in", "library", "-s", 9).out
+    assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
 
     (folder / "heart.txt").unlink()
     done = run("index", "files", "--to", "library")
     assert done.code == 0 and "1 unchanged, 1 deleted; 1 document, 0 tokens read" in done.out
-
-
-def test_headings_are_shown_with_the_text_below_and_equal_sentences_once(run, tmp_path, terminal):
-    (tmp_path / "river.md").write_text(RIVER + "\n\nRivers carry\nwater to the sea.\n")
-    assert run("index", "river.md", "--to", "library").code == 0
-    (document,) = json.loads(run("search", "mountains", "--in", "library", "--json", "-s", 9).out)["documents"]
-    assert {(" ".join(s["text"].split()), s["after"].strip()) for s in document["sentences"]} == {
-        ("# Water", "Rivers carry water to the sea."),
-        ("# Mountains", "Snow falls on mountains in winter."),
-        ("Rivers carry water to the sea.", ""),
-        ("Snow falls on mountains in winter.", ""),
-    }
-    assert len(document["sentences"]) == 4  # of 5
-    shown = run("search", "mountains", "--in", "library", "-s", 9).out
-    assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
 
 
 def test_remembered_documents_are_reranked(run, folder):
@@ -86,40 +70,6 @@ def test_conditions():
             parse_conditions([bad], settings)
 
 
-def test_what_cannot_be_stored_is_named_and_the_rest_goes_in(run, folder, caplog):
-    with open(os.fsencode(folder) + b"/bad\xff.txt", "w") as file:
-        file.write(HEART)
-    (folder / "rows.jsonl").write_text(
-        '{"id": "a", "text": "one"}\n{"id": "\\ud800", "text": "two"}\n{"id": "a", "text": "three"}\n'
-    )
-    done = run("index", "files", "--to", "library", "--json")
-    assert done.code == 1
-    told = json.loads(done.out)
-    assert (told["documents"], told["added"], told["failed"]) == (3, 3, 3)
-    assert [name.removeprefix(str(folder)) for name in told["left_out"]] == [
-        "/bad\udcff.txt",
-        "/rows.jsonl, line 2",
-        "/rows.jsonl, line 3",
-    ]
-    reasons = [reason.encode("utf-8", "backslashreplace").decode() for reason in told["left_out"].values()]
-    assert [line for line in caplog.messages if "left out" in line] == [f"left out: {reason}" for reason in reasons]
-
-
-def test_an_index_is_made_where_the_making_was_cut_short(run, folder):
-    (folder.parent / "library").mkdir()
-    for name in ("writer.lock", ".DS_Store"):
-        (folder.parent / "library" / name).write_text("")
-    assert run("index", "files", "--to", "library").code == 0
-    shutil.rmtree(folder.parent / "library")
-    assert run("index", folder / "heart.txt", "--to", "cut").code == 0
-    for table in ("commits", "documents", "passages"):
-        shutil.rmtree(folder.parent / "cut" / f"{table}.lance" / "_versions")
-        if table == "commits":  # documents are there
-            done = run("index", "files", "--to", "cut")
-            assert done.code == 1 and "lost its list of commits" in done.err
-    assert run("index", "files", "--to", "cut").code == 0
-
-
 def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
     (folder / "hostile.html").write_text("<!-- a page -->busy")
@@ -128,15 +78,6 @@ def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
         assert done.code == 1 and "2 added, 1 failed" in done.out
         assert "hostile.html was not parsed in 1 s of processor time" in caplog.text
         caplog.clear()
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_pipes_and_devices_are_named_at_once(run, folder, caplog):
-    os.mkfifo(folder / "pipe")
-    done = run("index", "files", "/dev/zero", "--to", "library")
-    assert done.code == 1 and "2 added, 2 failed" in done.out
-    told = [line for line in caplog.messages if "left out" in line]
-    assert told == [f"left out: {folder / 'pipe'} is a pipe, {NEVER_ENDS}", f"left out: /dev/zero is a device, {NEVER_ENDS}"]
 
 
 def test_check_names_what_is_damaged(run, folder):
@@ -159,7 +100,6 @@ def test_check_names_what_is_damaged(run, folder):
 
 @pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
 def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypatch, place, address):
-    """The work itself is tested in tests/integrations/test_ray.py."""
     asked = {}
 
     def index_files(index, paths, *, selection, prune, limits, ocr, progress, **room):

@@ -6,18 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.tiny import tiny_encoder, tiny_model
+from helpers.tiny_transformers import write_transformer
 
 from runnel.models import describe
 from runnel.models.describe import describe_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model(folder / "tokenizer").save(folder / "tiny")
-    return folder / "tiny"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +34,8 @@ def lines(done):
     return found
 
 
-def test_a_model_folder(run, model):
+def test_a_model_folder(run, tmp_path, monkeypatch):
+    tiny_model(tmp_path / "tokenizer").save(model := tmp_path / "tiny")
     done = run("info", model)
     assert (done.code, done.err) == (0, "")
     shown = lines(done)
@@ -64,9 +59,6 @@ def test_a_model_folder(run, model):
     assert {label: text for label, text in wanted.items() if text not in shown[label]} == {}
     assert json.loads(run("info", model, "--json").out) == describe_model(str(model))
     assert max(map(len, done.out.splitlines())) <= 120
-
-
-def test_what_does_not_fit(run, model, monkeypatch):
     monkeypatch.setattr(describe, "available_memory", lambda: 100_000)
     assert lines(run("info", model))["free memory"] == "97.7 KiB: it fits as bfloat16"
     monkeypatch.setattr(describe, "available_memory", lambda: 10_000)
@@ -82,27 +74,17 @@ def test_a_weights_file_without_a_tokenizer(run):
     assert "tokenizer" in shown["problem"] and "heads" not in shown
 
 
-def test_a_model_that_reads_passages(run, tmp_path):
+def test_models_that_read_passages_or_whole_texts(run, tmp_path):
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     done = run("info", tmp_path / "model")
     shown = lines(done)
     wanted = "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
     assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in done.out
     assert "states that fit" not in shown and "VectorScore" in done.out
-    facts = json.loads(run("info", tmp_path / "model", "--json").out)
-    assert (facts["recurrent"], facts["max_tokens"], facts["passage_tokens"]) == (False, 22, 12)
-
-
-def test_a_transformer(run, tmp_path):
-    from helpers.tiny_transformers import write_transformer
-
-    write_transformer(tmp_path, "bert")
-    done = run("info", tmp_path)
-    shown = lines(done)
+    write_transformer(tmp_path / "bert", "bert")
+    shown = lines(run("info", tmp_path / "bert"))
     assert shown["architecture"].endswith("transformers layout") and "40 tokens" in shown["state per sequence"]
     assert "states that fit" not in shown and shown["free memory"].endswith("it fits as bfloat16 and as float32")
-    facts = json.loads(run("info", tmp_path, "--json").out)
-    assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, 40, None, {})
 
 
 def test_an_index_is_no_model(run, tmp_path):

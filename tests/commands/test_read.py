@@ -20,10 +20,7 @@ def text(tmp_path):
     ("options", "expected"),
     [
         ([], TEXT),
-        (["--lines", "3"], "First line.\n"),
         (["--lines", "3:4"], "First line.\nSecond line.\n"),
-        (["--lines", ":1"], "# One\n"),
-        (["--lines", "4:"], "Second line.\n"),
         (["--characters", "7:12"], "First\n"),
     ],
 )
@@ -32,16 +29,13 @@ def test_parts(run, text, options, expected):
     assert (done.code, done.err, done.out) == (0, "", expected)
 
 
-def test_json_and_pages(run, text, tmp_path):
+def test_json_pages_rows_and_standard_input(run, text, tmp_path):
     (tmp_path / "b.pdf").write_bytes(pdf([["A first page."], ["A second page."]]))
     assert run("read", "b.pdf", "--pages", "2").out == "A second page.\n"
+    (tmp_path / "c.jsonl").write_text('{"id": "r1", "text": "one"}\n{"id": "r2", "text": "two"}\n')
+    assert run("read", "c.jsonl", "--row", "r2").out == "two\n"
+    assert run("read", "-", "--lines", "2", stdin="a\nb\nc").out == "b\n"
     done = json.loads(run("read", "a.md", "--lines", "2:3", "--json").out)
     assert TEXT[done["start"] : done["end"]] == done["text"] == "\nFirst line.\n"
     assert (done["file"], done["line"], done["page"], done["headings"]) == ("a.md", 2, None, ["One"])
     assert (done["sha256"], done["characters"], done["pages"]) == (read_document(tmp_path / "a.md").sha256, len(TEXT), None)
-
-
-def test_rows_and_standard_input(run, tmp_path):
-    (tmp_path / "c.jsonl").write_text('{"id": "r1", "text": "one"}\n{"id": "r2", "text": "two"}\n')
-    assert run("read", "c.jsonl", "--row", "r2").out == "two\n"
-    assert run("read", "-", "--lines", "2", stdin="a\nb\nc").out == "b\n"

@@ -38,13 +38,22 @@ def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
     assert (done.code, done.err, done.out) == (0, "", "out.trec: 3 queries\n")
     assert (tmp_path / "out.trec").read_text() == RERANKED
     assert fake.rerank.remembered == [(["a", "b", "c"], None, "int8")]
+    run(*task[:-1], "other.trec", "--memory", "states", "--memory-dtype", "fp32")
+    assert fake.rerank.remembered[1] == (["a", "b", "c"], "states", "fp32")
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.trec", "out.trec.json"]
-
-
-def test_rerank_without_remembering_where_the_query_comes_first(run, fake, task, tmp_path):
     fake.rerank = FakeReranker(remembers=False)
-    run(*task)
-    assert (tmp_path / "out.trec").read_text() == RERANKED and fake.rerank.remembered == []
+    run(*task[:-1], "best.trec", "--depth", 2, "--top-k", 1)
+    best = [line.split()[:3] for line in (tmp_path / "best.trec").read_text().splitlines()]
+    assert best == [["q1", "Q0", "a"], ["q2", "Q0", "c"], ["q3", "Q0", "c"]] and fake.rerank.remembered == []
+
+
+def test_interrupted_work_resumes(run, fake, task, tmp_path):
+    fake.rerank = FakeReranker(stop_after=2)
+    assert run(*task).code == 130
+    fake.rerank = FakeReranker()
+    done = run(*task)
+    assert done.code == 0 and "resuming after 2 queries of an earlier run" in done.err and fake.rerank.ranked == ["red dog"]
+    assert (tmp_path / "out.trec").read_text() == RERANKED
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -58,34 +67,17 @@ def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
     assert len(fake.rerank.ranked) == 3
 
 
-def test_rerank_depth_and_top_k(run, fake, task, tmp_path):
-    run(*task, "--depth", 2, "--top-k", 1)
-    assert [line.split()[:3] for line in (tmp_path / "out.trec").read_text().splitlines()] == [
-        ["q1", "Q0", "a"],
-        ["q2", "Q0", "c"],
-        ["q3", "Q0", "c"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("run.trec", "q1 Q0 a 1 high x\n", "run.trec, line 1"),
         ("run.trec", "q7 Q0 a 1 1 x\n", "'q7'"),
         ("run.trec", "q1 Q0 zz 1 1 x\n", "'zz'"),
+        ("corpus.tsv", "a\tred cat\nb\tblue\na\ttwice\n", "corpus.tsv, lines 1 and 3: both have the id 'a'"),
+        ("queries.tsv", "q1\tred cat\nq1\ttwice\n", "queries.tsv, lines 1 and 2: both have the id 'q1'"),
     ],
 )
 def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content, message):
     (tmp_path / file).write_text(content)
     done = run(*task)
     assert done.code == 1 and message in done.err
-
-
-@pytest.mark.parametrize("file", ["corpus.tsv", "queries.tsv"])
-def test_rerank_refuses_an_id_that_is_used_twice(run, fake, task, tmp_path, file):
-    path = tmp_path / file
-    first = path.read_text().split("\t")[0]
-    path.write_text(path.read_text() + f"\n{first}\tanother text\n")
-    done = run(*task)
-    line = len(path.read_text().splitlines())
-    assert done.code == 1 and f"{file}, lines 1 and {line}: both have the id {first!r}; an id must name one text" in done.err

@@ -2,24 +2,20 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from helpers import exams, synthesis
 from helpers.command_line import FakeEmbedder
 from helpers.judged_tasks import ToyEmbedder
 from helpers.stub_endpoint import serve
-from helpers.tiny import WORDS, tiny_model
 from helpers.waiting import GIVE_UP_S
 
 import runnel.files
 import runnel.journal
-from runnel import Embedder, Reranker
 from runnel.journal import Journal
 from runnel.lab.evaluation import retrieval
 
@@ -71,7 +67,6 @@ def files(tmp_path, beir):
 
 @pytest.fixture(params=USERS)
 def user(request, monkeypatch):
-    """A user of journals, with all that it needs; `fake` models in small blocks, so that there are several rows."""
     user = USERS[request.param]
     monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
     if user.model:
@@ -89,8 +84,6 @@ def user(request, monkeypatch):
 
 @pytest.fixture
 def work(run, files):
-    """Run a command from a state in which no model is loaded; the folder `work` has what it writes."""
-
     def call(*arguments):
         retrieval._model.cache_clear()
         (files / "work").mkdir(exist_ok=True)
@@ -100,13 +93,9 @@ def work(run, files):
 
 
 def made(folder):
-    """What is in the folder of the work; of stored replies the name alone."""
     return {
         path.name: "" if path.suffix == ".sqlite" else path.read_bytes() for path in (folder / "work").iterdir() if path.is_file()
     }
-
-
-# ---- killed anywhere -------------------------------------------------------------------------------------------------
 
 
 def die(*_, **__):
@@ -176,11 +165,7 @@ def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, 
         assert made(files) == whole and sorted(log.read_text().splitlines()) == keys, place
 
 
-# ---- other settings, other input -------------------------------------------------------------------------------------
-
-
 def advised(message):
-    """The files that a message says to remove."""
     return message.strip().rpartition("remove ")[2].removesuffix(" to start from scratch").split(", ")
 
 
@@ -209,66 +194,3 @@ def test_standard_input_that_has_changed(run, fake, files, monkeypatch, other):
     fake.embed = FakeEmbedder()
     done = run("embed", "-", "--to", "out.npy", stdin=other)
     assert done.code == 1 and advised(done.err) == ["out.npy.sqlite"]
-
-
-def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(work, fake, files):
-    (files / "in.jsonl").write_text("{]\n")
-    assert work(*EMBED).code == 1 and made(files) == {}
-    (files / "in.jsonl").write_text('{"id": 1, "text": "word"}\n')
-    assert work(*EMBED).code == 0
-
-
-# ---- what resumes equals what was never stopped ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def model(files):
-    """A real model, and texts and a run of other lengths."""
-    tiny_model(files / "tokenizer").save(files / "tiny")
-    draw = random.Random(0)
-    texts = [" ".join(draw.choices(WORDS, k=draw.choice([3, 10, 40, 200]))) for _ in range(30)]
-    (files / "in.jsonl").write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
-    lines = [f"q{q} Q0 d{n} {rank} {-rank} x\n" for q in (1, 2, 3) for rank, n in enumerate(draw.sample(range(30), 10))]
-    (files / "run.trec").write_text("".join(lines))
-    return "--model", "tiny"
-
-
-def stopping(work, left):
-    """`work`, until it is asked once more than `left` times."""
-    calls = iter(range(left))
-
-    def stop(*arguments, **options):
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return work(*arguments, **options)
-
-    return stop
-
-
-@pytest.mark.parametrize(("command", "place"), [(EMBED, (Embedder, "encode_rows")), (RERANK, (Reranker, "rank"))])
-def test_interrupted_work_equals_unbroken_work(work, files, model, monkeypatch, command, place):
-    def numbers():
-        if command is EMBED:
-            return (files / "work/out.ids").read_text().split(), np.load(files / "work/out.npy")
-        lines = [line.split() for line in (files / "work/out.trec").read_text().splitlines()]
-        return [(line[0], line[2]) for line in lines], [float(line[4]) for line in lines]
-
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
-    assert work(*command, *model).code == 0
-    names, whole = numbers()
-    shutil.rmtree(files / "work")
-    with monkeypatch.context() as patch:
-        patch.setattr(*place, stopping(getattr(*place), 2))
-        assert work(*command, *model).code == 130
-    done = work(*command, *model)
-    assert done.code == 0 and "of an earlier run" in done.err and numbers()[0] == names
-    np.testing.assert_allclose(numbers()[1], whole, atol=1e-2)
-
-
-def test_a_folder_for_results_is_made_unless_a_file_is_in_its_place(run, tmp_path):
-    (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
-    for folder in ("a.md", "a.md/out"):
-        ended = run("lab", "synthesize", "--without-llm", "a.md", "--to", folder)
-        assert ended.code == 1 and "a.md is a file" in ended.err
-    run("lab", "synthesize", "--without-llm", "a.md", "--to", "new/out")
-    assert (tmp_path / "new" / "out").is_dir()

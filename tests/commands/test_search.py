@@ -50,29 +50,17 @@ def test_forms_for_programs(run, library, tmp_path):
     assert set(first["explanation"]) == {"meaning", "words", "reranked", "relevance"}
 
 
-def test_an_empty_index_is_noted(run, library, pocket):
-    Index.create("empty", pocket).close()
-    done = run("search", "blood", "--in", "empty")
+def test_an_empty_index_is_noted_and_documents_may_have_no_files_and_sentences(run, library, pocket):
+    Index.create("notes", pocket).close()
+    done = run("search", "blood", "--in", "notes")
     assert (done.code, done.out) == (1, "") and "the index has no documents" in done.err
     done = run("search", "zzz", "--words-only", "--in", "library")
     assert (done.code, done.err) == (1, ""), "an index with documents, none of which has the word"
-
-
-def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatch):
-    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
-    with Index.create("notes", pocket) as index:
+    with Index.open("notes", pocket) as index:
         index.add([Document("gc", "Garbage is collected.", title="On\ngarbage")])
-    assert run("search", "garbage", "--in", "notes").out == "gc:1:Garbage is collected.\n"
-    assert run("search", "garbage", "--in", "notes", "-s", 0).out == "gc:1:On garbage\n"
+    for options, shown in ((), "1:Garbage is collected."), (("-s", 0), "1:On garbage"):
+        assert run("search", "garbage", "--in", "notes", *options).out == f"gc:{shown}\n"
     assert run("search", "garbage", "--in", "notes", "-l").out == "gc\n"
-
-
-def test_the_exit_code_is_that_of_grep(run, library):
-    assert run("search", "zebra", "--in", "library", "--words-only").code == 1
-    assert run("search", "zebra", "--in", "library", "--words-only", "--json").code == 1
-    assert run("search", "zebra", "--in", "library").code == 0  # the nearest by meaning
-    done = run("search", "", "--in", "library")
-    assert done.code == 2 and done.err.startswith("runnel: error: ")
 
 
 def test_files_are_named_from_the_working_directory(run, library, tmp_path, terminal, monkeypatch):

@@ -18,6 +18,8 @@ NAME = HOSTILE.replace("\x00", "").replace("/", "")
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 SOURCE = Path(runnel.__file__).parent
 
+FORMS = pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+
 
 def check(done, *, code=0):
     """Nothing unsafe, nothing eaten as markup, and no traceback."""
@@ -28,17 +30,13 @@ def check(done, *, code=0):
 
 @pytest.fixture
 def rows(tmp_path):
-    """Rows whose ids, titles and texts are hostile."""
     key = "id" + "".join(HOSTILE.split())
     lines = [json.dumps({"id": f"{key}{n}", "title": HOSTILE, "text": f"one dog {HOSTILE}"}) for n in range(2)]
     (tmp_path / f"{NAME}.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "q.jsonl").write_text(json.dumps({"id": f"{key}q", "text": f"dog {HOSTILE}"}) + "\n")
-    (tmp_path / "run.trec").write_text(f"{key}q Q0 {key}0 1 1 x\n{key}q Q0 {key}1 2 0 x\n")
     return f"{NAME}.jsonl"
 
 
 def documents(folder):
-    """Documents with hostile names, headings and texts, and one that cannot be read."""
     (folder / f"{NAME}.md").write_text(f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n")
     (folder / f"{NAME}.txt").write_text("One dog.\n")
     with zipfile.ZipFile(folder / f"{NAME}.docx", "w") as archive:
@@ -46,34 +44,23 @@ def documents(folder):
     return [f"{NAME}.{ending}" for ending in ("md", "txt", "docx")]
 
 
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
-def test_find(run, fake, tmp_path, rows, as_json, terminal):
+@FORMS
+def test_files_and_rows(run, fake, tmp_path, rows, as_json, terminal):
     names = documents(tmp_path)
     done = check(run("find", "one dog", *names, "missing" + NAME, *as_json), code=2)
     assert done.err.count("runnel: error") == 2 and "[red]x[" in done.out
     done = check(run("find", "one dog", names[1], *as_json))  # its name is in the last line
     assert "[red]x[b].txt" in done.out
     check(run("find", "one dog", rows, *as_json))
-
-
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
-def test_rerank(run, fake, tmp_path, rows, as_json):
     done = check(run("rerank", f"dog {HOSTILE}", rows, *as_json))
     assert "[red]x[/b]" in done.out
-    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", f"{NAME}.out", *as_json))
-    (tmp_path / "run.trec").write_text(f"x{HOSTILE} Q0 a 1 1 x\n")
-    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", "new", *as_json), code=1)
+    if as_json:  # it has what the texts have
+        assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
+        assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
+    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
 
 
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
-def test_embed(run, fake, tmp_path, rows, as_json):
-    assert NAME[:3] not in check(run("embed", rows, "--to", f"{NAME}.npy", *as_json)).out
-    (tmp_path / rows).write_text(json.dumps({"id": "a", HOSTILE: 1}))
-    check(run("embed", rows, "--to", f"{NAME}.npy", *as_json), code=1)
-    check(run("embed", rows, "--to", "new.npy", *as_json), code=1)
-
-
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+@FORMS
 def test_index_and_search(run, tmp_path, monkeypatch, as_json):
     monkeypatch.setattr(logging.root, "handlers", [])  # else pytest takes the records
     (tmp_path / "files").mkdir()
@@ -93,21 +80,6 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
     run("index", "files", "rows.jsonl", "--to", "library")
     for done in (run("find", "one dog", f"files/{forged}.md", "rows.jsonl"), run("search", "one dog", "--in", "library")):
         assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
-
-
-def test_mine_train_and_info(run, tmp_path):
-    check(run("info", NAME), code=1)
-    check(run("lab", "train", f"{NAME}.toml"), code=1)
-    check(run("lab", "train", "pairs", "--data", f"{NAME}.csv"), code=1)
-    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
-    (tmp_path / f"{NAME}.csv").write_text("query,positive\nwhere is it,it is here\n")
-    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
-
-
-def test_json_has_what_the_texts_have(run, fake, rows):
-    done = check(run("rerank", "dog", rows, "--json"))
-    assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
-    assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
 
 
 def test_log_records_are_lines_like_others(run, monkeypatch):
@@ -136,8 +108,6 @@ def test_log_records_are_lines_like_others(run, monkeypatch):
 def test_what_can_be_printed(text, shown):
     assert printable(text) == shown and len(shown) == len(text)
 
-
-# ---- nothing goes around display.py ----------------------------------------------------------------------------------
 
 ALLOWED = {"commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"}}
 

@@ -27,7 +27,9 @@ def test_other_typography(run, text):
     assert "  typography differs\n    The “old” cat\n" in run("verify", 'The "old"  cat', text).out
 
 
-def test_changed_words(run, text):
+def test_changed_words_and_standard_input(run, text):
+    assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
+    assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
     done = run("verify", "The young cat slept.", text)
     assert done.code == 1
     assert done.out.splitlines() == [
@@ -53,11 +55,6 @@ def test_json(run, text, tmp_path):
         {"quote": "", "text": "“", "start": 68, "end": 69},
         {"quote": "", "text": "”", "start": 72, "end": 73},
     ]
-
-
-def test_the_quote_from_standard_input(run, text):
-    assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
-    assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
 
 
 def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):

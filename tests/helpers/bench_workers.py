@@ -23,7 +23,15 @@ INDEX: dict[str, Answers] = {
 }
 
 
-class FakeWorker:
+class StandIn:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class FakeWorker(StandIn):
     """`answers`: system -> op -> an answer or a function of the request; "first" is its first answer.
 
     By default a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000. An index
@@ -38,12 +46,6 @@ class FakeWorker:
         self.spec = spec
         FakeWorker.started.append(spec)
         self.first = self._chosen("first", {}) or READY | {"title": spec.system}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def ask(self, op: str, **request: Any) -> Answers:
         FakeWorker.asked.append((self.spec.system, op, request))
@@ -69,7 +71,6 @@ class FakeWorker:
 
 
 def wrong_hidden(request: Answers) -> Answers:
-    """Vectors that differ from the plain path's."""
     np.save(request["file"], HIDDEN if request["plain"] else -HIDDEN)
     return {"tokens": len(HIDDEN)}
 
@@ -84,7 +85,7 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     return FakeWorker
 
 
-class RealJob:
+class RealJob(StandIn):
     """A worker of this process, which answers for real: tiny shapes only."""
 
     jobs: ClassVar[list[Any]] = []
@@ -96,12 +97,6 @@ class RealJob:
         self._job = Job(asdict(spec))
         self.first = self._job.ready()
         RealJob.jobs.append(self._job)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def ask(self, op: str, **request: Any) -> Answers:
         return answer(lambda: getattr(self._job, op)(request))

@@ -90,5 +90,4 @@ def settle(tab: Page) -> None:
 
 
 def scrolls_sideways(tab: Page) -> bool:
-    """Return whether the page is wider than the window."""
     return tab.evaluate("() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth")

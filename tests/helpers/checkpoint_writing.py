@@ -30,5 +30,4 @@ def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
 
 
 def shapes_of(config: Mamba2Config) -> dict[str, tuple[int, ...]]:
-    """The tensors of a Mamba-2 checkpoint."""
     return {f"backbone.{name}": tuple(tensor.shape) for name, tensor in meta_backbone("mamba2", config).state_dict().items()}

@@ -34,8 +34,6 @@ Progress = Callable[..., object] | None
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has run."""
-
     code: int | str | None
     out: str
     err: str
@@ -73,9 +71,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands print what they print on a terminal of 100 columns without colors."""
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "100"), ("LINES", "40")):
         monkeypatch.setenv(name, value)
-
-
-# ---- stand-ins -------------------------------------------------------------------------------------------------------
 
 
 class FakeRetriever:
@@ -146,12 +141,14 @@ class FakeEmbedder:
         self.options.append((prompt, max_tokens))
         return [Words(text, max_tokens) for text in texts]
 
-    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int], object]) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int, int | None], object]) -> Iterator[np.ndarray]:
+        done = 0
         for row in rows:
             if len(self.seen) == self.stop_after:
                 raise KeyboardInterrupt
             self.seen.append(row.text)
-            progress(len(row))
+            done += len(row)
+            progress(done, None)
             yield np.array([len(row.text), len(row), 0.1], dtype=np.float32)
 
 

@@ -34,7 +34,6 @@ def check(document: DocumentText) -> DocumentText:
 
 
 def read_zip(read: Callable[[Archive, Limits], DocumentText], path: Path, limits: Limits | None = None) -> DocumentText:
-    """The document that a reader of parts makes of a zip file."""
     limits = limits or Limits()
     with Archive(path, limits) as archive:
         return check(read(archive, limits))

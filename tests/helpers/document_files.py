@@ -114,9 +114,6 @@ def replace_in_zip(source: Path, target: Path, changes: Mapping[str, Callable[[b
             new.writestr(name, changes.get(name, bytes)(old.read(name)))
 
 
-# ---- Office files ----------------------------------------------------------------------------------------------------
-
-
 def shape(text: str | Sequence[str], placeholder: str | None = None) -> str:
     """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type; "" for one without a type."""
     kind = "" if placeholder is None else f'<p:ph type="{placeholder}"/>' if placeholder else "<p:ph/>"

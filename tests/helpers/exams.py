@@ -34,7 +34,6 @@ def mill_set(name: str = "mills", wheels: int = 6, documents: int = 2, **more: A
 
 
 def rows(data: QaSet) -> list[dict[str, Any]]:
-    """Return a set as rows of a user's file."""
     return [
         {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": list(one.answers)}
         | {"category": one.category}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.command_line import Ended
+from helpers.command_line import Ended, FakeEmbedder, Words
 
 
 @pytest.fixture
@@ -29,20 +29,15 @@ def beir(tmp_path: Path) -> Path:
     return tmp_path / "beir"
 
 
-class ToyEmbedder:
+class ToyEmbedder(FakeEmbedder):
     """Vectors of the words red, blue, cat and dog."""
 
     dimension = 4
 
     def __init__(self) -> None:
+        super().__init__()
         self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={}, backbone=SimpleNamespace(longest_text=None))
         self.read = 0
-
-    def text_limit(self, max_tokens: int | None) -> int | None:
-        return max_tokens
-
-    def is_empty(self, text: str) -> bool:
-        return not text.strip()
 
     def vector(self, text: str) -> np.ndarray:
         return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
@@ -50,13 +45,10 @@ class ToyEmbedder:
     def encode_query(self, texts: Iterable[str], max_tokens: int | None = None) -> np.ndarray:
         return np.stack([self.vector(text) for text in texts])
 
-    def render(self, texts: list[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[str]:
-        return texts
-
-    def encode_rows(self, rows: Iterable[str], progress: Callable[[int], object] | None = None) -> Iterator[np.ndarray]:
-        for text in rows:
+    def encode_rows(self, rows: Iterable[Words], progress: Callable[..., object] | None = None) -> Iterator[np.ndarray]:
+        for row in rows:
             self.read += 1
-            yield self.vector(text)
+            yield self.vector(row.text)
 
 
 def results(done: Ended) -> dict[str, Any]:

@@ -20,7 +20,6 @@ def write_rows(path: Path, rows: list[Any]) -> Path:
 
 
 def read_one(path: Path) -> QaSet:
-    """Return the only set of a path."""
     (one,) = read_qa_sets(path)
     return one
 

@@ -78,12 +78,8 @@ def _examples(recipe: str, stem: str, job: str, format: str | None, number: int,
     return path
 
 
-# ---- models ------------------------------------------------------------------------------------------------------------
-
-
 @cache
 def tiny_checkpoint(architecture: str) -> Path:
-    """A checkpoint that all tests share."""
     folder = Path(_MADE.name, architecture)
     write_model(folder, architecture)
     return folder
@@ -121,9 +117,6 @@ def _write_bert(folder: Path, vocabulary: int) -> None:
     BertModel(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUILT_IN["pocket"] / name, folder / name)
-
-
-# ---- examples ----------------------------------------------------------------------------------------------------------
 
 
 def write_examples(path: Path, *, evidence: bool, number: int = 0, sets: int = 1) -> None:

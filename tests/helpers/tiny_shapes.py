@@ -13,7 +13,6 @@ from runnel.backbones.xlstm.model import XlstmConfig
 
 @pytest.fixture
 def tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One tiny shape of every architecture."""
     found = {
         "tiny-mamba1": ("mamba1", Mamba1Config(64, 32, 2)),
         "tiny-mamba2": ("mamba2", Mamba2Config(64, 32, 2, state_size=16, head_size=16, groups=2)),

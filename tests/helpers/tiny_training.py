@@ -104,7 +104,6 @@ def stopped_after(step: int) -> Iterator[None]:
 
 
 def render_document(model: Model, text: str, prompt: str = "") -> np.ndarray:
-    """Return the ids (T,) int32 that `Embedder` reads for a text."""
     return next(Embedder(model).render([text], prompt=prompt))
 
 

@@ -10,63 +10,30 @@ import torch
 VOCABULARY = 128  # room for the tokenizer of `tiny.py`
 LONGEST = 40  # positions, where an architecture has them
 
-_ENCODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": LONGEST,
-    "pad_token_id": 0,
-}
+_SIZES = {"vocab_size": VOCABULARY, "pad_token_id": 0}
+_ENCODER = _SIZES | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_ENCODER["max_position_embeddings"] = LONGEST
 _DECODER = {**_ENCODER, "bos_token_id": 2, "eos_token_id": 3}
+_ROBERTA = {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+_BART = _SIZES | {"d_model": 32, "max_position_embeddings": LONGEST, "bos_token_id": 2, "eos_token_id": 3}
+_BART |= {
+    f"{half}_{name}": value
+    for half in ("encoder", "decoder")
+    for name, value in [("layers", 2), ("attention_heads", 4), ("ffn_dim", 48)]
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _ENCODER,
-    "roberta": {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1},
-    "xlm-roberta": {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1},
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
     "electra": {**_ENCODER, "embedding_size": 16},
-    "modernbert": {
-        **_ENCODER,
-        "local_attention": 8,  # in the second layer; the first reads all tokens
-        "cls_token_id": 2,
-        "sep_token_id": 3,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-    },
-    "bart": {
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48,
-        "max_position_embeddings": LONGEST,
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "decoder_start_token_id": 3,
-        "forced_eos_token_id": None,
-    },
-    "t5": {
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "d_kv": 8,
-        "d_ff": 48,
-        "num_layers": 2,
-        "num_heads": 4,
-        "feed_forward_proj": "gated-gelu",
-        "pad_token_id": 0,
-        "eos_token_id": 3,
-        "decoder_start_token_id": 0,
-    },
-    "opt": {
-        **{key: value for key, value in _DECODER.items() if key != "intermediate_size"},
-        "ffn_dim": 48,
-        "word_embed_proj_dim": 16,
-        "do_layer_norm_before": False,
-    },
+    # Local attention is in the second layer; the first reads all tokens.
+    "modernbert": {**_DECODER, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3},
+    "bart": {**_BART, "decoder_start_token_id": 3, "forced_eos_token_id": None},
+    "t5": _SIZES
+    | {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu"}
+    | {"eos_token_id": 3, "decoder_start_token_id": 0},
+    "opt": {key: value for key, value in _DECODER.items() if key != "intermediate_size"}
+    | {"ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
     "gpt_neox": {**_DECODER, "rotary_pct": 0.25},
     "llama": {**_DECODER, "num_key_value_heads": 2},
     "mistral": {**_DECODER, "num_key_value_heads": 2, "sliding_window": 8},

@@ -26,6 +26,7 @@ CORPUS = [
     "今天天气很好。我们去公园，吃饭。 ひらがな カタカナ 한국어 привет мир ελληνικά",
     "def f(x):\n    return x + 1\n\n\nfor i in range(10):\n\tprint(i)\r\n",
 ] * 3
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -44,23 +45,9 @@ def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
 
 
 def neox_like() -> tokenizers.Tokenizer:
-    library = _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC())
+    library = _byte_level(BYTES, normalizers.NFC())
     library.add_tokens([tokenizers.AddedToken(" " * n, normalized=True) for n in range(2, 6)])
     return library
-
-
-def cl100k_like() -> tokenizers.Tokenizer:
-    split = pre_tokenizers.Split(tokenizers.Regex(CL100K), "isolated")
-    return _byte_level(pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
-
-
-def prefix_space() -> tokenizers.Tokenizer:
-    return _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True))
-
-
-def digits_then_bytes() -> tokenizers.Tokenizer:
-    parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    return _byte_level(pre_tokenizers.Sequence(parts), normalizers.NFKD())
 
 
 def bert_like() -> tokenizers.Tokenizer:
@@ -99,34 +86,35 @@ def unigram() -> tokenizers.Tokenizer:
     return library
 
 
-def words_and_marks() -> tokenizers.Tokenizer:
+def _bpe(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
-    library.normalizer = normalizers.Lowercase()
-    library.pre_tokenizer = pre_tokenizers.Whitespace()
-    library.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False))
-    return library
-
-
-def scripts() -> tokenizers.Tokenizer:
-    """A pipeline for which no cut is known to be safe."""
-    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
-    library.pre_tokenizer = pre_tokenizers.UnicodeScripts()
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre
     library.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False))
     return library
 
 
 BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "neox_like": neox_like,
-    "cl100k_like": cl100k_like,
-    "prefix_space": prefix_space,
-    "digits_then_bytes": digits_then_bytes,
+    "cl100k_like": lambda: _byte_level(
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(tokenizers.Regex(CL100K), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    ),
+    "prefix_space": lambda: _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "digits_then_bytes": lambda: _byte_level(
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES]), normalizers.NFKD()
+    ),
     "bert_like": bert_like,
     "metaspace_first": functools.partial(metaspace, "first"),
     "metaspace_always": functools.partial(metaspace, "always"),
     "sentencepiece_like": sentencepiece_like,
     "unigram": unigram,
-    "words_and_marks": words_and_marks,
-    "scripts": scripts,
+    "words_and_marks": lambda: _bpe(pre_tokenizers.Whitespace(), normalizers.Lowercase()),
+    "scripts": lambda: _bpe(pre_tokenizers.UnicodeScripts()),  # a pipeline for which no cut is known to be safe
 }
 
 

@@ -79,11 +79,9 @@ class Toy(Backbone):
 
 
 def ids_of(length: int, seed: int = 0) -> np.ndarray:
-    """Return random token ids of a `Toy`."""
     return np.random.default_rng(seed).integers(0, 50, length)
 
 
 def alone(backbone: Toy, ids: np.ndarray) -> Tensor:
-    """Return the hidden vectors of a text that is read alone."""
     hidden: Tensor = backbone(torch.as_tensor(ids))[0]
     return hidden

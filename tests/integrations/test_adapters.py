@@ -8,22 +8,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
-from runnel.errors import InputError
+from runnel.errors import CheckpointError, InputError
+from runnel.integrations.calls import best_sentences, loaded, name_of
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 META = {"page": 3}
 
 
 def place(meta):
-    """A sentence's place in its text's metadata, apart from the rest."""
     return (meta.pop("start"), meta.pop("end")), meta
 
 
 def langchain():
-    """Each call returns ids or texts with their scores and metadata."""
     library, ours = importlib.import_module("langchain_core.documents"), importlib.import_module("runnel.integrations.langchain")
 
     def documents(texts):
@@ -187,3 +186,41 @@ def test_an_index_is_searched(adapter, place_of_index):
         assert meta["sentence_score"] == hit.sentences[0].score
     with pytest.raises(InputError, match="color"):
         adapter.search(place_of_index, "dog", where={"color": "red"})
+
+
+SCATTERED = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
+
+
+@pytest.fixture(scope="module", params=[tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
+def retriever(request, tmp_path_factory):
+    return SentenceRetriever(request.param(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 50])
+def test_they_are_the_best_of_all_texts_once_each(retriever, top_k):
+    everything = [one for sentences in retriever.score_many("a river", SCATTERED) for one in sentences if one.text.strip()]
+    assert len({" ".join(one.text.split()) for one in everything}) == len(everything) - 1  # one is in two texts
+    best = best_sentences(retriever, "a river", SCATTERED, top_k)
+    words = [" ".join(one.text.split()) for _, one in best]
+    expected = [" ".join(one.text.split()) for one in sorted(everything, key=lambda one: -one.score)]
+    assert words == list(dict.fromkeys(expected))[:top_k]
+    assert all(SCATTERED[position][one.start : one.end] == one.text == one.text.strip() != "" for position, one in best)
+    assert best_sentences(retriever, "a river", ["", "\t"], top_k) == []
+
+
+def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+    embedder.save(tmp_path / "saved")
+    assert loaded(Embedder, embedder) is embedder and name_of(Embedder, embedder) == "tiny encoder"
+    again = loaded(Embedder, tmp_path / "saved")
+    np.testing.assert_allclose(again.encode("a cat"), embedder.encode("a cat"), atol=0.02)  # the tiny model is in fp32
+    assert name_of(Embedder, again) == name_of(Embedder, tmp_path / "saved") == str(tmp_path / "saved")
+
+
+def test_mistakes(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+    for function in (loaded, name_of):
+        with pytest.raises(InputError, match="the model is of type Embedder; expected Reranker, or a name, folder or hub id"):
+            function(Reranker, embedder)
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        loaded(Reranker, "no-such-model")

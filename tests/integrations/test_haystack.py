@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import numpy as np
 import pytest
-from haystack import Document, Pipeline
-from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack import Document
 from haystack.core.serialization import component_from_dict, component_to_dict
-from haystack.document_stores.in_memory import InMemoryDocumentStore
 from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker
@@ -37,31 +34,6 @@ def test_metadata_come_before_the_text(tmp_path, documents):
     whole = [f"{name.upper()} | 2020 | {text}" for name, text in TEXTS.items()]
     np.testing.assert_array_equal([one.embedding for one in titled], embedder.encode_document(whole))
     assert all(one.embedding is None for one in documents) and [one.id for one in titled] == ["a", "b"]
-
-
-def search_pipeline(store):
-    pipeline = Pipeline()
-    pipeline.add_component("embedder", RunnelTextEmbedder())
-    pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=2))
-    pipeline.add_component("ranker", RunnelRanker(top_k=1))
-    pipeline.add_component("sentences", RunnelSentences(top_k=1))
-    pipeline.connect("embedder.embedding", "retriever.query_embedding")
-    pipeline.connect("retriever.documents", "ranker.documents")
-    pipeline.connect("ranker.documents", "sentences.documents")
-    return pipeline
-
-
-def test_a_pipeline_runs_and_is_stored(documents):
-    store = InMemoryDocumentStore()
-    store.write_documents(RunnelDocumentEmbedder().run(documents)["documents"])
-    pipeline, query = search_pipeline(store), "What does the river do?"
-    inputs = {"embedder": {"text": query}, "ranker": {"query": query}, "sentences": {"query": query}}
-    (found,) = pipeline.run(inputs)["sentences"]["documents"]
-    assert found.content == "The river runs to the sea." and found.meta["source_id"] == "a"
-    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["runnel.integrations.haystack"])
-    assert again.to_dict()["components"] == pipeline.to_dict()["components"]
-    again.get_component("retriever").document_store = store
-    assert again.run(inputs) == asyncio.run(pipeline.run_async(inputs)) == {"sentences": {"documents": [found]}}
 
 
 @pytest.mark.parametrize(

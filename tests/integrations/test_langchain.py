@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import ValidationError
 
 from runnel import Document as Stored
@@ -27,21 +26,7 @@ def index(model, tmp_path_factory):
         yield index
 
 
-def test_a_vector_store_finds_by_these_vectors(model):
-    store = InMemoryVectorStore(RunnelEmbeddings(Embedder(model)))
-    store.add_documents(DOCUMENTS)
-    assert [one.id for one in store.similarity_search(TEXTS["b"], k=1)] == ["b"]
-
-
-def test_a_chain(index, model):
-    """Retriever and compressor are used as LangChain's runnables and its contextual compression use them."""
-    chain = RunnelRetriever(index=index) | (lambda documents: [one.page_content for one in documents])
-    assert set(chain.invoke("a dog ran")) == set(TEXTS.values())
-    assert [len(one) for one in chain.batch(["dog", "cat", "sea"])] == [2, 2, 2]
-
-
 def test_calls_at_the_same_time_have_the_results_of_calls_alone(index, model):
-    """LangChain runs batches and asynchronous calls in threads."""
     queries = ["a dog", "the cat", "a river", "the sea"] * 4
     stages = [
         RunnelRetriever(index=index, sentences=2).ainvoke,

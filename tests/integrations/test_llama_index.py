@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from llama_index.core import VectorStoreIndex
-from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import Document, NodeWithScore, TextNode
 from pydantic import ValidationError
 
@@ -23,27 +21,12 @@ def parser(model):
     return RunnelNodeParser(Embedder(model), max_tokens=6)
 
 
-def scored(*texts, **fields):
-    return [NodeWithScore(node=TextNode(text=text, id_=str(i), **fields)) for i, text in enumerate(texts)]
-
-
 def test_a_batch_is_one_call(model, monkeypatch):
     embedding, calls = RunnelEmbedding(Embedder(model)), []
     encode = Embedder.encode
     monkeypatch.setattr(Embedder, "encode", lambda self, texts, **options: calls.append(texts) or encode(self, texts, **options))
     embedding.get_text_embedding_batch(["a cat"] * 100)
     assert [len(texts) for texts in calls] == [100]
-
-
-def test_a_pipeline_fills_an_index_that_finds(model, parser):
-    embedding = RunnelEmbedding(Embedder(model))
-    documents = [Document(text=text, metadata={"file": name}) for name, text in (("t", TEXT), ("o", OTHER))]
-    nodes = IngestionPipeline(transformations=[parser, embedding], disable_cache=True).run(documents=documents)
-    assert len(nodes) > 3 and all(len(node.embedding) == 32 and node.metadata["file"] in "to" for node in nodes)
-    retriever = VectorStoreIndex(nodes, embed_model=embedding).as_retriever(similarity_top_k=1)
-    wanted = nodes[2]
-    (result,) = retriever.retrieve(wanted.get_content(metadata_mode="embed"))
-    assert result.node.node_id == wanted.node_id
 
 
 def test_nodes_have_their_exact_places(parser):
@@ -70,25 +53,14 @@ def test_nodes_hold_whole_sentences_up_to_a_size(model):
     assert [node.text for node in sentences][:2] == ["A cat ran to the sea.", "A cat ran."] and len(sentences) == 5
 
 
-def test_parts_of_parts_have_places_in_the_document(model, parser):
-    document = Document(text="The river runs. " + TEXT)
-    coarse = RunnelNodeParser(Embedder(model), 20).get_nodes_from_documents([document])
-    assert len(coarse) > 1
-    for node in parser(coarse):
-        assert document.text[node.start_char_idx : node.end_char_idx] == node.text and node.ref_doc_id == document.id_
-
-
-def test_the_reranker_reads_what_the_library_embeds(model):
-    reranker = Reranker(model)
-    titled = scored(OTHER, metadata={"title": "river"})
-    (one,) = RunnelRerank(reranker).postprocess_nodes(titled, query_str="dog")
-    assert one.score == reranker.score("dog", ["title: river\n\n" + OTHER])[0]
-
-
 def test_sentences_of_nodes_have_places_in_the_document(model):
     retriever = SentenceRetriever(model)
     document = Document(text="The river runs. " + TEXT)
-    nodes = [NodeWithScore(node=node) for node in RunnelNodeParser(Embedder(model), 20).get_nodes_from_documents([document])]
+    coarse = RunnelNodeParser(Embedder(model), 20).get_nodes_from_documents([document])
+    assert len(coarse) > 1
+    for node in RunnelNodeParser(Embedder(model), 6)(coarse):  # parts of parts too
+        assert document.text[node.start_char_idx : node.end_char_idx] == node.text and node.ref_doc_id == document.id_
+    nodes = [NodeWithScore(node=node) for node in coarse]
     for one in RunnelSentences(retriever).postprocess_nodes(nodes, query_str="dog"):
         assert document.text[one.node.start_char_idx : one.node.end_char_idx] == one.node.text
         assert one.node.ref_doc_id == document.id_ and one.node.parent_node.node_id in {node.node_id for node in nodes}
@@ -102,9 +74,12 @@ def test_components_are_stored_by_name_and_loaded_again():
     assert embedding.get_query_embedding("a") == RunnelEmbedding().get_query_embedding("a")
 
 
-def test_mistakes(model):
+def test_the_reranker_reads_what_the_library_embeds(model):
+    reranker, titled = Reranker(model), NodeWithScore(node=TextNode(text=OTHER, metadata={"title": "river"}))
+    (one,) = RunnelRerank(reranker).postprocess_nodes([titled], query_str="dog")
+    assert one.score == reranker.score("dog", ["title: river\n\n" + OTHER])[0]
     with pytest.raises(InputError, match="query_str or query_bundle"):
-        RunnelRerank(Reranker(model)).postprocess_nodes(scored(TEXT))
+        RunnelRerank(reranker).postprocess_nodes([titled])
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         RunnelSentences(SentenceRetriever(model), top_n=0)
     with pytest.raises(ValidationError, match="greater than or equal to 1"):

@@ -30,7 +30,6 @@ def model(tmp_path_factory):
 
 
 def score(model, task, **options):
-    """Return the result of one of mteb's tasks, and whether mteb ran it."""
     (result,) = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, **options).task_results
     return result
 
@@ -50,10 +49,7 @@ def test_each_is_what_mteb_calls_it(model, tmp_path):
     assert facts.memory_usage_mb == facts.n_parameters * 4 / 2**20, "the tiny model is in fp32"
     revisions = {one.mteb_model_meta.revision for one in (encoder, reranker, index)} | {facts.revision}
     assert len(revisions) == 4, "mteb would take the results of one for those of another"
-
-
-def test_the_license_and_the_language_are_those_of_the_card(model):
-    facts = MtebEncoder("pocket").mteb_model_meta
+    facts = MtebEncoder("pocket").mteb_model_meta  # from its card
     assert (facts.license, facts.open_weights, facts.languages) == ("apache-2.0", True, ["eng-Latn"])
     for card in ("", "# A model", "---\nlicense: my own\nlanguage: [en, de]\n---\n", "---\n{\n---\n", "---\n- a\n---\n"):
         facts = MtebEncoder(Embedder(replace(model, card=card))).mteb_model_meta

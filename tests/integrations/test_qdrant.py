@@ -106,9 +106,11 @@ def test_an_order_that_qdrant_has_not_is_refused(both, where):
 
 
 def test_memories_and_large_commits_come_back(place, monkeypatch):
+    assert not holds_index(place.uri)
     monkeypatch.setattr("runnel.integrations.qdrant._BATCH_POINTS", 7)
     store = place.create(replace(SETTINGS, remember=True))
     documents = collection(np.random.default_rng(1), 20)
+    assert holds_index(place.uri)
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
     assert (add(store, documents).documents, store.last_commit().passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
@@ -178,19 +180,12 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
     assert (state.documents, state.passages) == (2, sum(len(some) - 1 for _, some in wanted))
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
 def test_places_are_checked():
     for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
         with pytest.raises(InputError, match="is not a Qdrant collection"):
             open_store(uri)
-
-
-def test_what_is_there_is_known(place):
-    assert not holds_index(place.uri)
-    place.create()
-    assert holds_index(place.uri)
+    with pytest.raises(StoreError, match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?"):
+        open_store("qdrant+http://127.0.0.1:9/index")
 
 
 def test_a_collection_of_another_program_is_left_alone(place):
@@ -213,11 +208,6 @@ def test_a_folder_that_another_process_uses_is_told(place):
     )
     told = subprocess.run([sys.executable, "-c", program, place.uri], capture_output=True, text=True, check=True)
     assert "is open in another process; wait until it is done" in told.stdout and store.content_hashes() == {}
-
-
-def test_a_server_that_is_not_there_is_told():
-    with pytest.raises(StoreError, match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?"):
-        open_store("qdrant+http://127.0.0.1:9/index")
 
 
 def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 from helpers.tiny_backbones import tiny_backbone
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor
 
 from runnel import Embedder, Reranker
 from runnel.backbones.int8 import int8_problem
-from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
-from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError
-from runnel.integrations.sentence_transformers import EmbedderModule, RerankerModule, cross_encoder, sentence_transformer
+from runnel.integrations.sentence_transformers import RerankerModule, cross_encoder, sentence_transformer
 from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.models.embedding_rwkv import StateScore
 from runnel.models.graph import Long
 from runnel.text.templates import Template
 
@@ -31,12 +30,6 @@ NO_INT8 = int8_problem(torch.device("cpu"))
 TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. "
 TEXTS = ["cat", TEXT * 12, "the dog sat", TEXT, "sea"]
 PAIRS = [("cat", text) for text in TEXTS] + [("the river runs", text) for text in TEXTS[::-1]]
-_XLSTM = XlstmConfig(vocab_size=128, hidden_size=32, num_layers=2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
-BACKBONES = {
-    "mamba1": lambda: tiny_backbone(Mamba1, Mamba1Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=8)),
-    "rwkv7": lambda: tiny_backbone(Rwkv7, Rwkv7Config(vocab_size=128, hidden_size=32, num_layers=2, head_size=16)),
-    "xlstm": lambda: tiny_backbone(Xlstm, _XLSTM),
-}
 
 
 @pytest.fixture(params=[False, True], ids=["built-in heads", "papers' heads"])
@@ -53,9 +46,6 @@ def scores(model: Model | Path) -> np.ndarray:
     return np.array([reranker.score(query, [document])[0] for query, document in PAIRS])
 
 
-# ---- the same numbers --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -> None:
     there, here = sentence_transformer(model), Embedder(model)
@@ -65,13 +55,6 @@ def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -
     assert there.get_embedding_dimension() == here.dimension
     assert np.abs(there.encode_query("cat") - there.encode("cat")).max() > 1e-3, "the prompt makes no difference"
     close(cross_encoder(model).predict(PAIRS, batch_size=batch_size), scores(model), 1e-5)
-
-
-@pytest.mark.parametrize("name", BACKBONES)
-def test_every_backbone(tmp_path: Path, name: str) -> None:
-    model = tiny_model(tmp_path, papers_heads=True, backbone=BACKBONES[name]())
-    close(sentence_transformer(model).encode(TEXTS), Embedder(model).encode(TEXTS))
-    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
 
 
 def test_training_mode_gives_the_same_numbers(model: Model) -> None:
@@ -100,13 +83,6 @@ def test_the_document_may_come_first_or_last(tmp_path: Path) -> None:
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
 
 
-def test_a_prompt_stands_before_the_query(model: Model) -> None:
-    there = cross_encoder(model)
-    close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("the river cat", TEXT)]))
-    with pytest.raises(AssertionError):
-        close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("cat", TEXT)]), 1e-4)
-
-
 def test_padding_is_cut_off_before_reading(model: Model) -> None:
     there = sentence_transformer(model)
     features = there.preprocess(["cat", TEXT])
@@ -125,9 +101,6 @@ def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
     there(there.preprocess(TEXTS))["sentence_embedding"].sum().backward()
     there.encode(TEXTS)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
-
-
-# ---- after a change of the weights ---------------------------------------------------------------------------------------
 
 
 def change(model: Model) -> None:
@@ -182,9 +155,6 @@ def test_only_what_the_job_needs_is_trained(tmp_path: Path) -> None:
     assert not any(".embed." in name or ".sentences." in name for name in trained)
 
 
-# ---- cutting -------------------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     there = sentence_transformer(model)
     assert there.max_seq_length is None
@@ -200,26 +170,22 @@ def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplo
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS, max_tokens=20))
     there.max_seq_length = None
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+    for value in (0, 2.5):
+        with pytest.raises(InputError, match=f"max_seq_length is {value}"):
+            there.max_seq_length = value
 
 
-def test_only_documents_of_pairs_are_cut(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prompt_stands_before_the_query_and_only_documents_are_cut(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     there = cross_encoder(model)
+    prompted = there.predict([("cat", TEXT)], prompt="the river ")
+    close(prompted, there.predict([("the river cat", TEXT)]))
+    assert abs(prompted - there.predict([("cat", TEXT)])) > 1e-4
     there.max_seq_length = 40
     close(there.predict([("cat", TEXT * 3)]), Reranker(model).score("cat", [TEXT * 3], max_tokens=40), 1e-5)
     assert there[0].truncated == 1 and "1 of a batch were cut to max_seq_length=40" in caplog.text
     there.max_seq_length = 4
     with pytest.raises(InputError, match="max_tokens is 4, but the parts that are never cut"):
         there.predict([("the cat sat on the mat", TEXT)])
-
-
-def test_a_length_that_is_none(tmp_path: Path) -> None:
-    there = sentence_transformer(tiny_model(tmp_path))
-    for value in (0, 2.5):
-        with pytest.raises(InputError, match=f"max_seq_length is {value}"):
-            there.max_seq_length = value
-
-
-# ---- long inputs ---------------------------------------------------------------------------------------------------------
 
 
 def gradients(there: torch.nn.Module) -> dict[str, Tensor]:
@@ -241,22 +207,13 @@ def test_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) 
     there[0].long = Long(segment_tokens=50)
     there.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=1, offload=False)
     assert there[0].long == Long(segment_tokens=50, recompute=True)
+    for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
+        with pytest.raises(InputError, match="every layer is recomputed, so the options"):
+            there[0].gradient_checkpointing_enable(**options)
     (there(features)[key] * weights).sum().backward()
     for name, gradient in gradients(there).items():
         scale = max(float(expected[name].abs().max()), 1e-3)
         assert float((gradient - expected[name]).abs().max()) < 2e-4 * scale, name
-
-
-def test_checkpointing_is_recomputing_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
-    module = EmbedderModule(tiny_model(tmp_path))
-    module.gradient_checkpointing_enable()
-    assert module.long == Long(recompute=True)
-    for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
-        with pytest.raises(InputError, match="every layer is recomputed, so the options"):
-            module.gradient_checkpointing_enable(**options)
-
-
-# ---- files ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -> None:
@@ -269,6 +226,10 @@ def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -
     again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
     close(again.predict(PAIRS), scores(model), 1e-5)
     assert not any((tmp_path / "folder").glob("*.partial"))
+    options = {"trust_remote_code": True, "local_files_only": True, "model_kwargs": {"dtype": torch.bfloat16}}
+    there = SentenceTransformer(str(tmp_path / "folder"), **options)
+    assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
+    close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
 
 
 def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model, tmp_path: Path) -> None:
@@ -290,16 +251,6 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model,
     again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
     assert isinstance(again.activation_fn, torch.nn.Identity), "there is a sigmoid behind the scores"
     close(again.predict(PAIRS), scores(model), 1e-5)
-
-
-def test_a_dtype_can_be_asked_for(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path / "tiny")
-    model.save(tmp_path / "folder")
-    there = SentenceTransformer(
-        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True, model_kwargs={"dtype": torch.bfloat16}
-    )
-    assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
-    close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
 
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
@@ -344,3 +295,60 @@ def test_copies(model: Model, copied: Any) -> None:
     change(model)
     close(again.encode(TEXTS), expected)
     assert np.abs(there.encode(TEXTS) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("last", ['{"prompts": {"query": "the dog: "}}', "{"])
+def test_settings_that_another_process_has_begun_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """Processes that train together all save their model to the same folder; the library opens the file, which empties it."""
+    module = sentence_transformer(tiny_model(tmp_path / "tiny"))[0]
+    settings = tmp_path / "config_sentence_transformers.json"
+    settings.write_text("")
+    contents = iter(['{"prom', *[last] * 2000])
+    monkeypatch.setattr("time.sleep", lambda seconds: settings.write_text(next(contents)))
+    if last == "{":
+        with pytest.raises(CheckpointError, match=r"config_sentence_transformers\.json cannot be read"):
+            module.save(str(tmp_path))
+        return
+    module.save(str(tmp_path))
+    assert Embedder.load(tmp_path).model.prompts == {"query": "the dog: "} == module.model.prompts
+
+
+REPEATED = ["The cat sat on the mat. " * 20, "A dog ran to the sea.", "The river runs.", "A dog ran to the sea."]
+ASKED = [(query, text) for query in ("a dog", "the river") for text in REPEATED]
+
+
+@pytest.fixture(params=["vectors", "states"])
+def other(request, tmp_path):
+    if request.param == "vectors":
+        return tiny_encoder(tmp_path / "tiny")
+    sizes = {"hidden_size": 32, "head_size": 16}
+    backbone = tiny_backbone(Rwkv7, Rwkv7Config(vocab_size=128, num_layers=2, **sizes))
+    model = tiny_model(tmp_path / "tiny", papers_heads=True, backbone=backbone)
+    reader = tiny_backbone(Rwkv7, Rwkv7Config(vocab_size=1, num_layers=1, **sizes))
+    model.heads["rerank"] = StateScore(backbone.state_shapes(), reader.config, (1,))
+    model.heads["rerank"].reader.load_state_dict(reader.state_dict())
+    model.heads.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_scores_are_those_of_the_reranker(other, batch_size):
+    there, here = cross_encoder(other), Reranker(other)
+    expected = np.concatenate([here.score(query, REPEATED) for query in ("a dog", "the river")])
+    assert len(set(expected.round(6).tolist())) > 4
+    np.testing.assert_allclose(there.predict(ASKED, batch_size=batch_size), expected, atol=1e-5)
+    ranked = there.rank("a dog", REPEATED, batch_size=batch_size)
+    assert [one["corpus_id"] for one in ranked] == [int(hit.id) for hit in here.rank("a dog", REPEATED)]
+    prompted = there.predict([("dog", REPEATED[1])], prompt="a ")
+    np.testing.assert_allclose(prompted, expected[1:2], atol=1e-5)
+    with pytest.raises(InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here"):
+        there[0].train().preprocess(ASKED)
+    if other.head("rerank").inputs == "vectors":
+        with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):
+            cross_encoder(other, max_seq_length=8).predict(ASKED)
+
+
+def test_a_saved_folder_loads_in_the_library(other, tmp_path):
+    Reranker(other).save(tmp_path / "folder")
+    again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    np.testing.assert_allclose(again.predict(ASKED), cross_encoder(other).predict(ASKED), atol=1e-5)

@@ -53,9 +53,12 @@ def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: py
     memory = reranker.remember(DOCUMENTS, dtype="fp32")
     expected = reranker.score(QUERY, memory)
     monkeypatch.setattr(reranker.model, "engine", reranker.model.new_engine(step_tokens))
-    seen: list[int] = []
-    np.testing.assert_allclose(reranker.score(QUERY, memory, progress=seen.append), expected, atol=2e-4)
-    assert len(set(seen)) == 1 and sum(seen) % len(DOCUMENTS) == 0
+    seen: list[tuple[int, int | None]] = []
+    np.testing.assert_allclose(
+        reranker.score(QUERY, memory, progress=lambda done, total: seen.append((done, total))), expected, atol=2e-4
+    )
+    first, total = seen[0]
+    assert seen == [(first * (step + 1), total) for step in range(len(seen))] and seen[-1] == (total, total)
     assert len(seen) == (2 if step_tokens == 30 else 4), "two documents in a step of 30, else one at a time"
     np.testing.assert_array_equal(reranker.score(QUERY, reranker.remember([])), [])
 
@@ -107,10 +110,10 @@ def test_lower_precision_takes_fewer_bytes(reranker: Reranker) -> None:
 def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp_path: Path) -> None:
     expected = reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path / "memory"))
     steps: list[int] = []
-    again = reranker.remember(DOCUMENTS, tmp_path / "memory", progress=steps.append)
+    again = reranker.remember(DOCUMENTS, tmp_path / "memory", progress=lambda done, total: steps.append(done))
     assert steps == [] and reranker.rank(QUERY, again) == expected
-    longer = reranker.remember(["sea", *DOCUMENTS[::-1]], tmp_path / "memory", progress=steps.append)
-    assert len(longer) == 5 and 0 < sum(steps) < 5 and reranker.rank(QUERY, longer.select("4321"))[0].score == expected[0].score
+    longer = reranker.remember(["sea", *DOCUMENTS[::-1]], tmp_path / "memory", progress=lambda done, total: steps.append(done))
+    assert len(longer) == 5 and 0 < steps[-1] < 5 and reranker.rank(QUERY, longer.select("4321"))[0].score == expected[0].score
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
@@ -146,7 +149,7 @@ def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(reran
         json.dumps([hit.score for hit in hits], allow_nan=False)
     pairs = [make_pair(reranker.model, QUERY, text) for text in documents]
     np.testing.assert_allclose(reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4)
-    reranker.score(QUERY, empty, progress=read.append)
+    reranker.score(QUERY, empty, progress=lambda done, total: read.append(done))
     assert not read
 
 

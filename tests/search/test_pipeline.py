@@ -11,6 +11,7 @@ from helpers.tiny import tiny_model
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
 from runnel.models.memory import DocumentState, Memory
+from runnel.request import TokenCount
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
 from runnel.text.templates import Template
@@ -78,7 +79,7 @@ def test_remembered_documents_rank_as_whole_pairs_do(index, plain):
     assert index.search(QUERY, top_k=12, rerank=0) != remembered
     pieces = index.store.memories(["d3", "nothing", "d1"])
     assert set(pieces) == {"d1", "d3"} and plain.store.memories(["d3"]) == {}
-    from_memory = index._pipeline._rerank(QUERY, list(TEXTS))
+    from_memory = index._pipeline._rerank(QUERY, list(TEXTS), TokenCount(None))
     scores = dict(zip(TEXTS, Reranker(index.embedder.model).score(QUERY, list(TEXTS.values())).tolist(), strict=True))
     assert from_memory == pytest.approx(scores, abs=2e-2)  # int8
     assert max(scores.values()) - min(scores.values()) > 0.1
@@ -88,10 +89,10 @@ def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
     read = []
     engine_map = index.embedder.model.engine.map
 
-    def counting(requests, progress=None):
+    def counting(requests, on_tokens=None):
         requests = list(requests)
         read.append(sum(len(request.ids) for request in requests))
-        return engine_map(requests, progress)
+        return engine_map(requests, on_tokens)
 
     monkeypatch.setattr(index.embedder.model.engine, "map", counting)
     index.search(QUERY, sentences=0)
@@ -102,8 +103,10 @@ def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
 def test_remembered_documents_are_read_once(embedder, tmp_path):
     steps: list[int] = []
     with Index.create(tmp_path / "index", embedder, remember=True) as index:
-        changes = index.add([Document(name, text) for name, text in TEXTS.items()], progress=steps.append)
-        assert sum(steps) == changes.tokens_read > 0
+        changes = index.add(
+            [Document(name, text) for name, text in TEXTS.items()], progress=lambda done, total: steps.append(done)
+        )
+        assert steps[-1] == changes.tokens_read > 0
         expected = Reranker(embedder.model).remember(TEXTS.values())
         scores = [Reranker(embedder.model).score(QUERY, memory) for memory in (expected, of_index(index))]
     np.testing.assert_allclose(scores[1], scores[0], atol=2e-2)

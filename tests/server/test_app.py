@@ -66,14 +66,12 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
         serve(create_app(settings, load), [bind(settings)])
 
 
-def test_port_in_use():
+def test_an_address_that_cannot_be_bound(monkeypatch):
     with bind(ServerSettings(port=0)) as one:
         port = one.getsockname()[1]
         with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"):
             bind(ServerSettings(port=port))
 
-
-def test_a_host_that_has_no_address(monkeypatch):
     def unknown(*arguments, **options):
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -121,21 +119,6 @@ def test_hosts_and_origins(server, tiny):
         assert client.get("/v1/models", headers={"host": "search.example"}).status_code == 200
 
 
-def test_headers(server):
-    for done in (server.get("/docs"), server.get("/nothing"), server.post("/v1/embeddings", content=b"{")):
-        assert done.headers["x-content-type-options"] == "nosniff" and done.headers["referrer-policy"] == "no-referrer"
-        assert "default-src 'self'" in done.headers["content-security-policy"] and "server" not in done.headers
-
-
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/find", "/v1/search", "/embed"])
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'"a"', b'{"unknown": 1}', b"\xff\xfe", b"[" * 100_000, b'{"input": NaN}']
-)
-def test_malformed_json(server, path, content):
-    done = server.post(path, content=content, headers={"content-type": "application/json"})
-    assert done.status_code == (422 if path == "/embed" else 400) and set(done.json()) == SHAPES[path]
-
-
 @pytest.mark.parametrize(
     ("content", "kind", "message"),
     [
@@ -143,6 +126,8 @@ def test_malformed_json(server, path, content):
         (b"[" * 100_000, "application/json", r"nested deeper than \d,\d{3} levels"),
         (b'{"query": "\xff"}', "application/json", "is not JSON.*UTF-8"),
         (b"[1]", "application/json", "is not a JSON object"),
+        (b"", "application/json", "query|body"),
+        (b'{"unknown": 1}', "application/json", "unknown"),
         (b'{"query": "a"}', "text/plain", "'text/plain'"),  # which a page of another site can send without asking first
     ],
 )
@@ -151,23 +136,21 @@ def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
     assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
 
 
-def test_unknown_routes_and_methods(server):
+def test_pages_about_the_server(server, tiny):
+    """/docs works offline; every answer, also a refusal, has the headers of the policy."""
+    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
+    assert "<script" not in page and "://" not in page and "/openapi.json" in page
+    assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
+    facts = server.get("/info").json()
+    assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
+    assert facts["model_type"] == {"embedding": {"pooling": "mean"}} and facts["max_client_batch_size"] == 10_000
     assert server.get("/nothing").json()["error"]["message"] == "Not Found"
     done = server.get("/v1/embeddings")
     assert done.status_code == 405 and done.headers["allow"] == "POST" and done.json()["error"]["message"] == "Method Not Allowed"
     assert set(server.get("/v2/rerank").json()) == {"message"} and set(server.get("/embed").json()) == {"error", "error_type"}
-
-
-def test_docs_work_offline(server):
-    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
-    assert "<script" not in page and "://" not in page and "/openapi.json" in page
-    assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
-
-
-def test_info(server, tiny):
-    facts = server.get("/info").json()
-    assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
-    assert facts["model_type"] == {"embedding": {"pooling": "mean"}} and facts["max_client_batch_size"] == 10_000
+    for one in (server.get("/docs"), done, server.post("/v1/embeddings", content=b"{")):
+        assert one.headers["x-content-type-options"] == "nosniff" and one.headers["referrer-policy"] == "no-referrer"
+        assert "default-src 'self'" in one.headers["content-security-policy"] and "server" not in one.headers
 
 
 def test_metrics(server):
@@ -198,7 +181,6 @@ def test_bodies_have_a_limit(tiny):
 
 
 def stall(client, size):
-    """Send all of a body but its last bytes; return the connection."""
     connection = socket.create_connection((client.base_url.host, client.base_url.port), GIVE_UP_S)
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
     connection.sendall(f"{head}Authorization: Bearer first\r\n\r\n".encode() + b"a" * (size - 10))
@@ -226,13 +208,6 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
             connection.close()
         while post("first", 600_000).status_code != 200:
             pass
-
-
-def test_a_million_documents(server):
-    """Refused before they are counted."""
-    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
-    assert done.status_code == 413
-    assert server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
 
 
 BODIES = {
@@ -277,18 +252,17 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
         work.left = 0
         work.draining = True
         assert refusals(client) == dict.fromkeys(BODIES, 503)
+    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
+        assert refusals(client) == dict.fromkeys(BODIES, 401)
+        assert client.get("/").status_code == 200
     with serving(tiny, name="tiny", index=tmp_path / "index", deadline_s=1e-9) as client:
         assert refusals(client) == dict.fromkeys(BODIES, 504)
 
 
-def test_posts_need_a_key_everywhere(tiny):
-    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
-        assert refusals(client) == dict.fromkeys(BODIES, 401)
-        assert client.get("/").status_code == 200
-
-
 def test_failures_are_reported_without_details(tiny, monkeypatch, caplog):
     with serving(tiny, name="tiny") as client:
+        done = client.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})  # refused before they are counted
+        assert done.status_code == 413 and client.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
         monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
         done = client.post("/v1/embeddings", json={"input": "a"})
         assert done.status_code == 500 and done.json()["error"]["message"] == "the server failed; its log has the reason"

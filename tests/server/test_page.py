@@ -6,7 +6,7 @@ import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.browser import is_in_sight, marked, settle
 from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
@@ -14,7 +14,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
-from runnel.server.opened import Opened, opened_files, opened_id
+from runnel.server.view import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
 
@@ -60,9 +60,6 @@ def lines(response):
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-# ---- the collection --------------------------------------------------------------------------------------------------
-
-
 def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab):
     tab = open_tab(address(server))
     tab.locator("#welcome p").first.wait_for()
@@ -83,7 +80,7 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     settle(tab)
     assert marked(tab, "current") == [GARDEN[1]] and is_in_sight(tab)
     best = SentenceRetriever.load("pocket").retrieve("When are the roses watered?", DOCUMENTS["garden"], top_k=1)
-    assert marked(tab, "level-4")[0] == best[0].text.strip()
+    assert best[0].text.strip() in marked(tab, "level-4")
     link = tab.url
     assert f"at={DOCUMENTS['garden'].index(GARDEN[1])}-" in link
     again = open_tab(link)  # the address alone shows the same
@@ -92,47 +89,15 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     assert marked(again, "current") == [GARDEN[1]] and is_in_sight(again)
     assert again.locator("#query").input_value() == "When are the roses watered?"
     assert again.locator("a.sentence").count() == tab.locator("a.sentence").count()
-
-
-def test_another_question_marks_the_open_document_again(server, open_tab):
-    tab = open_tab(address(server, "#doc=garden&q=bees"))
-    tab.wait_for_function("() => CSS.highlights.get('level-4')?.size")
+    tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")  # another question marks the open document again
+    tab.wait_for_function("() => ![...CSS.highlights.get('level-4')].some(one => String(one).includes('gardener'))")
     assert marked(tab, "level-4") == [GARDEN[2]]
-    tab.evaluate("() => { location.hash = '#doc=garden&q=roses' }")
-    tab.wait_for_function("() => [...CSS.highlights.get('level-4')].some(one => String(one).includes('roses'))")
-    assert GARDEN[2] not in marked(tab, "level-4")
-
-
-def test_html_in_an_indexed_document_and_in_a_question_is_text(server, open_tab):
-    tab = open_tab(address(server))
-    ask(tab, f"what did the gardener say {HOSTILE}")
-    tab.locator("a.hit", has_text="hostile").click()
-    tab.locator("#text p").first.wait_for()
-    settle(tab)
-    assert tab.locator("#text p").first.inner_text() == f"A gardener said {HOSTILE} to the bees."
-    assert tab.locator("#text *:not(p), main img, main script").count() == 0
-
-
-def test_no_question_and_unknown_documents_are_reported(server, open_tab):
     tab = open_tab(address(server, "#doc=nothing&q=bees"))
     tab.locator("#status.error").wait_for()
     assert tab.locator("#status").inner_text() == "the index has no document 'nothing'; it may have been removed"
     assert all("404" in problem for problem in tab.problems)
     tab.problems.clear()
 
-
-def test_a_phone_shows_one_thing_at_a_time(server, open_tab):
-    tab = open_tab(address(server, "#q=roses"), width=375, dark=True)
-    tab.locator("a.sentence").first.wait_for()
-    assert not scrolls_sideways(tab)
-    tab.locator("a.sentence").first.click()
-    tab.wait_for_function("() => CSS.highlights.has('current')")
-    assert not scrolls_sideways(tab) and tab.locator("#list").is_hidden()
-    tab.go_back()
-    assert tab.locator("#list").is_visible()
-
-
-# ---- files that are opened here --------------------------------------------------------------------------------------
 
 DROP = """([name, text]) => {
     const data = new DataTransfer();
@@ -184,22 +149,16 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
     tab.keyboard.press("Escape")
     tab.locator("a.hit", has_text="garden").wait_for()
     assert links.count() == 2 and tab.locator("#opened a[aria-current]").count() == 0
-
-
-def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_read(server, open_tab, tmp_path):
     (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4\nnothing")
-    (tmp_path / "good.txt").write_text("Good text.")
-    tab = open_tab(address(server))
-    tab.locator("#welcome p").first.wait_for()
     with tab.expect_response("**/page/files?name=bad.pdf"):
         tab.set_input_files("#file", tmp_path / "bad.pdf")
     tab.locator("#status.error").wait_for()
     assert tab.locator("#status").inner_text().startswith("bad.pdf: a damaged or truncated PDF")
     assert all("400" in problem for problem in tab.problems)
     tab.problems.clear()
-    tab.set_input_files("#file", tmp_path / "good.txt")
+    tab.set_input_files("#file", tmp_path / "red.txt")
     tab.locator("#text p").first.wait_for()
-    assert tab.locator("#text").inner_text() == "Good text."
+    assert tab.locator("#text").inner_text() == texts["red.txt"]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +183,8 @@ def test_reading_a_file_streams_progress_and_reads_it_once(server):
     assert [step["done"] for step in steps] == sorted(step["done"] for step in steps)
     id = last["result"]["id"]
     assert lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode())) == [{"result": {"id": id}}]
+    gone = server.get("/page/document", params={"id": "opened-here:0"})
+    assert gone.status_code == 404 and "open it again" in gone.json()["error"]["message"]
     shown = server.get("/page/document", params={"id": id}).json()
     assert shown["text"] == text and shown["name"] == "ships.md" and not shown["pictures"]
     [*_, last] = lines(server.get("/page/document/answers", params={"id": id, "q": "number 9801"}))
@@ -240,11 +201,6 @@ def test_reading_ends_when_the_client_disconnects(server):
         time.sleep(0.05)
     assert not work.running and not work.left
     assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
-
-
-def test_a_file_that_is_no_longer_kept_is_reported(server):
-    response = server.get("/page/document", params={"id": "opened-here:0"})
-    assert response.status_code == 404 and "open it again" in response.json()["error"]["message"]
 
 
 def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
@@ -296,9 +252,6 @@ def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
         book.write_bytes(pdf([GARDEN[::2]]))
         refused = client.get("/page/document/picture", params=place)
         assert refused.status_code == 404 and "has changed since it was indexed" in refused.json()["error"]["message"]
-
-
-# ---- the server ------------------------------------------------------------------------------------------------------
 
 
 def test_the_files_of_the_page_and_no_others(server):

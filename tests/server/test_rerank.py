@@ -115,24 +115,20 @@ def test_rerank_reads_either_shape(server):
     assert [one["text"] for one in raw] == [DOCUMENTS[place] for place in order]
 
 
+def test_messages(client, server):
+    with pytest.raises(cohere.NotFoundError) as error:
+        client.rerank(model="rerank-v3.5", query="a", documents=["b"])
+    assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
+    done = server.post("/rerank", json={"query": "a", "documents": [1]})
+    assert done.json()["message"].startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 @pytest.mark.parametrize(
     "more", [{"query": " "}, {"documents": [{"text": "b", "other": "c"}]}, {"relevant_spans": {"mode": "on"}}]
 )
 def test_refused(server, path, more):
-    """Generated bodies are in test_schema.py; no schema knows of the first."""
     body = {"query": "a", "documents": ["b"]} | more
     done = server.post(path, json=body)
     assert done.status_code == (422 if path == "/rerank" else 400), done.text
     assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
-
-
-def test_unknown_model(client, server):
-    with pytest.raises(cohere.NotFoundError) as error:
-        client.rerank(model="rerank-v3.5", query="a", documents=["b"])
-    assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
-
-
-def test_messages_name_fields_only(server):
-    done = server.post("/rerank", json={"query": "a", "documents": [1]})
-    assert done.json()["message"].startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")

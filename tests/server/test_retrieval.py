@@ -52,14 +52,11 @@ def test_find(server, embedder):
     assert done.json()["tokens"] == sum(len(embedder.model.tokenizer.encode(text)) for text in (QUERY, *TEXTS))
 
 
-def test_text_without_a_token_is_no_answer(server):
-    body = {"query": QUERY, "documents": ["\u200b", "\ufeff\n\nRain fell.\n\n\0"], "top_k": 9}
-    assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
-
-
-def test_find_in_other_units(server):
+def test_find_in_other_units_and_text_without_a_token(server):
     found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
     assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
+    body = {"query": QUERY, "documents": ["\u200b", "\ufeff\n\nRain fell.\n\n\0"], "top_k": 9}
+    assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
 
 
 def test_long_queries(server):
@@ -70,7 +67,6 @@ def test_long_queries(server):
 
 @pytest.mark.parametrize("more", [{"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}])
 def test_find_refuses(server, more):
-    """Generated bodies are in test_schema.py; no schema knows of the first."""
     done = server.post("/v1/find", json={"query": "a", "documents": ["b"]} | more)
     assert done.status_code == 400 and done.json()["error"]["message"]
 
@@ -87,17 +83,16 @@ def test_search(server, embedder, place):
     assert [(one["id"], one["sentences"]) for one in only] == [("a", [])]
     for body in ({"query": " "}, {"query": "a", "where": {"color": "red"}}, {"query": "a", "dense_weight": -1}):
         assert server.post("/v1/search", json=body).status_code == 400
-
-
-def test_search_sees_documents_added_later(server, embedder, place):
     with Index.open(place, embedder) as index:
         index.add([Document("c", "The walrus operator assigns inside an expression.", {"year": 2025})])
     found = server.post("/v1/search", json={"query": "walrus operator", "top_k": 1}).json()["documents"]
-    assert [one["id"] for one in found] == ["c"]
+    assert [one["id"] for one in found] == ["c"], "it was added later"
+    with serving(embedder.model) as without:
+        done = without.post("/v1/search", json={"query": "a"})
+    assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
 
 
 def test_the_probability_that_something_answers(tmp_path):
-    """A tiny model with a second look: its numbers are those of the library."""
     model = judging_encoder(tmp_path / "model")
     with Index.create(tmp_path / "index", Embedder(model)) as index:
         index.add([Document("a", TEXTS[0]), Document("b", "Names\n\nDel removes a name.")])
@@ -111,12 +106,6 @@ def test_the_probability_that_something_answers(tmp_path):
     assert searched["answers"] == max(one["answers"] for one in searched["documents"]) and 0 < searched["answers"] < 1
     below = {one["text"]: one["after"] for hit in searched["documents"] for one in hit["sentences"]}
     assert below["Names\n\n"] == "Del removes a name." and below["Del removes a name."] == ""
-
-
-def test_search_without_an_index(embedder):
-    with serving(embedder.model) as client:
-        done = client.post("/v1/search", json={"query": "a"})
-    assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
 
 
 def test_verify(server):

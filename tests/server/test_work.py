@@ -42,7 +42,7 @@ class Call:
 
     def __init__(self, result=None, *, order=None, most=1 << 60):
         self.began, self.go, self.result, self.ended, self.order = threading.Event(), threading.Event(), result, None, order
-        self.left = most
+        self.most, self.done = most, 0
 
     def __call__(self, progress):
         if self.order is not None:
@@ -50,8 +50,8 @@ class Call:
         self.began.set()
         try:
             while not self.go.wait(0.001):
-                progress(min(1, self.left))
-                self.left -= min(1, self.left)
+                self.done = min(self.done + 1, self.most)
+                progress(self.done, None)
         except BaseException as error:
             self.ended = error
             raise
@@ -86,14 +86,6 @@ def idle(work):
     return work.left == 0 and work.running == 0 and work.waiting == 0
 
 
-async def test_a_call_returns_its_result_and_tokens(work):
-    one = work()
-    call = Call("answer")
-    call.go.set()
-    done = await start(one, call, tokens=7)
-    assert (done.value, done.tokens) == ("answer", 7) and idle(one)
-
-
 @pytest.mark.parametrize("where", ["count", "call"])
 async def test_errors_are_the_caller_s(work, where):
     one = work()
@@ -106,13 +98,6 @@ async def test_errors_are_the_caller_s(work, where):
     assert idle(one)
 
 
-async def test_a_request_with_too_many_tokens(work):
-    one = work(max_request_tokens=100)
-    with pytest.raises(Refusal, match="the request has 101 tokens, this server reads at most 100 in one; send several") as error:
-        await start(one, Call(), tokens=101)
-    assert error.value.kind == "too_long" and idle(one)
-
-
 async def test_a_full_queue_says_when_to_retry(work):
     one = work(max_queue_tokens=1000)
     first = Call(most=20)
@@ -123,15 +108,17 @@ async def test_a_full_queue_says_when_to_retry(work):
     assert error.value.kind == "busy" and 0 < one.tokens_per_s <= 1000 and int(error.value.headers["Retry-After"]) >= 1
     one._recent = (100_000, 1000.0)  # 100 per second
     assert one.retry_after_s(500) == math.ceil((880 + 500 - 1000) / 100)
-    second = Call()
-    second.go.set()
-    await start(one, second, tokens=50)  # a smaller one fits
-    first.go.set()
+    second, third = Call("second"), Call()
+    for call in (first, second, third):
+        call.go.set()
+    done = await start(one, second, tokens=50)  # a smaller one fits
+    assert (done.value, done.tokens) == ("second", 50)
     await running
-    third = Call()
-    third.go.set()
     await start(one, third, tokens=5000)  # larger than the queue, alone
     assert idle(one)
+    with pytest.raises(Refusal, match="the request has 2,000,001 tokens, this server reads at most 2,000,000 in one") as error:
+        await start(one, Call(), tokens=2_000_001)
+    assert error.value.kind == "too_long" and idle(one)
 
 
 async def test_the_deadline_ends_a_running_call(work):
@@ -244,9 +231,21 @@ async def test_drain_cancels_what_takes_too_long(work):
     calls = [Call() for _ in range(5)]
     running = [start(one, call, characters=LONG) for call in calls]
     await until(lambda: one.running == 4)
-    await one.drain()
+    began, go = threading.Event(), threading.Event()
+
+    def step(progress):  # a long one: the request is answered before it ends
+        began.set()
+        go.wait(GIVE_UP_S)
+        progress(1, None)
+
+    running.append(start(one, step))
+    await until(began.is_set)
+    drained = asyncio.create_task(one.drain())
     results = await asyncio.gather(*running, return_exceptions=True)
     assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
+    assert not drained.done()  # it waits for the thread
+    go.set()
+    await drained
     assert idle(one)
 
 
@@ -267,23 +266,3 @@ def test_the_measured_speed_forgets(work, monkeypatch):
     now[0] += 1
     one._record(job, 10)
     assert one.tokens_per_s == pytest.approx(10, rel=0.1)
-
-
-async def test_a_stopped_request_is_answered_before_its_step_ends(work):
-    one = work(drain_s=0.01)
-    began, go = threading.Event(), threading.Event()
-
-    def call(progress):
-        began.set()
-        go.wait(GIVE_UP_S)
-        progress(1)
-
-    running = start(one, call)
-    await until(began.is_set)
-    drained = asyncio.create_task(one.drain())
-    with pytest.raises(Refusal, match="the server is stopping"):
-        await running
-    assert not drained.done()  # it waits for the thread
-    go.set()
-    await drained
-    assert idle(one)

@@ -17,7 +17,7 @@ from runnel.files import signature
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors
-from runnel.request import OnTokens
+from runnel.request import Progress
 from runnel.search.files import left_out
 from runnel.search.finding import FileDocument
 from runnel.search.index import Index
@@ -60,7 +60,7 @@ class Models:
             yield self._newest()
 
     @contextmanager
-    def index(self, notes: list[str], progress: OnTokens) -> Iterator[Index]:
+    def index(self, notes: list[str], progress: Progress) -> Iterator[Index]:
         """Yield the index at its last commit, to one thread at a time; a project's index is first brought up to date.
 
         `notes` receives why it could not be, and the files that could not be read.
@@ -85,7 +85,7 @@ class Models:
         return self._store
 
 
-def _update(project: Project, index: Index, notes: list[str], progress: OnTokens) -> None:
+def _update(project: Project, index: Index, notes: list[str], progress: Progress) -> None:
     try:
         with index:  # other processes may write afterwards
             failed = project.update(index, keep_missing=True, progress=progress).failed

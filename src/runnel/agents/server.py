@@ -19,8 +19,9 @@ from pydantic import Field
 from runnel import __version__
 from runnel.agents import results
 from runnel.agents.results import shown
-from runnel.agents.tools import Progress, Tools
+from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, RunnelError, describe
+from runnel.request import Progress
 from runnel.text.documents.ranges import By
 
 T = TypeVar("T", bound=results.ToolResult | results.ServerStatus)

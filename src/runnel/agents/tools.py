@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -15,12 +15,12 @@ from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Mode
 from runnel.errors import InputError
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest
+from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, span_of
 
-Progress = Callable[[int, int | None], None]
 T = TypeVar("T", results.ListedSentence, results.IndexedDocument, results.ListedQuote)
 P = TypeVar("P", bound=Place)
 
@@ -43,22 +43,16 @@ class Tools:
         Documents of files outside of the allowed folders are left out, with a note.
         """
         notes: list[str] = []
-        read = 0
-
-        def count(tokens: int) -> None:
-            nonlocal read
-            read += tokens
-            progress(read, None)
-
-        with self._models.index(notes, count) as index:
+        count = TokenCount(progress)
+        with self._models.index(notes, count.part()) as index:
             asked = top_k
             while True:
-                found = index.search(query, asked, sentences=sentences, progress=count)
-                shown = [hit for hit in found if self._documents.shows(hit.source)]
-                if len(shown) >= top_k or len(found) < asked:
+                hits = index.search(query, asked, sentences=sentences, progress=count.part())
+                shown = [hit for hit in hits if self._documents.shows(hit.source)]
+                if len(shown) >= top_k or len(hits) < asked:
                     break
                 asked *= 2
-        if len(shown) < len(found):
+        if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
         documents = [_document(hit, self._most(sentences)) for hit in shown[:top_k]]
         answers = highest(hit.answers for hit in shown[:top_k])

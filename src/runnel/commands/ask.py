@@ -155,15 +155,15 @@ def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Answer
 @contextmanager
 def _ended_line() -> Iterator[Callable[[str], None]]:
     """Yield what prints the parts of an answer; if it breaks off, its line is ended before the error's."""
-    parts = 0
+    pieces = 0
 
     def show(part: str) -> None:
-        nonlocal parts
+        nonlocal pieces
         stream_text(part)
-        parts += 1
+        pieces += 1
 
     with ExitStack() as broken_off:
-        broken_off.callback(lambda: stream_text("\n" if parts else ""))
+        broken_off.callback(lambda: stream_text("\n" if pieces else ""))
         yield show
         broken_off.pop_all()
 

@@ -140,8 +140,8 @@ def start(idle_minutes: float) -> dict[str, Any]:
     """Start the background process unless there is one; return its status."""
     if not hasattr(socket, "send_fds"):
         raise BackendUnavailable("the background process needs Unix sockets, which Python does not have here; omit --background")
-    if (found := status()) is not None:
-        return found
+    if (current := status()) is not None:
+        return current
     deadline = time.monotonic() + _START_S
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     expect_private()
@@ -149,11 +149,11 @@ def start(idle_minutes: float) -> dict[str, Any]:
         process = subprocess.Popen(
             [*PROGRAM, str(idle_minutes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )
-    while (found := status()) is None:
+    while (current := status()) is None:
         if process.poll() or time.monotonic() > deadline:
             raise BackendUnavailable(f"the background process has not started; {folder() / 'log'} says why")
         time.sleep(0.02)
-    return found
+    return current
 
 
 def status() -> dict[str, Any] | None:
@@ -162,12 +162,12 @@ def status() -> dict[str, Any] | None:
         return None
     connection.close()
     try:
-        facts: dict[str, Any] = json.loads((folder() / "status").read_bytes())
+        state: dict[str, Any] = json.loads((folder() / "status").read_bytes())
     except (OSError, ValueError):
         return None
     if (turn := _take_turn()) is not None:
         os.close(turn)
-    return facts | {"busy": turn is None}
+    return state | {"busy": turn is None}
 
 
 def stop() -> None:

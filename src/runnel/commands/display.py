@@ -270,7 +270,7 @@ _FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one
 class Meter:
     """Progress on stderr of work that takes long: a bar on a terminal, elsewhere a line after 5 seconds and then every 10.
 
-    Use as a context; call with (units done, units in total or None), or `add` units.
+    Use as a context; it is the `progress` of a call.
     """
 
     def __init__(self, label: str, *, unit: str = "tokens", delay_s: float = 1.0, console: Console | None = None) -> None:
@@ -307,10 +307,6 @@ class Meter:
         if self._bar is None:
             self._bar = self._open()
         self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=self.label, speed=self._rate())
-
-    def add(self, units: int) -> None:
-        """Count `units` more."""
-        self(self._done + units)
 
     def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
         """Yield the items, each of which counts as a unit once the next one is asked for."""

@@ -48,13 +48,13 @@ def doctor(as_json: Json = False) -> int:
     Exit code 1 if pocket cannot be loaded or does not work.
     """
     note_compiling()
-    facts = _facts()
+    report = _facts()
     if as_json:
-        print_json(facts)
+        print_json(report)
     else:
-        for label, text in _lines(facts):
+        for label, text in _lines(report):
             print_text(f"{label:<14}{text}".rstrip())
-    return 1 if facts["pocket"]["problem"] else 0
+    return 1 if report["pocket"]["problem"] else 0
 
 
 def _facts() -> dict[str, Any]:
@@ -119,22 +119,22 @@ def _pocket() -> dict[str, Any]:
     """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both vectors."""
     from runnel.models.embedder import Embedder
 
-    facts: dict[str, Any] = {"problem": None, "dtype": None, "tokens_per_s": None, "plain_tokens_per_s": None, "cosine": None}
+    result: dict[str, Any] = {"problem": None, "dtype": None, "tokens_per_s": None, "plain_tokens_per_s": None, "cosine": None}
     try:
         embedder = Embedder.load("pocket")
         backbone = embedder.model.backbone
-        facts["dtype"] = str(next(backbone.parameters()).dtype).removeprefix("torch.")
+        result["dtype"] = str(next(backbone.parameters()).dtype).removeprefix("torch.")
         vector, speed = _measure(embedder)
         if backbone.fast is None:
-            return facts | {"plain_tokens_per_s": speed}
-        backbone.fast, facts["tokens_per_s"] = None, speed
-        plain, facts["plain_tokens_per_s"] = _measure(embedder)
-        facts["cosine"] = float(vector @ plain)
-        if facts["cosine"] < 0.99:
-            facts["problem"] = f"the kernels' vector differs from plain torch's: cosine {facts['cosine']:.3f}; please report it"
+            return result | {"plain_tokens_per_s": speed}
+        backbone.fast, result["tokens_per_s"] = None, speed
+        plain, result["plain_tokens_per_s"] = _measure(embedder)
+        result["cosine"] = float(vector @ plain)
+        if result["cosine"] < 0.99:
+            result["problem"] = f"the kernels' vector differs from plain torch's: cosine {result['cosine']:.3f}; please report it"
     except (RunnelError, OSError) as error:
-        facts["problem"] = describe(error)
-    return facts
+        result["problem"] = describe(error)
+    return result
 
 
 def _measure(embedder: Embedder) -> tuple[Any, int]:
@@ -216,32 +216,32 @@ def _open_folders() -> list[str]:
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 
-def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    machine, cache = facts["machine"], facts["kernel_cache"]
+def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    machine, cache = report["machine"], report["kernel_cache"]
     versions = machine["versions"]
     yield "runnel", f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']}, {machine['system']}"
     bf16 = "bf16 in hardware" if machine["native_bf16"] else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
     yield "processor", f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}"
-    yield "memory", f"{facts['memory_free_bytes'] / 2**30:.1f} GiB free"
+    yield "memory", f"{report['memory_free_bytes'] / 2**30:.1f} GiB free"
     yield (
         "kernels",
-        f"plain torch, because {facts['kernels_problem']}" if facts["kernels_problem"] else "compiled for this processor",
+        f"plain torch, because {report['kernels_problem']}" if report["kernels_problem"] else "compiled for this processor",
     )
-    if not facts["kernels_problem"]:
+    if not report["kernels_problem"]:
         stored = cache["folder"] if cache["writable"] else f"{cache['folder']} cannot be written, so that every process compiles"
         yield "kernel cache", stored if cache["writable"] else f"{stored} its kernels; set NUMBA_CACHE_DIR to a folder of yours"
-    yield "pocket", _pocket_in_words(facts["pocket"])
+    yield "pocket", _pocket_in_words(report["pocket"])
     gpu = machine["gpu"] or "none"
-    yield "gpu", gpu if facts["gpu_problem"] is None else f"{gpu}: {facts['gpu_problem']}"
-    there = facts["background"]
+    yield "gpu", gpu if report["gpu_problem"] is None else f"{gpu}: {report['gpu_problem']}"
+    there = report["background"]
     yield (
         "background",
         f"process {there['pid']}" if there else "none; runnel serve --background keeps find, search, rerank and embed warm",
     )
-    for folder in facts["open_folders"]:
+    for folder in report["open_folders"]:
         yield "texts", f"the mode of {folder} lets other users in; to keep them out: chmod 700 {shlex.quote(folder)}"
     for label, ready in (("installed", True), ("missing", False)):
-        for extra, one in facts["extras"].items():
+        for extra, one in report["extras"].items():
             if ready != bool(one["missing"]):
                 advice = "" if ready else f"; needs {', '.join(one['missing'])}: {install_command(extra)}"
                 yield label, f"{extra}: {one['for']}{advice}"

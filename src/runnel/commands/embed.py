@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -12,9 +14,8 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.rows import RowFile, read_rows
 from runnel.commands.runs import say_resumed
-from runnel.commands.vectors import finish_vectors, load_ranges, vector_journal
-from runnel.errors import InputError, counted
-from runnel.files import digest, file_digest
+from runnel.errors import InputError, counted, describe
+from runnel.files import digest, file_digest, replacing
 from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.text.shards import Shard
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from runnel.models.embedder import Embedder
+    from runnel.request import TokenCount
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work when the command is
 # interrupted.
 _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
+FORMATS = (".npy", ".jsonl")
+_VECTORS = 4096  # in memory at a time
 
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
@@ -91,22 +95,22 @@ def embed(
         embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
-        facts = journal.begin(fingerprint=embedder.model.fingerprint())
-        if facts is not None:
-            say(f"note: {out} is finished already, {counted(facts['count'], 'vector')}")
+        about = journal.begin(fingerprint=embedder.model.fingerprint())
+        if about is not None:
+            say(f"note: {out} is finished already, {counted(about['count'], 'vector')}")
         else:
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
             work = BlockEmbedder(embedder, journal, prompt=str(settings["prompt"]), max_tokens=max_tokens)
             work.run(read_rows(source))
             if source.signature() != before:
                 raise journal.changed_error(f"{texts} changed while it was read")
-            facts = finish_vectors(journal, embedder.dimension, precision, bounds)
-            _report(work, facts)
+            about = finish_vectors(journal, embedder.dimension, precision, bounds)
+            _report(work, about)
     if as_json:
-        print_json({"out": str(out), **facts})
+        print_json({"out": str(out), **about})
     else:
         form = "" if precision == "float32" else f", {precision}"
-        print_text(f"{out}: {counted(facts['count'], 'vector')} of {facts['dimension']} numbers{form}")
+        print_text(f"{out}: {counted(about['count'], 'vector')} of {about['dimension']} numbers{form}")
     return 0
 
 
@@ -148,6 +152,8 @@ class BlockEmbedder:
 
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
+        from runnel.request import TokenCount
+
         say_resumed(self._journal, "vector")
         left = self._with_text(documents)
         for row in self._journal.rows():
@@ -158,13 +164,14 @@ class BlockEmbedder:
                     f"the input has changed since the work began: row {row.value[0]!r} is now {now}"
                 )
         with Meter("embedding") as meter:
+            count = TokenCount(meter)
             for block in grouped(left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS):
-                self._embed(block, meter)
+                self._embed(block, count)
 
-    def _embed(self, block: Sequence[Document], meter: Meter) -> None:
+    def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
         ids = list(self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens))
-        vectors = self._embedder.encode_rows(ids, meter.add)
+        vectors = self._embedder.encode_rows(ids, count.part())
         rows = [
             ([document.id, digest(document.text), self._is_cut(document.text), len(tokens)], vector.astype("<f4").tobytes())
             for document, tokens, vector in zip(block, ids, vectors, strict=True)
@@ -193,3 +200,96 @@ def _report(work: BlockEmbedder, facts: dict[str, object]) -> None:
 def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:
     if facts["truncated"]:
         say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit} tokens")
+
+
+def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:
+    """Make the journal of a .npy or .jsonl file, with `ranges` also of the file of the ranges that it computes.
+
+    A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes the vector in float32.
+    """
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
+    also = [path.with_suffix(".ids")] if path.suffix == ".npy" else []
+    return Journal(path, settings, also=[*also, path.with_suffix(".ranges.npy")] if ranges else also)
+
+
+def load_ranges(path: Path, size: int) -> np.ndarray:
+    """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote."""
+    import numpy as np
+
+    try:
+        ranges = np.load(path, allow_pickle=False)
+        came = f"has {ranges.dtype} {ranges.shape}" if isinstance(ranges, np.ndarray) else "has several arrays"
+    except (OSError, ValueError, EOFError) as error:
+        came = f"cannot be read ({describe(error)})"
+    if came != f"has float32 {(2, size)}":
+        raise InputError(f"{path} {came}; expected OUT.ranges.npy of runnel embed for these vectors, float32 (2, {size})")
+    return np.asarray(ranges)
+
+
+def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:
+    """Make the output files and return what OUT.json says: the settings and counts; missing ranges are computed."""
+    from runnel.models.precision import CALIBRATED
+
+    out = journal.out
+    if precision in CALIBRATED and ranges is None:
+        ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
+    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
+    if out.suffix == ".npy":
+        with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
+            file.writelines(row.value[0].encode() + b"\n" for row in journal.rows())
+    with replacing(out) as new, new.open("wb") as file:
+        (_write_npy if out.suffix == ".npy" else _write_jsonl)(file, journal, size, precision, ranges)
+    return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
+
+
+def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:
+    """Yield the vectors float32 (rows, size), in blocks."""
+    import numpy as np
+
+    rows = journal.rows(data=True)
+    while block := b"".join(row.data for row in itertools.islice(rows, _VECTORS)):
+        yield np.frombuffer(block, dtype="<f4").reshape(-1, size)
+
+
+def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> np.ndarray:
+    import numpy as np
+
+    from runnel.models.precision import value_ranges
+
+    if len(journal) < 2:
+        raise InputError(f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give --ranges")
+    of_blocks = [value_ranges(np.concatenate([block, block])) for block in _vectors(journal, size)]
+    ranges = value_ranges(np.concatenate(of_blocks))
+    with replacing(path) as new, new.open("wb") as file:
+        np.save(file, ranges)
+    return ranges
+
+
+def _write_npy(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
+    import numpy as np
+
+    from runnel.models.precision import quantize
+
+    none = quantize(np.empty((0, size), np.float32), precision, ranges)
+    kind = none.dtype.newbyteorder("<")
+    header = {"descr": kind.str, "fortran_order": False, "shape": (len(journal), none.shape[1])}
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in _vectors(journal, size):
+        file.write(np.ascontiguousarray(quantize(block, precision, ranges), dtype=kind).tobytes())
+
+
+def _write_jsonl(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
+    import numpy as np
+
+    from runnel.models.precision import quantize
+
+    rows = journal.rows()
+    for block in _vectors(journal, size):
+        for vector in quantize(block, precision, ranges):
+            if vector.dtype == np.float32:  # the shortest numbers that read back equal
+                numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
+            else:
+                numbers = ", ".join(map(str, vector.tolist()))
+            name = json.dumps(next(rows).value[0], ensure_ascii=False)
+            file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())

@@ -12,6 +12,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.find import select
+from runnel.commands.indexes import COUNTED, expect_project, find_project, summary
 from runnel.commands.options import (
     PARSE_SECONDS,
     Exclude,
@@ -24,7 +25,6 @@ from runnel.commands.options import (
     refuse,
     refuse_others,
 )
-from runnel.commands.projects import COUNTED, expect_project, find_project, summary
 from runnel.errors import InputError, StoreBusy, counted, describe
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -121,7 +121,7 @@ def index(
 
         def update() -> Changes:
             with Meter("indexing") as meter:
-                return files.update(opened, progress=meter.add, **reading)
+                return files.update(opened, progress=meter, **reading)
 
         return _watch(opened, update, files) if watch else _finish(opened, update(), files.shown, as_json)
 

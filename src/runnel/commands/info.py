@@ -37,16 +37,16 @@ def info(
     from runnel.models.describe import describe_model
 
     try:
-        facts = describe_model(model)
+        description = describe_model(model)
     except CheckpointError as error:
         if not _is_index(model):
             raise
         commands = f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}` verifies it"
         raise InputError(f"{model} is an index, not a model; {commands}") from error
     if as_json:
-        print_json(facts)
+        print_json(description)
         return 0
-    for label, lines in (*_model(facts), *_parts(facts), *_machine(facts)):
+    for label, lines in (*_model(description), *_parts(description), *_machine(description)):
         for line in lines or ["none"]:
             print_text(_line(label, line))
             label = ""
@@ -87,37 +87,37 @@ def _line(label: str, text: str) -> str:
     return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)
 
 
-def _model(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    yield "model", [facts["model"]]
-    yield "architecture", [f"{facts['architecture']}: {facts['layout']}"]
+def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    yield "model", [description["model"]]
+    yield "architecture", [f"{description['architecture']}: {description['layout']}"]
     for key in ("layers", "width", "vocabulary"):
-        yield key, [f"{facts[key]:,}"]
-    yield "config", [", ".join(f"{key} {_value(value)}" for key, value in _config(facts["config"]))]
-    yield "parameters", [f"{facts['parameters']:,}, of them {facts['embedding_parameters']:,} in the embedding"]
-    stored = " and ".join(sorted(facts["stored_bytes"]))
-    files = list(facts["files"])
+        yield key, [f"{description[key]:,}"]
+    yield "config", [", ".join(f"{key} {_value(value)}" for key, value in _config(description["config"]))]
+    yield "parameters", [f"{description['parameters']:,}, of them {description['embedding_parameters']:,} in the embedding"]
+    stored = " and ".join(sorted(description["stored_bytes"]))
+    files = list(description["files"])
     named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
-    yield "weights", [f"{_size(facts['file_bytes'])} on disk, {stored}: {named}"]
-    yield "", [f"{_size(facts['weight_bytes'])} when loaded as {facts['dtype']} on {facts['device']}"]
-    if facts["recurrent"]:
-        layers = ", ".join(f"{key} {'x'.join(map(str, shape[1:])) or 1}" for key, shape in facts["state"].items())
-        yield "state per sequence", [f"{_size(facts['state_bytes_per_sequence'])}, in each layer {layers}"]
-    elif facts["passage_tokens"]:
-        passage, longest = f"passages of {facts['passage_tokens']:,} tokens", f"up to {facts['max_tokens']:,} tokens"
+    yield "weights", [f"{_size(description['file_bytes'])} on disk, {stored}: {named}"]
+    yield "", [f"{_size(description['weight_bytes'])} when loaded as {description['dtype']} on {description['device']}"]
+    if description["recurrent"]:
+        layers = ", ".join(f"{key} {'x'.join(map(str, shape[1:])) or 1}" for key, shape in description["state"].items())
+        yield "state per sequence", [f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"]
+    elif description["passage_tokens"]:
+        passage, longest = f"passages of {description['passage_tokens']:,} tokens", f"up to {description['max_tokens']:,} tokens"
         yield "state per sequence", [f"none: reads documents in {passage}, a short text of {longest} as one"]
     else:
-        longest = "any length" if facts["max_tokens"] is None else f"at most {facts['max_tokens']:,} tokens"
+        longest = "any length" if description["max_tokens"] is None else f"at most {description['max_tokens']:,} tokens"
         yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
-    yield "work per token", list(_work(facts))
+    yield "work per token", list(_work(description))
 
 
-def _work(facts: dict[str, Any]) -> Iterator[str]:
+def _work(description: dict[str, Any]) -> Iterator[str]:
     """Yield counts of operations, each with what it counts: papers count differently."""
-    layers = "linear layers, convolution and recurrence" if facts["recurrent"] else "linear layers"
-    yield f"{_count(facts['flops_per_token'])}FLOP in {layers}, without embedding and LM head"
-    if (attention := facts["attention"]) is not None:
+    layers = "linear layers, convolution and recurrence" if description["recurrent"] else "linear layers"
+    yield f"{_count(description['flops_per_token'])}FLOP in {layers}, without embedding and LM head"
+    if (attention := description["attention"]) is not None:
         yield f"{_count(attention['flops_per_token'])}FLOP more for attention in a text of {attention['tokens']:,} tokens"
-    yield f"{_count(facts['standard_flops_per_token'])}FLOP by the formula of papers, 2 x parameters (plus attention)"
+    yield f"{_count(description['standard_flops_per_token'])}FLOP by the formula of papers, 2 x parameters (plus attention)"
 
 
 def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
@@ -129,35 +129,38 @@ def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
             yield key, value
 
 
-def _parts(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    if facts["problem"] is not None:
-        yield "problem", [facts["problem"]]
+def _parts(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    if description["problem"] is not None:
+        yield "problem", [description["problem"]]
         return
-    tokenizer = facts["tokenizer"]
+    tokenizer = description["tokenizer"]
     yield "tokenizer", [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"]
-    yield "markers", [", ".join(f"{which} {_marker(marker)}" for which, marker in facts["markers"].items())]
+    yield "markers", [", ".join(f"{which} {_marker(marker)}" for which, marker in description["markers"].items())]
     yield (
         "heads",
         [
             f"{key}: {head['kind']}"
             + (f", {head['parameters']:,} parameters" if head["parameters"] else "")
             + (f", scores a text by {head['unit']}" if "unit" in head else "")
-            for key, head in facts["heads"].items()
+            for key, head in description["heads"].items()
         ],
     )
     for kind in ("templates", "prompts"):
-        yield kind, [f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}" for key, text in facts[kind].items()]
+        yield kind, [f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}" for key, text in description[kind].items()]
 
 
-def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    bf16 = "bf16 in hardware" if facts["native_bf16"] else "bf16 emulated"
-    yield "machine", [f"{counted(facts['cores'], 'core')}, {counted(facts['threads'], 'thread')}, {bf16}"]
-    gpu = facts["gpu"]
+def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    bf16 = "bf16 in hardware" if description["native_bf16"] else "bf16 emulated"
+    yield "machine", [f"{counted(description['cores'], 'core')}, {counted(description['threads'], 'thread')}, {bf16}"]
+    gpu = description["gpu"]
     yield "gpu", [f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else "none"]
-    yield "free memory", [f"{_size(facts['memory_free_bytes'])}: {_fits(facts['fits'])}"]
-    if facts["states_that_fit"] is not None:
-        yield "states that fit", [f"{facts['states_that_fit']:,}"]
-    yield "longest step", [f"{counted(facts['longest_step_tokens'], 'token')}; {facts['step_tokens']:,} unless asked for"]
+    yield "free memory", [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"]
+    if description["states_that_fit"] is not None:
+        yield "states that fit", [f"{description['states_that_fit']:,}"]
+    yield (
+        "longest step",
+        [f"{counted(description['longest_step_tokens'], 'token')}; {description['step_tokens']:,} unless asked for"],
+    )
 
 
 def _fits(fits: dict[str, bool]) -> str:

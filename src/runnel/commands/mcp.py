@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
+from runnel.commands.indexes import find_project
 from runnel.commands.options import Json, Model, NoUpdate, refuse
-from runnel.commands.projects import find_project
 from runnel.errors import InputError, needing
 
 

@@ -104,12 +104,12 @@ def rerank(
     }
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         reranker = _load(model, dtype, template)
-        facts = journal.begin(fingerprint=reranker.model.fingerprint())
-        if facts is not None:
+        about = journal.begin(fingerprint=reranker.model.fingerprint())
+        if about is not None:
             say(f"note: {out} is finished already")
         else:
-            facts = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
-    print_json({"out": str(out), **facts}) if as_json else print_text(f"{out}: {counted(facts['count'], 'query')}")
+            about = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
+    print_json({"out": str(out), **about}) if as_json else print_text(f"{out}: {counted(about['count'], 'query')}")
     return 0
 
 
@@ -130,7 +130,7 @@ def _rank_one(
     if rows:
         reranker = _load(model, dtype, template)
         with Meter("reading") as meter:
-            hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
+            hits = reranker.rank(query, rows, top_k, progress=meter, max_tokens=max_tokens)
         _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
     else:
         say(f"note: {documents} has no documents")
@@ -164,6 +164,8 @@ def rank_all(
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
+    from runnel.request import TokenCount
+
     say_resumed(journal, "query")
     done = {row.key for row in journal.rows()}
     left = {query: ids for query, ids in task.ids.items() if query not in done}
@@ -171,12 +173,13 @@ def rank_all(
     remembered: Memory | None = None
     truncated = 0
     with Meter("reading") as meter:
+        count = TokenCount(meter)
         if max_tokens is None and (reranker.remembers or memory[0] is not None):  # `remember` says why it cannot
-            remembered = reranker.remember(texts, *memory, progress=meter.add)
+            remembered = reranker.remember(texts, *memory, progress=count.part())
             meter.label = "ranking"
         for query, ids in left.items():
             documents = {name: texts[name] for name in ids} if remembered is None else remembered.select(ids)
-            hits = reranker.rank(task.queries[query], documents, top_k, progress=meter.add, max_tokens=max_tokens)
+            hits = reranker.rank(task.queries[query], documents, top_k, progress=count.part(), max_tokens=max_tokens)
             truncated += reranker.truncated
             journal.add(Row(query, lines_of(query, ((hit.id, hit.score) for hit in hits))))
     _report_cut(truncated, reranker.pair_limit(max_tokens))

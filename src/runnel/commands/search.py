@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands import loading
+from runnel.commands import indexes
 from runnel.commands.display import (
     FormOptions,
     note_compiling,
@@ -24,8 +24,8 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.find import place_link
+from runnel.commands.indexes import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
-from runnel.commands.projects import expect_project, refresh_project
 from runnel.errors import InputError
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -131,7 +131,7 @@ def open_index(place: str | None, model: str | None, timings: dict[str, float], 
     project = expect_project() if place is None else None
     note_compiling()
     start = time.perf_counter()
-    index = loading.open_index(str(place if project is None else project.place), model)
+    index = indexes.open_index(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
     if project is not None and update:
         refresh_project(project, index, ocr)

@@ -114,22 +114,22 @@ def _start(idle: float | None, as_json: bool) -> int:
 def _show(as_json: bool, end: bool) -> int:
     """Show the status of the background process, or stop it; return the exit code: 1 if there is none."""
     background.expect_private()
-    facts = background.status()
-    if facts is not None and end:
+    state = background.status()
+    if state is not None and end:
         background.stop()
     if as_json:
-        print_json(facts or {"pid": None})
-    elif facts is None:
+        print_json(state or {"pid": None})
+    elif state is None:
         print_text("there is no background process")
     elif end:
-        print_text(f"background process {facts['pid']} has stopped")
+        print_text(f"background process {state['pid']} has stopped")
     else:
         print_text(
-            f"background process {facts['pid']}, runnel {facts['version']}: {'busy' if facts['busy'] else 'idle'}, "
-            f"{facts['commands']:,} commands, at most {facts['peak_bytes'] / 1e6:,.0f} MB of memory; "
-            f"it ends after {facts['idle_minutes']:g} minutes without a command"
+            f"background process {state['pid']}, runnel {state['version']}: {'busy' if state['busy'] else 'idle'}, "
+            f"{state['commands']:,} commands, at most {state['peak_bytes'] / 1e6:,.0f} MB of memory; "
+            f"it ends after {state['idle_minutes']:g} minutes without a command"
         )
-    return 1 if facts is None else 0
+    return 1 if state is None else 0
 
 
 def _project_index(model: str) -> str | None:

@@ -194,7 +194,7 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
     return [text for batch in batches for text in batch["text"]]
 
 
-def _meta(model: Model, name: object, revision: str | None, settings: Sequence[object], **facts: object) -> ModelMeta:
+def _meta(model: Model, name: object, revision: str | None, settings: Sequence[object], **more: object) -> ModelMeta:
     """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
     path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
     label = path.parent.name if path.name == "model" else path.name  # of a run
@@ -207,7 +207,7 @@ def _meta(model: Model, name: object, revision: str | None, settings: Sequence[o
         "n_parameters": sum(weight.numel() for weight in weights),
         "memory_usage_mb": sum(weight.nbytes for weight in weights) / 2**20,
     }
-    return ModelMeta.create_empty(known | _card_facts(model.card) | facts)
+    return ModelMeta.create_empty(known | _card_facts(model.card) | more)
 
 
 def _card_facts(card: str) -> dict[str, object]:
@@ -215,11 +215,11 @@ def _card_facts(card: str) -> dict[str, object]:
     front = re.match(r"---\n(.*?)\n---\n", card, re.S)
     try:
         named = yaml.safe_load(front[1]) if front else None
-    except yaml.YAMLError:  # of another program; the facts stay unknown
+    except yaml.YAMLError:  # of another program; its facts stay unknown
         named = None
-    facts: dict[str, object] = {}
+    known: dict[str, object] = {}
     if isinstance(named, dict) and named.get("license") in get_args(Licenses):
-        facts |= {"license": named["license"], "open_weights": True}
+        known |= {"license": named["license"], "open_weights": True}
     if isinstance(named, dict) and named.get("language") in ("en", ["en"]):
-        facts["languages"] = ["eng-Latn"]
-    return facts
+        known["languages"] = ["eng-Latn"]
+    return known

@@ -26,7 +26,7 @@ from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as,
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.records import expect_count
-from runnel.request import OnTokens
+from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
 from runnel.search.index import Changes, Index
@@ -90,7 +90,7 @@ def index_files(
     cpus: int = 1,
     gpus: float = 0.0,
     address: str | None = None,
-    progress: OnTokens | None = None,
+    progress: Progress | None = None,
     on_commit: OnCommit | None = None,
 ) -> Changes:
     """Update the documents of files as `Index.add_files` does, with the processes of a Ray cluster.
@@ -105,7 +105,7 @@ def index_files(
         cpus: cores, and so threads, of each worker.
         gpus: of each worker; 0.5 puts two on one GPU.
         address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on this machine alone.
-        progress: called with the number of tokens that a worker has just read.
+        progress: called after each batch of a worker with (tokens done, None).
 
     Raises:
         InputError: a path that does not exist, a number out of range, no cluster at the address.
@@ -125,7 +125,10 @@ def index_files(
     groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in together]
     reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
     with _cluster(address, (workers or 0) * cpus) as ray:
-        pool = _Pool(_everywhere(index.embedder.model.source), store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
+        model = index.embedder.model.source
+        if model not in BUILT_IN and Path(model).exists():
+            model = str(Path(model).resolve())  # for processes with another working directory
+        pool = _Pool(model, store.settings, workers or _room(ray, cpus, gpus), cpus, gpus)
         encoded = _encoded(ray, groups, reading, pool, progress)
         for ready in grouped(encoded, lambda batch: batch.share, 1.0):
             documents = [row for batch in ready for row in batch.new.documents]
@@ -152,7 +155,7 @@ def index_files(
 
 
 def _encoded(
-    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool, progress: OnTokens | None
+    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool, progress: Progress | None
 ) -> Iterator[_Batch]:
     """Yield the encoded batches, in the order of the files."""
     if not groups:
@@ -178,11 +181,11 @@ def _encoded(
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool.workers, initial_size=pool.workers),
         )
         try:
+            count = TokenCount(progress)
             for row in encoded.iter_rows():
                 batch: _Batch = pickle.loads(row["batch"])
                 batch.share = len(row["batch"]) / _COMMIT_BYTES + len(batch.new.documents) / _COMMIT_DOCUMENTS
-                if progress is not None:
-                    progress(batch.new.tokens_read)
+                count.add(batch.new.tokens_read)
                 yield batch
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
@@ -248,11 +251,6 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _everywhere(model: str) -> str:
-    """Return the name of a model that a process with another working directory can load."""
-    return str(Path(model).resolve()) if model not in BUILT_IN and Path(model).exists() else model
 
 
 def _room(ray: Any, cpus: int, gpus: float) -> int:

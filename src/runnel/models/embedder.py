@@ -17,13 +17,12 @@ from torch import Tensor
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
-from runnel.models.memory import Report
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.readers import expect_filled, reader_of, spans_in
 from runnel.models.stream import Stream
 from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
-from runnel.request import Request
+from runnel.request import Progress, Request, TokenCount
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
@@ -88,7 +87,7 @@ class Embedder:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
         ranges: np.ndarray | None = None,
-        progress: Report = None,
+        progress: Progress | None = None,
     ) -> np.ndarray:
         """Return the unit vectors of texts, float32 (n, d); for one string (d,).
 
@@ -101,7 +100,7 @@ class Embedder:
             truncate_dim: cut the vectors to this many numbers, of unit length again.
             precision: "float32", "int8", "uint8", "binary" or "ubinary", as `runnel.models.precision.quantize` describes.
             ranges: for int8 and uint8; see there.
-            progress: called after each step with the number of tokens just read.
+            progress: called after each step with (tokens done, None).
 
         Raises:
             InputError: a text is not a string, is empty (`is_empty`), or is longer than a transformer can read; the model has no
@@ -128,7 +127,7 @@ class Embedder:
         return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
-        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None, progress: Report = None
+        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None, progress: Progress | None = None
     ) -> Iterator[np.ndarray]:
         """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
 
@@ -142,9 +141,9 @@ class Embedder:
         """Return whether a text cannot be embedded because it is whitespace or has no token of this model, such as U+200B."""
         return self.model.tokenizer.is_empty(text)
 
-    def encode_rows(self, rows: Iterable[np.ndarray], progress: Report = None) -> Iterator[np.ndarray]:
+    def encode_rows(self, rows: Iterable[np.ndarray], progress: Progress | None = None) -> Iterator[np.ndarray]:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
-        results = self.model.engine.map(map(self._head.request, rows), progress)
+        results = self.model.engine.map(map(self._head.request, rows), TokenCount(progress).add)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
             yield from self.vectors(torch.cat(batch))
 

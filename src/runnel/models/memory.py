@@ -28,13 +28,12 @@ from runnel.models.container import damage_in_state, pack, unpack
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
 from runnel.ops.backend import inference
-from runnel.request import Request
+from runnel.request import Progress, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
-Report = Callable[[int], None] | None  # receives the tokens of each step
 _TOGETHER = 128  # documents tokenized together
 _STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
 
@@ -209,9 +208,10 @@ class StateScorer:
         return self.template.fields[0] == "document" and self.model.backbone.recurrent
 
     def remember(
-        self, documents: Iterable[str | DocumentText], precision: Precision, progress: Report = None
+        self, documents: Iterable[str | DocumentText], precision: Precision, progress: Progress | None = None
     ) -> Iterator[DocumentState]:
         """Read documents to remember them, in order."""
+        count = TokenCount(progress)
         tokenizer, before, texts = self.model.tokenizer, self.template.before("query"), map(text_of, documents)
         while batch := list(itertools.islice(texts, _TOGETHER)):
             requests = []
@@ -219,12 +219,12 @@ class StateScorer:
                 rendered = before.render(tokenizer, document=encoded.ids)
                 ranges = np.array([[rendered.slices["document"].start, len(rendered.ids)]])
                 requests.append(Request(rendered.ids, ranges=ranges, keep_state=True, tag=(text, np.unique(encoded.ids))))
-            for result in self.model.engine.map(requests, progress):
+            for result in self.model.engine.map(requests, count.add):
                 mean, (text, unique) = result.get().means[0], result.tag
                 assert result.state is not None
                 yield DocumentState.keep(text, result.state, mean, unique, precision)
 
-    def score(self, query: str, memory: Memory, progress: Report = None) -> np.ndarray:
+    def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
         query_ids = self.template.encode_query(self.model.tokenizer, query)
         scores = np.concatenate([np.zeros(0, np.float32), *self._scores(query_ids, memory, progress)])
@@ -232,7 +232,7 @@ class StateScorer:
         texts = enumerate(text for _, text in memory.entries())
         return scores[[places.setdefault(text, place) if text else place for place, text in texts]]
 
-    def _scores(self, query_ids: np.ndarray, memory: Memory, progress: Report) -> Iterator[np.ndarray]:
+    def _scores(self, query_ids: np.ndarray, memory: Memory, progress: Progress | None) -> Iterator[np.ndarray]:
         """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
         rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
@@ -241,13 +241,12 @@ class StateScorer:
         room, self._room = self._room, None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
-        names = iter(memory.documents)
+        names, count = iter(memory.documents), TokenCount(progress, len(memory) * len(ids))
         while documents := [cast(DocumentState, memory[name]) for name in itertools.islice(names, rows)]:
             scores = self._score_batch(documents, room, ids, start, query_ids)
             if not np.isfinite(scores).all():
                 raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
-            if progress is not None:
-                progress(len(documents) * len(ids))
+            count.add(len(documents) * len(ids))
             scores[[not len(document.ids) for document in documents]] = WITHOUT_TOKENS
             yield scores.astype(np.float32)
         self._room = room

@@ -26,11 +26,11 @@ from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.container import pack, unpack
-from runnel.models.memory import DocumentState, Remembered, Report, StateScorer
+from runnel.models.memory import DocumentState, Remembered, StateScorer
 from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceSums, VectorScorer
 from runnel.models.stream import PassageStream, StateStream, Stream
-from runnel.request import Request, Result
+from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences, whole_spans
@@ -63,7 +63,7 @@ class ReadOptions:
     passage_tokens: int = 256  # the most of a passage of several sentences, unless the model reads fewer or decides itself
     save_from: int = 16_384  # documents of so many tokens get `saved`
     remember: bool = False  # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
-    progress: Report = None
+    progress: Progress | None = None
 
 
 class Reader(ABC):
@@ -163,16 +163,15 @@ class StateReader(Reader):
             if before is not None:
                 self._resume(reading, before)
         read = [len(reading.ids) - reading.begin for reading in readings]
-        engine, first = self.model.engine, [reading for reading in readings if reading.split > reading.begin]
-        for result in engine.map([self._request(one, one.split, keep_state=True) for one in first], options.progress):
+        count, engine = TokenCount(options.progress), self.model.engine
+        first = [reading for reading in readings if reading.split > reading.begin]
+        for result in engine.map([self._request(one, one.split, keep_state=True) for one in first], count.add):
             self._take(result)
             result.tag.state, result.tag.begin = result.state, result.tag.split
         for reading in readings:
             if reading.split:
                 reading.saved = self._dump(reading)
-        for result in engine.map(
-            [self._request(one, len(one.ids), keep_state=options.remember) for one in readings], options.progress
-        ):
+        for result in engine.map([self._request(one, len(one.ids), keep_state=options.remember) for one in readings], count.add):
             after = self._take(result)
             if result.state is not None:
                 result.tag.memory = self._remembered(result.tag, result.state, after)
@@ -298,7 +297,9 @@ class PassageReader(Reader):
             positions = None if mean else blocks[:, 0] if self.embedder.pooling == "cls" else blocks[:, 1] - 1
             spans = _passage_spans(text, tokens.spans, row.passages)
             requests.append(Request(row.ids, positions, ranges, take=sums.take if options.remember else None, tag=(spans, sums)))
-        results = (model.sentence_engine(texts=True) if options.remember else model.engine).run(requests, options.progress)
+        results = (model.sentence_engine(texts=True) if options.remember else model.engine).run(
+            requests, TokenCount(options.progress).add
+        )
         read = []
         pooled = [
             result.means[:, :width] if self.embedder.pooling == "mean" else _with_whole(result, width) for result in results

@@ -22,11 +22,11 @@ from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import Item, mark_pair, unit_scores
-from runnel.models.memory import Memory, Precision, Remembered, Report, remember_in
+from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.readers import document_scorer
 from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
-from runnel.request import Request, Result
+from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.work import top
@@ -73,7 +73,7 @@ class Reranker:
         query: str,
         documents: Sequence[str | DocumentText | Remembered] | Memory,
         *,
-        progress: Report = None,
+        progress: Progress | None = None,
         max_tokens: int | None = None,
     ) -> np.ndarray:
         """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
@@ -98,8 +98,8 @@ class Reranker:
         if isinstance(documents, list) and any(isinstance(document, Remembered) for document in documents):
             kept = {str(place): document for place, document in enumerate(documents) if isinstance(document, Remembered)}
             unread = [document for document in documents if not isinstance(document, Remembered)]
-            groups = Memory(self.model.backbone, kept), unread
-            known, read = (iter(self.score(query, group, progress=progress, max_tokens=max_tokens)) for group in groups)
+            groups, count = (Memory(self.model.backbone, kept), unread), TokenCount(progress)
+            known, read = (iter(self.score(query, group, progress=count.part(), max_tokens=max_tokens)) for group in groups)
             return np.array([next(known if isinstance(one, Remembered) else read) for one in documents], dtype=np.float32)
         given = [text for _, text in _texts(documents)]
         texts = list(dict.fromkeys(given))
@@ -114,7 +114,8 @@ class Reranker:
         max_tokens = self.pair_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
         full = {text: one.ids for text, one in zip(texts, encoded, strict=True) if len(one)}
-        results = self.model.engine.map(self._from_texts(query_ids, full, Counter(given), max_tokens), progress)
+        requests = self._from_texts(query_ids, full, Counter(given), max_tokens)
+        results = self.model.engine.map(requests, TokenCount(progress).add)
         scores = dict.fromkeys(texts, WITHOUT_TOKENS)
         scores |= {text: self._score(result.get()) for text, result in zip(full, results, strict=True)}
         if self.truncated:
@@ -139,7 +140,7 @@ class Reranker:
         documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory,
         top_k: int | None = None,
         *,
-        progress: Report = None,
+        progress: Progress | None = None,
         max_tokens: int | None = None,
     ) -> list[Hit]:
         """Rank documents, best first, ties in the given order.
@@ -163,7 +164,7 @@ class Reranker:
         path: str | Path | None = None,
         dtype: str = "int8",
         *,
-        progress: Report = None,
+        progress: Progress | None = None,
     ) -> Memory:
         """Read documents once and keep their states for any number of queries.
 

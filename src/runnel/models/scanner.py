@@ -25,7 +25,7 @@ from runnel.models.lexical import piece_features
 from runnel.models.memory import DocumentState
 from runnel.models.sentence_vectors import Scored, no_vectors_error
 from runnel.records import expect_text
-from runnel.request import OpenRequest, Progress, Request, with_total
+from runnel.request import OpenRequest, Progress, Request, TokenCount
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded
 
@@ -102,8 +102,8 @@ class Scanner:
         self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
     ) -> Iterator[Scored]:
         """Score documents in order; sentences without a token get -inf."""
-        requests, report = with_total((self._request(query, tokens) for tokens in documents), progress)
-        for result in self.model.engine.map(requests, report):
+        count, requests = TokenCount(progress), (self._request(query, tokens) for tokens in documents)
+        for result in self.model.engine.map(count.totaled(requests), count.add):
             tokens, parts = result.get().tag
             scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
             if parts:

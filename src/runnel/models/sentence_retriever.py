@@ -27,7 +27,6 @@ from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans
 
 Documents = Iterable[str | DocumentText | SentenceVectors]  # texts, those with their headings, those from `remember`
-Done = Progress | None  # receives what is read of all
 
 
 class SentenceRetriever:
@@ -71,7 +70,7 @@ class SentenceRetriever:
         language: str = "en",
         window: int | None = None,
         stride: int | None = None,
-        progress: Done = None,
+        progress: Progress | None = None,
     ) -> list[Sentence]:
         """Score every sentence of the document, in document order; sentences tile the text exactly.
 
@@ -120,7 +119,7 @@ class SentenceRetriever:
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
         language: str = "en",
-        progress: Done = None,
+        progress: Progress | None = None,
     ) -> list[Sentence]:
         """Return the `top_k` best with a token, best first, ties in document order. Arguments and errors as for `score`.
 
@@ -132,20 +131,34 @@ class SentenceRetriever:
         return sorted((s for s in sentences if s.score > -math.inf), key=lambda s: (-s.score, s.index))[:top_k]
 
     def score_many(
-        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
+        self,
+        query: str,
+        documents: Documents,
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Progress | None = None,
     ) -> Iterator[list[Sentence]]:
         """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them."""
         for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
             yield scored.sentences()
 
     def scan(
-        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
+        self,
+        query: str,
+        documents: Documents,
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
         for scored in self.first_look(query, documents, unit=unit, language=language, progress=progress):
             yield from self.second_look([scored])
 
-    def rank(self, query: str, documents: Documents, *, unit: Unit | None = None, progress: Done = None) -> list[Scored]:
+    def rank(
+        self, query: str, documents: Documents, *, unit: Unit | None = None, progress: Progress | None = None
+    ) -> list[Scored]:
         """Score documents whose sentences are ranked together: as `scan`, but the second look is at the best of all of them."""
         return self.second_look(list(self.first_look(query, documents, unit=unit, progress=progress)))
 
@@ -167,7 +180,13 @@ class SentenceRetriever:
         return 0.0 if judging is None or scored.first is None else judging.nearness(scored.first)
 
     def first_look(
-        self, query: str, documents: Documents, *, unit: Unit | None = None, language: str = "en", progress: Done = None
+        self,
+        query: str,
+        documents: Documents,
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents in order; for `second_look`, which then reads the best sentences again."""
         expect_series(documents, "documents", "a list of texts or remembered documents")
@@ -183,7 +202,12 @@ class SentenceRetriever:
                 yield self.scorer.look(read, document)
 
     def remember(
-        self, documents: Iterable[str | DocumentText], *, unit: Unit | None = None, language: str = "en", progress: Done = None
+        self,
+        documents: Iterable[str | DocumentText],
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
         """Read documents once; `score`, `retrieve` and `scan` take the results in place of texts, without reading again.
 

@@ -22,11 +22,11 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.memory import Memory, Precision, Remembered, Report
+from runnel.models.memory import Memory, Precision, Remembered
 from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
 from runnel.ops.backend import inference
 from runnel.records import Sentence, expect_text, probability
-from runnel.request import Progress, RangeSums, Request, total_progress, with_total
+from runnel.request import Progress, RangeSums, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
@@ -256,8 +256,10 @@ class VectorScorer:
 
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
-        requests, report = with_total(map(self._request, documents), progress)
-        for result in self.model.sentence_engine(texts=self._passages).map(requests, report):
+        count = TokenCount(progress)
+        for result in self.model.sentence_engine(texts=self._passages).map(
+            count.totaled(map(self._request, documents)), count.add
+        ):
             yield result.get().tag.result()
 
     def _request(self, tokens: SentenceTokens) -> Request:
@@ -272,13 +274,13 @@ class VectorScorer:
         return (self.look(query, document) for document in self.read(documents, progress))
 
     def remember(
-        self, documents: Iterable[str | DocumentText], precision: Precision = "int8", progress: Report = None
+        self, documents: Iterable[str | DocumentText], precision: Precision = "int8", progress: Progress | None = None
     ) -> Iterator[SentenceVectors]:
         """Read documents to remember them; `precision` is of states, which there are none of."""
-        return self.read(sentence_tokens(self.model, self.template, documents), total_progress(progress))
+        return self.read(sentence_tokens(self.model, self.template, documents), progress)
 
     @inference()
-    def score(self, query: str, memory: Memory, progress: Report = None) -> np.ndarray:
+    def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
         if not len(memory):
             return np.zeros(0, dtype=np.float32)

@@ -16,7 +16,7 @@ from runnel.models.readers import ReadDocument, read_documents, sentence_scorer
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Places, expect_count, utf8
-from runnel.request import OnTokens
+from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import (
@@ -116,11 +116,11 @@ class DocumentEncoder:
         return _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
 
     def encode(
-        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None] | None = None, progress: OnTokens | None = None
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None] | None = None, progress: Progress | None = None
     ) -> EncodedDocuments:
         """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/readers.py`)."""
-        out = EncodedDocuments()
-        for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
+        out, count = EncodedDocuments(), TokenCount(progress)
+        for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), count), strict=True):
             if isinstance(read, str):
                 out.failed[row.id] = read
                 log.warning("%s", left_out(row.id, read))
@@ -131,24 +131,22 @@ class DocumentEncoder:
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
         if self._reranker is not None and not self._one_pass:
-            remembered = self._reranker.remember({row.id: row.text for row in out.documents}, progress=progress)
+            remembered = self._reranker.remember({row.id: row.text for row in out.documents}, progress=count.part())
             out.documents = [replace(row, memory=remembered[row.id].to_bytes()) for row in out.documents]
         return out
 
-    def _read(
-        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: OnTokens | None
-    ) -> list[ReadDocument | str]:
+    def _read(self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount) -> list[ReadDocument | str]:
         """Return the result of reading each document, or why it failed."""
         size = self.settings.passage_tokens
         documents = [DocumentText.stored(row.text, Places(row.blocks)) if row.blocks else row.text for row in rows]
-        options = {"passage_tokens": size, "remember": self._one_pass, "progress": progress}
+        options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
         try:
             return list(read_documents(self._embedder, documents, saved, **options))
         except InputError as error:
             if len(rows) == 1:
                 return [str(error)]
         half = len(rows) // 2  # isolate the unreadable document; keep the others together
-        return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
+        return self._read(rows[:half], saved[:half], count) + self._read(rows[half:], saved[half:], count)
 
 
 def batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:

@@ -14,7 +14,7 @@ from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Document, Hit, expect_series
-from runnel.request import OnTokens, Progress
+from runnel.request import Progress, TokenCount
 from runnel.search.check import Damage, check
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
 from runnel.search.files import FileHashes, Scan, by_file, check_paths, read_found
@@ -120,7 +120,7 @@ class Index:
         return self.store.last_commit().documents
 
     def add(
-        self, documents: Iterable[Document], *, progress: OnTokens | None = None, on_commit: OnCommit | None = None
+        self, documents: Iterable[Document], *, progress: Progress | None = None, on_commit: OnCommit | None = None
     ) -> Changes:
         """Add documents. A document with an existing id replaces it, unless it is unchanged.
 
@@ -128,7 +128,7 @@ class Index:
 
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the document has none of its own.
-            progress: called with the number of tokens just read.
+            progress: called after each step with (tokens done, None).
             on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
 
         Returns:
@@ -142,8 +142,8 @@ class Index:
         expect_series(documents, "documents", "a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
-    def _add(self, documents: Iterable[Document | DocumentRow], progress: OnTokens | None, on_commit: OnCommit | None) -> Changes:
-        changes = Changes()
+    def _add(self, documents: Iterable[Document | DocumentRow], progress: Progress | None, on_commit: OnCommit | None) -> Changes:
+        changes, count = Changes(), TokenCount(progress)
         known = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
@@ -151,7 +151,7 @@ class Index:
             for batch in batches(rows, self._encoder.batch_documents):
                 if any(row.id in known for row in batch):
                     written.result()  # so that reads see it
-                new = self._encode(batch, known, changes, progress)
+                new = self._encode(batch, known, changes, count.part())
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
             written.result()
@@ -166,7 +166,7 @@ class Index:
         prune: bool = True,
         limits: Limits | None = None,
         ocr: Ocr | None = None,
-        progress: OnTokens | None = None,
+        progress: Progress | None = None,
         on_commit: OnCommit | None = None,
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
@@ -217,7 +217,7 @@ class Index:
         self.store.optimize()
 
     def _encode(
-        self, rows: Sequence[DocumentRow], known: Mapping[str, ContentHashes], changes: Changes, progress: OnTokens | None
+        self, rows: Sequence[DocumentRow], known: Mapping[str, ContentHashes], changes: Changes, progress: Progress | None
     ) -> EncodedDocuments:
         old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
         saved = [old[row.id].saved if row.id in old else None for row in rows]
@@ -246,7 +246,7 @@ class Index:
         read: int | None = None,
         sentences: int = 3,
         timings: dict[str, float] | None = None,
-        progress: OnTokens | None = None,
+        progress: Progress | None = None,
     ) -> list[Hit]:
         """Return the best documents for a query, each with the sentences that answer it.
 
@@ -261,7 +261,7 @@ class Index:
             sentences: how many sentences to return of each, in document order, equal ones once; 0: none, and no document is
                 read.
             timings: filled with the seconds of each stage.
-            progress: called after each step of the model with the number of tokens just read.
+            progress: called after each step of the model with (tokens done, None).
 
         Raises:
             InputError: the query is empty, top_k is below 1, another number is negative or not finite, the filter does not fit
@@ -270,7 +270,7 @@ class Index:
         """
         stages = Stages(dense_weight, rerank, read, sentences)
         timings = {} if timings is None else timings
-        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, timings, progress)
+        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, timings, TokenCount(progress))
         try:
             return search()
         except StoreError:

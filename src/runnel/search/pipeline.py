@@ -15,7 +15,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Explanation, Hit, Places, RankPart, expect_count
-from runnel.request import OnTokens, Progress, total_progress
+from runnel.request import Progress, TokenCount
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
@@ -68,7 +68,7 @@ class Pipeline:
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
-        self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float], progress: OnTokens | None = None
+        self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float], count: TokenCount
     ) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
         expect_count(top_k, "top_k")
@@ -77,11 +77,11 @@ class Pipeline:
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
             most = self._store.last_commit().documents
             top_k, rerank = min(top_k, most), min(rerank, most)
-        lists = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, progress)
+        lists = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, count)
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
+                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], count)
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
                 relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
@@ -92,7 +92,7 @@ class Pipeline:
         rows = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
             read = stages.read if stages.read is not None else len(rows) if self._remembers else _READ
-            shown = self._scored(query, rows[: read if stages.sentences else 0], progress)
+            shown = self._scored(query, rows[: read if stages.sentences else 0], count)
         ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
         hits = []
         for rank, ((name, score), row) in enumerate(zip(ranked, rows, strict=True), start=1):
@@ -127,12 +127,12 @@ class Pipeline:
             raise InputError("this index's model has no rerank head; search without rerank")
         return rerank
 
-    def _rerank(self, query: str, names: Sequence[str], progress: OnTokens | None = None) -> dict[str, float]:
+    def _rerank(self, query: str, names: Sequence[str], count: TokenCount) -> dict[str, float]:
         """Return the reranker's scores of documents; documents that are not remembered are read whole."""
         assert self._reranker is not None
         documents = self._store.documents(names)
         rows = [documents[name] for name in names if name in documents]
-        scores = self._reranker.score(query, list(self._contents(rows, sentences=False)), progress=progress)
+        scores = self._reranker.score(query, list(self._contents(rows, sentences=False)), progress=count.part())
         return dict(zip((row.id for row in rows), scores.tolist(), strict=True))
 
     def _first_stage(
@@ -142,7 +142,7 @@ class Pipeline:
         depth: int,
         weights: tuple[float, float, float],
         timings: dict[str, float],
-        progress: OnTokens | None,
+        count: TokenCount,
     ) -> list[dict[str, float]]:
         """Return the cosines and the BM25 scores of documents, best first: of each document the score of its best passage.
 
@@ -152,7 +152,7 @@ class Pipeline:
         lexical: list[ScoredPassage] = []
         if weights[0]:
             with _timed(timings, "query"):
-                vector = self._embedder.encode_query([query], progress=progress)[0]
+                vector = self._embedder.encode_query([query], progress=count.part())[0]
             with _timed(timings, "dense"):
                 dense = self._store.nearest(vector, depth, where)
             if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
@@ -162,11 +162,11 @@ class Pipeline:
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
 
-    def _scored(self, query: str, documents: Sequence[DocumentRow], progress: OnTokens | None) -> dict[str, Scored]:
+    def _scored(self, query: str, documents: Sequence[DocumentRow], count: TokenCount) -> dict[str, Scored]:
         """Return the scored sentences of documents, which are ranked together, by the documents' ids."""
         if not documents or self._retriever is None:
             return {}
-        scored = self._retriever.rank(query, self._contents(documents), progress=total_progress(progress))
+        scored = self._retriever.rank(query, self._contents(documents), progress=count.part())
         return {document.id: one for document, one in zip(documents, scored, strict=True)}
 
     def _contents(self, documents: Sequence[DocumentRow], *, sentences: bool = True) -> Iterator[Any]:

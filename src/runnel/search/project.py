@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, write, write_json
-from runnel.request import OnTokens
+from runnel.request import Progress
 from runnel.search.files import FileHashes, left_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
@@ -111,7 +111,7 @@ class Project:
         keep_missing: bool = False,
         limits: Limits | None = None,
         ocr: Ocr | None = None,
-        progress: OnTokens | None = None,
+        progress: Progress | None = None,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are deleted.
 

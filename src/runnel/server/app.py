@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -20,12 +20,11 @@ from starlette.responses import Response
 from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
-from runnel.server.guard import Guard
+from runnel.server.guard import Guard, Metrics
 from runnel.server.loading import Loaded, load
-from runnel.server.metrics import Metrics
-from runnel.server.opened import opened_files
 from runnel.server.refusals import Kind, Refusal
 from runnel.server.settings import ServerSettings
+from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
@@ -100,12 +99,9 @@ def _problem(problem: Mapping[str, Any], content_type: str) -> str:
         return "the body is not a JSON object, {...}"
     if problem["type"] == "json_invalid":
         return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
-    return f"{_place(problem['loc'])}: {problem['msg']}"
-
-
-def _place(path: Sequence[str | int]) -> str:
-    """Return the place of a problem: names and positions, without pydantic's names of the types that it tried."""
-    return ".".join(str(one) for one in path[1:] if isinstance(one, int) or one.isidentifier()) or "body"
+    # Names and positions, without pydantic's names of the types that it tried.
+    place = ".".join(str(one) for one in problem["loc"][1:] if isinstance(one, int) or one.isidentifier())
+    return f"{place or 'body'}: {problem['msg']}"
 
 
 class Server(uvicorn.Server):

@@ -11,10 +11,10 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from runnel.server.loading import Loaded
-from runnel.server.opened import Opened
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
-from runnel.server.work import Done, Progress, Work
+from runnel.server.view import Opened
+from runnel.server.work import Done, Job, Work
 from runnel.work import Recent
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ class Context:
         return loaded
 
     async def run(
-        self, request: Request, texts: Sequence[str], call: Callable[[Progress], T], count: Callable[[], int] | None = None
+        self, request: Request, texts: Sequence[str], call: Callable[[Job], T], count: Callable[[], int] | None = None
     ) -> Done[T]:
         """Run a model call through the queue; it, and `count` of its tokens (default: those of `texts`), run in threads."""
         loaded = self.loaded()
 
-        def work(progress: Progress) -> T:
-            progress(0)  # it may have ended while it waited
-            return call(progress)
+        def work(job: Job) -> T:
+            job.expect_wanted()  # it may have ended while it waited
+            return call(job)
 
         done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), work)
         request.state.tokens = done.tokens

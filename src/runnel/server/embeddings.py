@@ -102,7 +102,8 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
 
     def write(vectors: Iterator[np.ndarray]) -> Iterator[str]:
         for index, vector in enumerate(vectors):
-            value = _base64(vector) if body.encoding_format == "base64" else vector.tolist()
+            raw = vector.astype("<f4").tobytes()
+            value = base64.b64encode(raw).decode() if body.encoding_format == "base64" else vector.tolist()
             yield json.dumps({"object": "embedding", "index": index, "embedding": value})
 
     done = await _embed(context, loaded, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
@@ -167,10 +168,6 @@ def _row(embedder: Embedder, ids: object) -> np.ndarray:
             "whole sentences, which ids do not show: send the text"
         )
     return row
-
-
-def _base64(vector: np.ndarray) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def _json(parts: Sequence[str]) -> Response:

@@ -9,15 +9,19 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
+from prometheus_client import Counter as CounterMetric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runnel.server.metrics import Metrics
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
+from runnel.server.work import Work
 
 log = logging.getLogger("runnel.server")
 _BODIES = 4  # all large bodies in memory have at most this many times the limit of one, those of one client half of that
@@ -27,6 +31,8 @@ _BODY_BYTES_PER_S = 1 << 20
 _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -183,3 +189,32 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class _Queue(Collector):
+    """The state of the work, read when metrics are asked for."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def collect(self) -> Iterator[Metric]:
+        work = self._work
+        yield CounterMetricFamily("runnel_tokens", "Tokens that the models have read.", value=work.read)
+        yield GaugeMetricFamily("runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left)
+        yield GaugeMetricFamily("runnel_tokens_per_second", "Speed while there was work.", value=work.tokens_per_s)
+        yield GaugeMetricFamily("runnel_requests_running", "Requests that a thread works on.", value=work.running)
+        yield GaugeMetricFamily("runnel_requests_waiting", "Requests that wait for a thread.", value=work.waiting)
+
+
+class Metrics:
+    """Counters of requests, and the state of the queue. Each server has its own registry."""
+
+    def __init__(self, work: Work) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(_Queue(work))
+        self.requests = CounterMetric("runnel_requests", "Requests answered.", ["route", "status"], registry=registry)
+        self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

@@ -21,15 +21,13 @@ from starlette.responses import Response, StreamingResponse
 from runnel.errors import RunnelError
 from runnel.models.sentence_vectors import Scored, SentenceVectors
 from runnel.records import Places
-from runnel.request import Progress, total_progress
+from runnel.request import Progress
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
 from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
-from runnel.server.opened import OWN, Opened, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
-from runnel.server.view import answers_view, document_view, picture_view
-from runnel.server.work import Done
-from runnel.server.work import Progress as Job
+from runnel.server.view import OWN, Opened, answers_view, document_view, opened_id, picture_of, picture_view, read_opened
+from runnel.server.work import Done, Job
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
@@ -116,12 +114,12 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
 async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
-        one, loaded = _opened(context, id), context.loaded()
+        file, loaded = _opened(context, id), context.loaded()
         retriever = loaded.expect(loaded.retriever, "sentences")
-        read, remembered = one.document, retriever.remembers
+        read, remembered = file.document, retriever.remembers
 
         def score(progress: Progress) -> Scored:
-            return next(retriever.scan(q, [one.document if one.vectors is None else one.vectors], progress=progress))
+            return next(retriever.scan(q, [file.document if file.vectors is None else file.vectors], progress=progress))
     else:
         row = await _indexed(context, id)
         newest = await asyncio.to_thread(context.loaded().expect_index().newest)
@@ -167,11 +165,8 @@ async def _streamed(
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
     def run(job: Job) -> T:
-        count = total_progress(job)
-        assert count is not None
-
-        def progress(done: int, total: int) -> None:
-            count(done, total)
+        def progress(done: int, total: int | None) -> None:
+            job(done, total)
             loop.call_soon_threadsafe(steps.put_nowait, {"done": done, "total": max(done, job.tokens)})
 
         return call(progress)

@@ -13,8 +13,6 @@ from importlib.resources import files
 from typing import Any
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.models.sentence_vectors import Scored
-from runnel.records import Places
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings
 from runnel.server.view import answers_view, document_view, picture_view
 from runnel.text.documents.pdf_picture import page_part
@@ -39,7 +37,12 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         title = documents[name][0].document.title or ""
         hit = hits.setdefault(name, {"id": name, "name": name, "title": title, "sentences": []})
         hit["sentences"].append(sentence.as_json())
-    views = {name: hit | _view(*documents[name], hit["sentences"], reader) for name, hit in hits.items()}
+    views = {}
+    for name, hit in hits.items():
+        source, scored = documents[name]
+        view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
+        view |= _pictures(source, hit["sentences"], reader) | document_view(source.document.text, source.document.places())
+        views[name] = hit | view
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
     return write_report(query, scope, findings.answers, list(hits.values()), views)
@@ -49,22 +52,14 @@ def _id(file: str, row: str | None) -> str:
     return file if row is None else f"{file}#{row}"
 
 
-def _view(source: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
-    places = source.document.places()
-    view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
-    return view | _pictures(source, places, sentences, reader) | document_view(source.document.text, places)
-
-
-def _pictures(
-    source: FileDocument, places: Places, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader
-) -> dict[str, Any]:
+def _pictures(source: FileDocument, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
     """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by "start-end"}."""
     pngs, boxes = {}, {}
     if source.document.kind != "pdf" or source.file == STANDARD_INPUT:
         return {"pictures": False}
     try:
         for sentence in sentences:
-            part = page_part(source.document.text, places, sentence["start"], sentence["end"])
+            part = page_part(source.document.text, source.document.places(), sentence["start"], sentence["end"])
             if part is not None:
                 drawn = picture_view(reader.picture(source.file, part))
                 pngs[drawn["page"]] = drawn.pop("png")
@@ -80,7 +75,7 @@ def write_report(
 ) -> str:
     """Return a report as HTML: `answers` and `hits` as the page's search has them, `documents` by id, in JSON that is not run."""
     static = files("runnel.server") / "static"
-    script = "".join(_inlined((static / f"{name}.js").read_text(encoding="utf-8")) for name in _MODULES)
+    script = _EXPORT.sub("", _IMPORT.sub("", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)))
     style = (static / "page.css").read_text(encoding="utf-8")
     held = {"query": query, "scope": scope, "answers": answers, "hits": hits, "documents": documents}
     policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
@@ -97,11 +92,6 @@ def _json(value: object) -> str:
     """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of a file may."""
     text = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _inlined(module: str) -> str:
-    """Return a module as part of a script that holds all of them."""
-    return _EXPORT.sub("", _IMPORT.sub("", module))
 
 
 def _source(text: str) -> str:

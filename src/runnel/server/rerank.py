@@ -13,10 +13,9 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from runnel.models.sentence_vectors import Scored
 from runnel.records import probability, trimmed
-from runnel.request import total_progress
+from runnel.request import Progress, TokenCount
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
 from runnel.server.refusals import error_responses
-from runnel.server.work import Progress
 from runnel.work import top
 
 router = APIRouter(tags=["rerank"])
@@ -116,15 +115,15 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     retriever = None if wanted is None else loaded.expect(loaded.retriever, "sentences")
 
     def call(progress: Progress) -> list[RerankResult]:
-        documents: list[Any] = list(texts)
+        count, documents = TokenCount(progress), list[Any](texts)
         if retriever is not None and retriever.remembers and reranker.remembers:  # each text is read once, for both scores
-            memory = reranker.remember({text: text for text in texts}, progress=progress)
+            memory = reranker.remember({text: text for text in texts}, progress=count.part())
             documents = [memory[text] for text in texts]
-        scores = reranker.score(body.query, documents, progress=progress)
+        scores = reranker.score(body.query, documents, progress=count.part())
         best = top(scores, body.top_n).tolist()
         results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
         if retriever is not None and wanted is not None:
-            ranked = retriever.rank(body.query, [documents[place] for place in best], progress=total_progress(progress))
+            ranked = retriever.rank(body.query, [documents[place] for place in best], progress=count.part())
             for result, scored in zip(results, ranked, strict=True):
                 result.relevant_spans = _spans(scored, wanted) or None
         if body.return_documents:

@@ -11,10 +11,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from runnel.records import AnsweringSentence, Explanation, Sentence, highest
-from runnel.request import total_progress
+from runnel.request import Progress
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query
 from runnel.server.refusals import Refusal, error_responses
-from runnel.server.work import Progress
 from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
@@ -115,15 +114,15 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
     retriever = loaded.expect(loaded.retriever, "sentences")
-    documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
-    texts = [one.text for one in documents]
+    documents = [TextDocument(text=text) if isinstance(text, str) else text for text in body.documents]
+    texts = [document.text for document in documents]
 
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
-        ranked = retriever.rank(body.query, texts, unit=body.unit, progress=total_progress(progress))
+        ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
         best = [(place, one) for place, scored in enumerate(ranked) for one in islice(scored.ranked(), body.top_k)]
         best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]  # stable: ties in reading order
-        found = [DocumentSentence(document=place, id=documents[place].id, **asdict(one)) for place, one in best]
-        return highest(one.answers for one in ranked), found
+        sentences = [DocumentSentence(document=place, id=documents[place].id, **asdict(sentence)) for place, sentence in best]
+        return highest(scored.answers for scored in ranked), sentences
 
     done = await context.run(request, [body.query, *texts], call)
     answers, sentences = done.value

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from runnel import __version__
 from runnel.server.context import MAX_TEXTS, InContext
-from runnel.server.metrics import CONTENT_TYPE
+from runnel.server.guard import CONTENT_TYPE
 from runnel.server.refusals import error_responses
 
 router = APIRouter(tags=["status"])

@@ -1,19 +1,27 @@
-"""What the page shows: a document in blocks, and the sentences of it that answer a query."""
+"""What the page shows: a document in blocks, the sentences of it that answer a query, and the files opened on it, in memory."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runnel.errors import InputError
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.search.finding import FileDocument, answering
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.pdf_picture import PagePicture
+from runnel.text.documents.pdf_picture import PagePart, PagePicture
+from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
+from runnel.work import Recent
 
 LEVELS = 4  # of marks, from the weakest, 1
 _MARKED = 20  # the most sentences of a document to mark, ...
@@ -22,6 +30,9 @@ _BINS = 400  # parts of the heat strip
 _USUAL = 0.9  # the share of sentences without heat
 _BLOCK_CHARS = 4000  # longer blocks are shown as several: a browser lays out only the blocks in sight
 
+OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
+_BYTES = 512 << 20  # of all files together; the latest one is kept, however large
+_ID_DIGITS = 24
 BlockRow = tuple[int, int, str, int | None]  # start, end, kind, page
 
 
@@ -76,3 +87,45 @@ def _heat(scored: Scored) -> Sequence[float]:
 def picture_view(picture: PagePicture) -> dict[str, Any]:
     """Return a page of a PDF for JSON, the picture in base64."""
     return {"page": picture.page, "png": base64.b64encode(picture.png).decode(), "boxes": picture.boxes}
+
+
+@dataclass(frozen=True)
+class Opened(FileDocument):
+    """A file that was opened."""
+
+    pdf: bytes = b""  # the file itself, if its pages can be shown
+
+
+def opened_files(most: int = _BYTES) -> Recent[Opened]:
+    """Return the place of opened files, by id."""
+    return Recent(lambda one: one.bytes + len(one.pdf), most)
+
+
+def opened_id(name: str, data: bytes) -> str:
+    """Return the id of a file: the same for the same name and content, so that links to it last."""
+    return OWN + hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data).hexdigest()[:_ID_DIGITS]
+
+
+def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
+    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and rows are refused."""
+    with _as_file(data) as path:
+        document = next(reader.read(path, name=name), None)
+    if document is None or document.id is not None or not document.text.strip():
+        empty = document is not None and document.id is None
+        rows = "has rows, a document each; index it with runnel index, and search the index"
+        raise InputError(f"{name} {'is empty' if empty else rows}")
+    return document
+
+
+def picture_of(reader: DocumentReader, name: str, data: bytes, part: PagePart) -> PagePicture:
+    """Return a page of a PDF file in memory."""
+    with _as_file(data) as path:
+        return reader.picture(path, part, name=name)
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        yield path

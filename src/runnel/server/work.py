@@ -31,8 +31,8 @@ _MEMORY_S = 60.0  # about how far back the measured speed reaches
 _STOP_S = 10.0  # cancelled calls end after their current step
 
 
-class Progress:
-    """The `progress` callback of one model call."""
+class Job:
+    """One request in the queue, and the `progress` of its model call."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -43,10 +43,10 @@ class Progress:
         self.stop: Callable[[], None] | None = None  # ends what does not call this
         self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
 
-    def __call__(self, tokens: int) -> None:
-        """Record the tokens of a step; raise Cancelled if the request has ended."""
+    def __call__(self, done: int, total: int | None) -> None:
+        """Record the tokens read so far; raise Cancelled if the request has ended."""
         self.expect_wanted()
-        self._work._record(self, tokens)
+        self._work._record(self, done - self.read)
 
     def expect_wanted(self) -> None:
         """Raise Cancelled if the request has ended."""
@@ -79,14 +79,14 @@ class _Lane:
         self.count = ThreadPoolExecutor(1, f"count-{name}")
         self.run = ThreadPoolExecutor(threads, name)
         self._threads = self._free = threads
-        self._waiting: list[Progress] = []  # oldest first
+        self._waiting: list[Job] = []  # oldest first
         self._oldest_next = False
 
     @property
     def running(self) -> int:
         return self._threads - self._free
 
-    async def enter(self, job: Progress) -> None:
+    async def enter(self, job: Job) -> None:
         """Wait for a free thread; raise Cancelled if the request ends first."""
         if self._free:
             self._free -= 1
@@ -117,13 +117,13 @@ class _Lane:
 
 
 class Work:
-    """The queue in front of the models. All methods but `Progress` run in the event loop."""
+    """The queue in front of the models. All methods but `Job` run in the event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
-        self._jobs: dict[asyncio.Task[Any], Progress] = {}  # asyncio itself keeps no reference to running tasks
+        self._jobs: dict[asyncio.Task[Any], Job] = {}  # asyncio itself keeps no reference to running tasks
         self._lock = threading.Lock()  # of the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
@@ -142,17 +142,17 @@ class Work:
         if self.draining:
             raise _stopping()
 
-    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
+    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Job], T]) -> Done[T]:
         """Run `call` in a thread, with its `progress`, after `count` of its tokens; the number of characters chooses the lane."""
         self.expect_open()
-        job = Progress(self)
+        job = Job(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
         return Done(result, job.tokens)
 
     async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
         """Read a file for a request, in a thread, a few at the same time. What parses it ends with the request."""
         self.expect_open()
-        job = Progress(self)
+        job = Job(self)
 
         def read() -> T:
             with DocumentReader() as reader:
@@ -169,7 +169,7 @@ class Work:
 
         return await self._wait(request, job, parse())
 
-    async def _wait(self, request: Request, job: Progress, work: Coroutine[Any, Any, T]) -> T:
+    async def _wait(self, request: Request, job: Job, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work of a request returns, or end it."""
         task = asyncio.create_task(work)
         self._jobs[task] = job
@@ -187,7 +187,7 @@ class Work:
             raise job.refusal
         return task.result()
 
-    async def _run(self, job: Progress, lane: _Lane, count: Callable[[], int], call: Callable[[Progress], T]) -> T:
+    async def _run(self, job: Job, lane: _Lane, count: Callable[[], int], call: Callable[[Job], T]) -> T:
         loop = asyncio.get_running_loop()
         tokens = await loop.run_in_executor(lane.count, count)
         self._admit(job, tokens)
@@ -210,7 +210,7 @@ class Work:
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
 
-    def _admit(self, job: Progress, tokens: int) -> None:
+    def _admit(self, job: Job, tokens: int) -> None:
         most = self._settings.max_request_tokens
         job.expect_wanted()
         if tokens > most:
@@ -231,7 +231,7 @@ class Work:
                 self._since = time.perf_counter()
             self.running += 1
 
-    def _record(self, job: Progress, tokens: int) -> None:
+    def _record(self, job: Job, tokens: int) -> None:
         with self._lock:
             now = time.perf_counter()
             counted, seconds = self._recent

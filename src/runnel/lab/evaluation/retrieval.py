@@ -187,10 +187,10 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
     done = {row.key for row in journal.rows()}
     left = ((query, text) for query, text in task.queries.items() if query not in done)
     with Meter("searching", unit="queries") as meter:
-        while block := list(itertools.islice(left, _BLOCK)):
-            for (query, _), hits in zip(block, search([text for _, text in block]), strict=True):
-                journal.add(Row(query, lines_of(query, hits, ".9g")))
-                meter.add(1)
+        blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
+        ranked = (pair for block in blocks for pair in zip(block, search([text for _, text in block]), strict=True))
+        for (query, _), hits in meter.count(ranked):
+            journal.add(Row(query, lines_of(query, hits, ".9g")))
     finish_run(journal, {"count": len(task.queries)})
 
 
@@ -247,7 +247,7 @@ def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple
         Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
         Meter("indexing") as meter,
     ):
-        changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter.add)
+        changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter)
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
     return index, {}

@@ -16,6 +16,7 @@ from runnel.errors import InputError
 from runnel.lab.training.corpora import Texts
 from runnel.lab.training.data import Triple
 from runnel.records import Document
+from runnel.request import Progress
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.work import top
 
@@ -37,9 +38,7 @@ def search_by(ranker: Ranker) -> Search:
     return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
 
 
-def bm25_ranker(
-    corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
-) -> Ranker:
+def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, *, k1: float = K1, b: float = B) -> Ranker:
     """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
 
     Documents that share no word with the query are not returned. Ties go to the earlier row.
@@ -77,7 +76,7 @@ def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray
     return score
 
 
-def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]:
+def _texts(corpus: Texts, progress: Progress) -> Iterator[str]:
     for done, document in enumerate(corpus, start=1):
         yield document.text
         progress(done, len(corpus))
