@@ -2,6 +2,7 @@
 
 import functools
 import io
+import random
 import struct
 
 import pytest
@@ -61,8 +62,6 @@ def test_mistral_ids_equal_the_sentencepiece_library(text):
 @pytest.mark.parametrize("alphabet", ["ab", "aab", "ab ", "abc ", "a "])
 def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
     """Few letters make many ways to put a piece together."""
-    import random
-
     import sentencepiece as library
 
     chance = random.Random(alphabet)
@@ -86,22 +85,17 @@ def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
         assert got.encode(text).ids.tolist() == expected.encode(text)
 
 
-def test_markers_and_space(tmp_path):
-    tokenizer = build("mistral_v3")
-    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (1, 2, 32768)
-    assert tokenizer.adds_space and not read(model(normalizer=field(3, 0)), tmp_path).adds_space
-
-
 def test_the_json_is_preferred_and_written(tmp_path):
     put_published("mistral_v3", tmp_path / "model")
     tokenizer = Tokenizer.load(tmp_path / "model")
     tokenizer.save(tmp_path / "saved")
     again = Tokenizer.load(tmp_path / "saved")
-    assert (again.begin_id, again.end_id) == (1, 2)
+    assert (again.begin_id, again.end_id, again.vocab_size, again.adds_space) == (1, 2, 32768, True)
     text = "x = [1,  2]\n\treturn 'é😀'"
     assert again.encode(text).ids.tolist() == tokenizer.encode(text).ids.tolist()
     (tmp_path / "model" / "tokenizer.json").write_text(build("neox_like")._source)
     assert Tokenizer.load(tmp_path / "model").vocab_size == build("neox_like").vocab_size
+    assert not read(model(normalizer=field(3, 0)), tmp_path).adds_space
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,7 @@ x = 1
 
 last"""
 
-lines = st.lists(
-    st.sampled_from(
-        ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
-    )
-)
+LINES = ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
 
 
 def plain(text):
@@ -60,12 +56,14 @@ def test_paragraphs_end_at_blank_lines():
     assert plain("").blocks == () and plain(" \n").blocks == ()
 
 
-def test_form_feeds_part_pages():
+def test_form_feeds_part_pages_and_headings_have_them():
     document = plain("one\n\ntwo\f\fthree\n\fpage four\f")
-    assert [(block.page, document.text[block.start : block.end]) for block in document.blocks] == [
-        (1, "one"), (1, "two"), (3, "three"), (4, "page four"),
-    ]  # fmt: skip
+    blocks = [(block.page, document.text[block.start : block.end]) for block in document.blocks]
+    assert blocks == [(1, "one"), (1, "two"), (3, "three"), (4, "page four")]
     assert document.pages == 4
+    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
+    places = [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")]
+    assert places == [(1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",))]
 
 
 @pytest.mark.parametrize(
@@ -95,41 +93,24 @@ def test_headings_of_plain_text(text, heading, path):
     assert document.text == text
 
 
-def test_headings_have_pages():
-    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
-    assert [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")] == [
-        (1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",)),
-    ]  # fmt: skip
-
-
 def test_markdown_blocks_and_heading_paths():
     document = markdown(MARKDOWN)
     assert document.text == MARKDOWN and document.title == "Tools"
+    setext = "A paragraph over\ntwo lines.\nSetext title\n------------"  # as CommonMark has it
     assert shown(document) == [
-        ("code", "---\ntitle: front matter\n---"),
-        ("heading", "# Tools"),
-        ("heading", "A paragraph over\ntwo lines.\nSetext title\n------------"),  # as CommonMark has it
-        ("item", "- one item"),
-        ("item", "- another,\n  over two lines"),
-        ("item", "1. counted"),
-        ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
-        ("heading", "### Deep #"),
-        ("row", "| a | b |"),
-        ("row", "|---|---|"),
-        ("row", "| 1 | 2 |"),
-        ("paragraph", "#hashtag, no heading"),
-        ("heading", "# Other"),
-        ("paragraph", "last"),
-    ]
+        ("code", "---\ntitle: front matter\n---"), ("heading", "# Tools"), ("heading", setext), ("item", "- one item"),
+        ("item", "- another,\n  over two lines"), ("item", "1. counted"), ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
+        ("heading", "### Deep #"), ("row", "| a | b |"), ("row", "|---|---|"), ("row", "| 1 | 2 |"),
+        ("paragraph", "#hashtag, no heading"), ("heading", "# Other"), ("paragraph", "last"),
+    ]  # fmt: skip
     assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
     path = paths(document)
     assert path["| 1 | 2 |"] == ("Tools", "A paragraph over two lines. Setext title", "Deep")
     assert path["last"] == ("Other",)
 
 
-@given(lines)
-def test_any_lines(some):
-    text = "\n".join(some)
+@given(st.lists(st.sampled_from(LINES)).map("\n".join))
+def test_any_lines(text):
     assert plain(text).text == text
     assert markdown(text).text == text
     assert markdown(text) == markdown(text)

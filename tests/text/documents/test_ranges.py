@@ -10,12 +10,8 @@ from runnel.text.reading import Decoded
 TEXT = "one\ntwo\n\nfour\fpage two\n\fpage three"
 
 
-def document(text=TEXT):
-    return read_plain(Decoded(text, "utf-8"))
-
-
 def part(by, start, end, text=TEXT):
-    first, stop = span_of(document(text), "a.txt", by, start, end)
+    first, stop = span_of(read_plain(Decoded(text, "utf-8")), "a.txt", by, start, end)
     return text[first:stop]
 
 
@@ -38,9 +34,6 @@ def test_spans(by, start, end, expected):
 def test_lines_and_pages_tile_the_text():
     assert "".join(part("line", line, line) for line in range(1, 6)) == TEXT
     assert "".join(part("page", page, page) for page in range(1, 4)) == TEXT
-
-
-def test_a_page_without_text_and_texts_without_lines():
     text = "one\f\fthree"
     assert [part("page", page, page, text) for page in (1, 2, 3)] == ["one\f\f", "", "three"]
     assert part("line", 1, 1, "") == part("character", 0, 0, "") == ""
@@ -58,19 +51,15 @@ def test_ranges_outside(by, start, end, count):
         part("page", 1, 1, "no form feed")
 
 
-def rows(*ids):
-    return [DocumentText("text", (), "jsonl", "", id=name) for name in ids]
-
-
 def test_rows():
-    one, two = rows("a", "b")
-    assert choose_row([one, two], "x.jsonl", "b") is two
-    whole = document()
+    first, second, *_ = rows = [DocumentText("text", (), "jsonl", "", id=name) for name in "abcdef"]
+    assert choose_row([first, second], "x.jsonl", "b") is second
+    whole = read_plain(Decoded(TEXT, "utf-8"))
     assert choose_row([whole], "a.txt", None) is whole
     for documents, row, named in (
         ([whole], "b", "a.txt has no rows"),
-        ([one, two], None, "2 rows; .*'a', 'b'$"),
-        (rows(*"abcdef"), "x", "'x': 'a', 'b', 'c', 'd', 'e', ...$"),
+        ([first, second], None, "2 rows; .*'a', 'b'$"),
+        (rows, "x", "'x': 'a', 'b', 'c', 'd', 'e', ...$"),
         ([], None, "no rows"),
     ):
         with pytest.raises(InputError, match=named):

@@ -21,7 +21,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
-from runnel.text.documents.document import Limits
+from runnel.text.documents.document import Limits, recognize
 from runnel.text.documents.reader import DocumentReader, read_document
 
 WORKER = PROGRAMS / "worker_that_fails.py"
@@ -31,16 +31,14 @@ WORKER = PROGRAMS / "worker_that_fails.py"
 def folder(tmp_path_factory):
     """A file of each kind, all of which say "A sentence."."""
     path = tmp_path_factory.mktemp("kinds")
-    (path / "a.txt").write_bytes(b"A sentence.\r\n")
-    (path / "a.md").write_text("# Head\n\nA sentence.")
-    (path / "a.html").write_text("<p>A sentence.")
-    (path / "page").write_text("<!doctype html><p>A sentence.")
-    (path / "a.pdf").write_bytes(pdf([["A sentence."]]))
-    (path / "misnamed.txt").write_bytes(pdf([["A sentence."]]))
-    (path / "a.txt.gz").write_bytes(gzip.compress(b"A sentence."))
-    (path / "a.pdf.gz").write_bytes(gzip.compress(pdf([["A sentence."]])))
-    (path / "a.jsonl").write_text('{"text": "A sentence."}')
-    (path / "a.csv").write_text("id,text\n7,A sentence.")
+    page = pdf([["A sentence."]])
+    files = {
+        "a.txt": b"A sentence.\r\n", "a.md": b"# Head\n\nA sentence.", "a.html": b"<p>A sentence.", "a.pdf": page,
+        "page": b"<!doctype html><p>A sentence.", "misnamed.txt": page, "a.txt.gz": gzip.compress(b"A sentence."),
+        "a.pdf.gz": gzip.compress(page), "a.jsonl": b'{"text": "A sentence."}', "a.csv": b"id,text\n7,A sentence.",
+    }  # fmt: skip
+    for name, content in files.items():
+        (path / name).write_bytes(content)
     epub(path / "a.epub", ["<p>A sentence.</p>"])
     document = docx.Document()
     document.add_paragraph("A sentence.")
@@ -62,14 +60,17 @@ def test_every_kind_through_one_reader_twice_the_same(folder):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "a.txt.gz"])
-def test_standard_input(folder, monkeypatch, name):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
-    assert read_document("-").text.strip() == "A sentence."
-    assert not sys.stdin.closed
+def test_plain_files_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
+    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
+        with DocumentReader() as reader:
+            assert next(reader.read(folder / name)).text
 
 
-def test_pipes_can_be_read(tmp_path):
+def test_standard_input_and_pipes_can_be_read(folder, monkeypatch, tmp_path):
+    for name in ("a.pdf", "a.txt.gz"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
+        assert read_document("-").text.strip() == "A sentence." and not sys.stdin.closed
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>"))
     writer.start()
@@ -147,6 +148,32 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
             list(rows)
 
 
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("pdf", [(b"%PDF-1.7\n", "a.txt"), (b"\xef\xbb\xbf\n %PDF-1.4", "a")]),
+        ("zip", [(b"PK\x03\x04", "a.pdf")]),
+        ("packed", [(b"\x28\xb5\x2f\xfd", "a.md")]),
+        ("html", [(b"<!DOCTYPE html>", "a.txt"), (b"\xef\xbb\xbf <!-- saved --> <HTML lang=en>", "page"), (b"<p>", "a.HTM")]),
+        ("html", [(b'<?xml version="1.0"?>\n<html xmlns="x">', "a.xml"), ("<html>".encode("utf-16-le"), "a")]),
+        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
+        ("txt", [(b"<htmlish>", "a"), (b"About %PDF- headers", "a.txt"), (b"", "a.docx")]),
+        ("jsonl", [(b"", "a.jsonl.gz"), (b"{}", "a.ndjson.zst")]),
+        ("code", [(b"import x", "a.py"), (b"<html>in a string", "a.py"), (b"x", "A.JS"), (b"", "a.rs.gz")]),
+    ],
+)
+def test_kinds_are_recognized_by_content_before_name(kind, files):
+    assert {recognize(*file) for file in files} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("head", "message"), [(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")]
+)
+def test_what_cannot_be_read_is_named(head, message):
+    with pytest.raises(ReadError, match=f"a.x is .*{message}"):
+        recognize(head, "a.x")
+
+
 # ---- the second process ----------------------------------------------------------------------------------------------
 
 
@@ -166,12 +193,16 @@ def failing(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("deed", "message"), [("segfault", "SIGSEGV"), ("exit", "exit code 3")])
-def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, message):
+def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_process(failing, deed, message):
     before = failing("")
     with pytest.raises(ReadError, match=rf"{deed}\.html .*{message}"):
         failing(deed)
     after = failing("")
     assert before.startswith("process ") and after.startswith("process ") and after != before
+    failing.reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(after.split()[1]), 0)
+    assert failing("") != after
 
 
 def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing):
@@ -223,14 +254,6 @@ def test_an_interrupt_leaves_no_answer_behind(failing, monkeypatch):
     assert failing("") != good
 
 
-def test_closing_ends_the_process(failing):
-    process = int(failing("").split()[1])
-    failing.reader.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
-    assert failing("") != f"process {process}"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_the_process_ends_with_its_caller(tmp_path, folder):
     program = (
@@ -259,10 +282,3 @@ def test_the_process_starts_light():
     code = "import sys, runnel.text.documents.worker\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "rich", "typer", "docx", "selectolax", "pypdfium2"} & set(loaded)
-
-
-def test_plain_files_start_no_process(folder, monkeypatch):
-    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
-    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
-        with DocumentReader() as reader:
-            assert next(reader.read(folder / name)).text
