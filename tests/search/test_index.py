@@ -1,8 +1,9 @@
-"""An index of real documents by a model: what goes in, what changes, what is found."""
+"""An index of real documents by a model: what goes in, what changes, what is found, at any kind of place."""
 
 from __future__ import annotations
 
-import logging
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import InputError, StoreError
+from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
+from runnel.search.stores import create_store, open_store
 
 TEXTS = {
     "river": "A river runs to the sea. The river is executed finally.",
@@ -53,10 +56,14 @@ def test_only_what_has_changed_is_read_again(index):
     assert changes.tokens == 11
     assert index.add([Document("cat", TEXTS["cat"], {"year": 1990})]).updated == ["cat"]  # other metadata
     assert index.search("cat", where={"year": {"<": 2000}})[0].id == "cat"
+    changes = index.delete(["river", "nothing"])
+    assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
+    assert "river" not in {hit.id for hit in index.search("river")} and len(index) == 2
 
 
-def test_search_finds_by_words_and_shows_sentences(index):
-    index.add(documents())
+def test_search_finds_by_words_and_by_vectors_and_shows_sentences(index):
+    assert index.search("cat", 2**33) == []
+    index.add([*documents(), Document("letters", "a b c d")])
     timings: dict[str, float] = {}
     hits = index.search("the finally clause", top_k=2, sentences=1, timings=timings)
     assert [hit.rank for hit in hits] == [1, 2] and hits[0].id == "clause" and hits[0].score > hits[1].score
@@ -66,21 +73,8 @@ def test_search_finds_by_words_and_shows_sentences(index):
     assert list(timings) == ["query", "dense", "lexical", "fetch", "sentences"]
     assert index.search("river", sentences=0)[0].sentences == ()
     assert [hit.id for hit in index.search("river", where={"year": 2002})] == ["clause"]
-
-
-def test_delete(index):
-    index.add(documents())
-    changes = index.delete(["river", "nothing"])
-    assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
-    assert "river" not in {hit.id for hit in index.search("river")}
-    assert len(index) == 2
-
-
-def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
-    with caplog.at_level(logging.WARNING):
-        changes = index.add([*documents(), Document("blank", " \n", {})])
-    assert set(changes.failed) == {"blank"} and "empty document" in changes.failed["blank"] and "left out: blank: " in caplog.text
-    assert changes.added == list(TEXTS)
+    assert len(index.search("the cat", 2**33)) == 4
+    assert index.search("b", top_k=1, sentences=0)[0].id == "letters"  # it has no word that counts
 
 
 @pytest.mark.parametrize(
@@ -95,13 +89,14 @@ def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
         (Document("a", "text", {"year": "x"}), "'x'"),
         (Document("a", "text", {"thing": object()}), "JSON"),
         (Document("a", "text", {1: "b"}), "key 1 "),
+        (Document("a", " \n"), "empty document"),
     ],
 )
 def test_a_document_that_cannot_be_stored_does_not_stop_the_others(index, caplog, bad, reason):
     for _ in range(2):  # repeatable
-        changes = index.add([*documents(), bad, Document("last", "the last one")])
+        changes = index.add([documents()[1], bad, Document("last", "the last one")])
         assert list(changes.failed) == [bad.id] and reason in changes.failed[bad.id]
-        assert len(index) == 4 and set(index.store.content_hashes()) == {*TEXTS, "last"}
+        assert set(index.store.content_hashes()) == {"cat", "last"}
     assert caplog.text.count("left out: ") == 2
 
 
@@ -109,24 +104,15 @@ OWN = {"blocks": 3, "title": "Cats", "source": "a book", "source_hash": "x", "co
 
 
 def test_metadata_comes_back_as_it_was_whatever_its_keys(index):
-    given = [Document("a", "The cat.", OWN), Document("b", "The dog.", {"title": None, "blocks": "intro"})]
-    assert index.add(given).failed == {}
-    stored = index.store.documents(["a", "b"])
-    assert {name: row.metadata for name, row in stored.items()} == {one.id: one.metadata for one in given}
-    assert [row.title for row in stored.values()] == ["Cats", ""] and [row.source for row in stored.values()] == ["", ""]
-    assert index.add(given).unchanged == ["a", "b"]
+    of_a_play = Document("c", "A play.", {"title": "of a play"}, title="Cats")  # has a title of its own
+    given = [Document("a", "The cat.", OWN), Document("b", "The dog.", {"title": None, "blocks": "intro"}), of_a_play]
+    assert index.add(given).failed == {} and index.add(given).unchanged == ["a", "b", "c"]
     hits = {hit.id: hit for hit in index.search("the cat")}
-    assert {name: hit.metadata for name, hit in hits.items()} == {one.id: one.metadata for one in given}
-    assert {name: (hit.title, hit.source) for name, hit in hits.items()} == {"a": ("Cats", ""), "b": ("", "")}
-
-
-def test_a_title_of_its_own_is_shown_and_leaves_metadata_alone(index):
-    given = Document("a", "The cat.", {"title": "of a play"}, title="Cats")
-    assert index.add([given, Document("b", "The dog.")]).failed == {}
-    (hit,) = index.search("the cat", top_k=1)
-    assert (hit.title, dict(hit.metadata)) == ("Cats", {"title": "of a play"})
-    assert index.add([given]).unchanged == ["a"]
-    assert index.add([Document("a", given.text, {"title": "of a play"}, title="Dogs")]).updated == ["a"]
+    for row in (index.store.documents(["a", "b", "c"]), hits):
+        assert {name: value.metadata for name, value in row.items()} == {document.id: document.metadata for document in given}
+        titles = {name: (value.title, value.source) for name, value in row.items()}
+        assert titles == {"a": ("Cats", ""), "b": ("", ""), "c": ("Cats", "")}
+    assert index.add([replace(of_a_play, title="Dogs")]).updated == ["c"]
 
 
 def test_any_key_can_be_a_field(embedder, tmp_path):
@@ -145,12 +131,9 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     for other in (Embedder(tiny_model(tmp_path / "other", seed=1)), Embedder(embedder.model, truncate_dim=8)):
         with pytest.raises(StoreError, match="made with the model 'tiny'; 'tiny', as it is now"):
             Index.open(tmp_path / "index", other)
-
-
-def test_an_index_knows_the_name_of_its_model(tmp_path):
-    with Index.create(tmp_path / "index", "pocket") as index:
-        index.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
-    with Index.open(tmp_path / "index") as again:
+    with Index.create(tmp_path / "named", "pocket") as named:
+        named.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
+    with Index.open(tmp_path / "named") as again:
         assert again.search("cardiac muscle")[0].id == "a"
 
 
@@ -199,17 +182,6 @@ def test_bad_places_and_settings_are_refused(embedder, tmp_path):
         Index.open(tmp_path / "missing", embedder)
 
 
-def test_documents_without_a_word_that_counts_are_found_by_their_vectors(index):
-    index.add([Document("letters", "a b c d")])
-    assert [hit.id for hit in index.search("b", sentences=0)] == ["letters"]
-
-
-def test_more_documents_than_there_are_can_be_asked_for(index):
-    assert index.search("cat", 2**33) == []
-    index.add(documents())
-    assert len(index.search("the cat", 2**33, rerank=2**33 if "rerank" in index.embedder.model.heads else None)) == 3
-
-
 def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):
     """The files of a commit are kept while 20 newer ones can be gone back to; then the reader moves to the newest."""
     index.add(documents())
@@ -229,3 +201,42 @@ def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embe
 def test_fusion_of_ranks():
     assert [name for name, _ in fuse([["a", "b"], ["b", "c"]], (1, 1))] == ["b", "a", "c"]
     assert fuse([["a"], []], (0.5, 1))[0] == ("a", pytest.approx(0.5 / 61))
+
+
+# ---- places ------------------------------------------------------------------------------------------------------------
+
+
+def made(place, embedder):
+    return Index(create_store(place, new_settings(embedder, {"year": "int"}, 20)), embedder)
+
+
+def answers(index):
+    """What a user sees of some searches; documents without a word of the query are ranked by vectors alone."""
+    queries = (("sea", {}), ("mat", {"where": {"year": {">=": 2001}}}), ("executed sea", {"dense_weight": 0}))
+    return [(hit.id, hit.text, hit.sentences) for query, more in queries for hit in index.search(query, sentences=1, **more)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(embedder, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        made(tmp_path / name, embedder).close()
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("kind", [pytest.param("s3", marks=pytest.mark.slow), "qdrant"])
+def test_an_index_elsewhere_answers_as_in_a_folder(kind, place_of, embedder, tmp_path):
+    place = place_of(kind).uri
+    with made(tmp_path / "folder", embedder) as here, made(place, embedder) as there:
+        for index in (here, there):
+            added = index.add([*documents(cat="An earlier text."), Document("gone", "Nobody reads this.")]).added
+            assert added == [*TEXTS, "gone"]
+            changes = index.add(documents())
+            assert changes.updated == ["cat"] and changes.unchanged == ["river", "clause"]
+            assert index.delete(["gone", "never"]).failed == {"never": "there is no such document"}
+            index.optimize()
+            assert len(index) == 3
+        assert answers(there) == answers(here)
+    with Index(open_store(place), embedder) as again, Index.open(tmp_path / "folder", embedder) as here:
+        assert answers(again) == answers(here) and not again.add(documents()).added
