@@ -6,6 +6,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 
+import lancedb
 import numpy as np
 import pytest
 from helpers.stored_documents import SETTINGS, document, unit
@@ -191,6 +192,9 @@ def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
         LanceStore.create(str(folder), SETTINGS).close()
         assert LanceStore.open(str(folder)).last_commit().number == 0
         shutil.rmtree(folder / "commits.lance" / "_versions")
+    lancedb.connect(str(tmp_path / "other")).create_table("commits", [{"a": 1}])
+    with pytest.raises(StoreError, match="there is no index at"):  # it is of another program
+        LanceStore.open(str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("name", ["documents", "passages", "commits"])
