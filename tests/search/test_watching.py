@@ -6,30 +6,20 @@ from runnel.search.watching import signatures, watch
 from runnel.text.folders import EVERYTHING
 
 
-class Stop(Exception):
-    """Ends a watch, which otherwise never returns."""
-
-
 def watched(looks, results, monkeypatch):
-    """Watch with these looks; return the numbers of the looks after which there was an update."""
-    updates, done = [], iter(results)
-    seen = iter(looks)
-    count = 0
+    """Watch with these looks, after which it ends; return the numbers of the looks after which there was an update."""
+    seen, results, taken, updates = iter(looks), iter(results), [], []
 
     def look():
-        nonlocal count
-        count += 1
-        try:
-            return {"a": (next(seen), 0, 0)}
-        except StopIteration:
-            raise Stop from None
+        taken.append(next(seen))
+        return {"a": (taken[-1], 0, 0)}
 
     def update():
-        updates.append(count)
-        return next(done)
+        updates.append(len(taken))
+        return next(results)
 
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with pytest.raises(Stop):
+    with pytest.raises(StopIteration):
         watch(update, look)
     return updates
 

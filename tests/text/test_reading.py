@@ -1,8 +1,6 @@
 """Bytes as text: encodings, and a message for each kind of unusable input."""
 
-import io
 import re
-import sys
 
 import pytest
 from hypothesis import given
@@ -80,11 +78,6 @@ def test_a_false_or_odd_declaration_does_no_harm():
 def test_terminal_logs_are_text():
     data = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n" * 9
     assert decode(data, "log.txt").text.startswith("\x1b[31m")
-
-
-def test_standard_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc")))
-    assert open_bytes("-").read() == b"abc"
 
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):

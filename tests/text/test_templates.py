@@ -139,9 +139,3 @@ def test_missing_and_needless_fields():
         with pytest.raises(InputError, match=named):
             call()
     assert len(Template.parse("").render(tokenizer).ids) == 0
-
-
-def test_text_in_fields_never_becomes_a_marker():
-    tokenizer = build("bert_like")
-    ids = QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
-    assert QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1
