@@ -167,7 +167,7 @@ def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch):
 
 
 def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monkeypatch):
-    monkeypatch.setattr("runnel.search.connection._PATIENCE", {"client_max_retries": "0"})
+    monkeypatch.setattr("runnel.search.lance._PATIENCE", {"client_max_retries": "0"})
     store = LanceStore.create(uri, SETTINGS)
     commit(store, "a", "apples")
     made = []

@@ -17,9 +17,8 @@ from helpers.stored_documents import SETTINGS, document, unit
 from programs.killed_writer import text_of
 
 from runnel.errors import InputError, StoreError
-from runnel.search.connection import plain_errors
 from runnel.search.filters import conditions
-from runnel.search.lance import LanceStore
+from runnel.search.lance import LanceStore, plain_errors
 from runnel.search.records import WHOLE, IndexSettings
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.text import quotes
-from runnel.text.nearest import Change
-from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, Verification, verify_quote
+from runnel.text.quotes import LONGEST_QUOTE, Change, QuotePlace, Verification, verify_quote
 
 TEXT = """The "finally" clause always executes. It was -5 degrees in the well-
 known valley – a hyphen-

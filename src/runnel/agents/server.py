@@ -21,7 +21,7 @@ from runnel.agents import results
 from runnel.agents.results import shown
 from runnel.agents.tools import Progress, Tools
 from runnel.errors import Cancelled, RunnelError, describe
-from runnel.text.documents.ranges import By
+from runnel.text.documents.document import By
 
 T = TypeVar("T", bound=results.ToolResult | results.ServerStatus)
 

@@ -17,8 +17,7 @@ from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
-from runnel.text.documents.document import DocumentText
-from runnel.text.documents.ranges import By, choose_row, span_of
+from runnel.text.documents.document import By, DocumentText, choose_row, span_of
 
 Progress = Callable[[int, int | None], None]
 T = TypeVar("T", results.ListedSentence, results.IndexedDocument, results.ListedQuote)

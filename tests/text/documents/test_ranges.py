@@ -3,8 +3,7 @@
 import pytest
 
 from runnel.errors import InputError
-from runnel.text.documents.document import DocumentText, read_plain
-from runnel.text.documents.ranges import choose_row, span_of
+from runnel.text.documents.document import DocumentText, choose_row, read_plain, span_of
 from runnel.text.reading import Decoded
 
 TEXT = "one\ntwo\n\nfour\fpage two\n\fpage three"
