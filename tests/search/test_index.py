@@ -11,10 +11,8 @@ from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import InputError, StoreError
-from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
-from runnel.search.stores import create_store, open_store
 
 TEXTS = {
     "river": "A river runs to the sea. The river is executed finally.",
@@ -166,6 +164,15 @@ def test_bad_input_is_refused(index, call, part):
     assert part in str(refused.value)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(embedder, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    for name, mode in (("new", 0o700), ("there", 0o750)):
+        Index.create(tmp_path / name, embedder).close()
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode
+
+
 def test_bad_places_and_settings_are_refused(embedder, tmp_path):
     for wrong in (None, "", 3):
         for call in (Index.open, lambda place: Index.create(place, embedder)):
@@ -201,42 +208,3 @@ def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embe
 def test_fusion_of_ranks():
     assert [name for name, _ in fuse([["a", "b"], ["b", "c"]], (1, 1))] == ["b", "a", "c"]
     assert fuse([["a"], []], (0.5, 1))[0] == ("a", pytest.approx(0.5 / 61))
-
-
-# ---- places ------------------------------------------------------------------------------------------------------------
-
-
-def made(place, embedder):
-    return Index(create_store(place, new_settings(embedder, {"year": "int"}, 20)), embedder)
-
-
-def answers(index):
-    """What a user sees of some searches; documents without a word of the query are ranked by vectors alone."""
-    queries = (("sea", {}), ("mat", {"where": {"year": {">=": 2001}}}), ("executed sea", {"dense_weight": 0}))
-    return [(hit.id, hit.text, hit.sentences) for query, more in queries for hit in index.search(query, sentences=1, **more)]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(embedder, tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there").chmod(0o750)
-    for name, mode in (("new", 0o700), ("there", 0o750)):
-        made(tmp_path / name, embedder).close()
-        assert (tmp_path / name).stat().st_mode & 0o777 == mode
-
-
-@pytest.mark.parametrize("kind", [pytest.param("s3", marks=pytest.mark.slow), "qdrant"])
-def test_an_index_elsewhere_answers_as_in_a_folder(kind, place_of, embedder, tmp_path):
-    place = place_of(kind).uri
-    with made(tmp_path / "folder", embedder) as here, made(place, embedder) as there:
-        for index in (here, there):
-            added = index.add([*documents(cat="An earlier text."), Document("gone", "Nobody reads this.")]).added
-            assert added == [*TEXTS, "gone"]
-            changes = index.add(documents())
-            assert changes.updated == ["cat"] and changes.unchanged == ["river", "clause"]
-            assert index.delete(["gone", "never"]).failed == {"never": "there is no such document"}
-            index.optimize()
-            assert len(index) == 3
-        assert answers(there) == answers(here)
-    with Index(open_store(place), embedder) as again, Index.open(tmp_path / "folder", embedder) as here:
-        assert answers(again) == answers(here) and not again.add(documents()).added

@@ -19,12 +19,10 @@ from runnel.search.records import WHOLE
 
 pytestmark = pytest.mark.slow
 
-_names = itertools.count()
-
 
 @pytest.fixture
-def uri(s3):
-    return f"s3://bucket/index{next(_names)}"
+def uri(place_of):
+    return place_of("s3").uri
 
 
 def commit(store, name, word, delete=()):
@@ -141,26 +139,6 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     assert content(uri) == {"a": "apples"} and LanceStore.open(uri).settings == SETTINGS
     commit(store, "b", "bananas")
     assert content(uri) == {"a": "apples", "b": "bananas"}
-
-
-def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch):
-    store = LanceStore.create(uri, SETTINGS)
-    for name, word in (("a", "apples"), ("b", "bananas"), ("c", "cherries")):
-        commit(store, name, word)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
-    other = LanceStore.open(uri)
-    lost = 0
-    for step in (2, 3, 5):
-        gate = Paused(step)
-        s3.before = lambda key, path, gate=gate: gate() if key == "first" else None
-        with ThreadPoolExecutor(1) as pool:
-            one = pool.submit(attempt, store.optimize)
-            while not (one.done() or gate.reached.wait(0.01)):
-                pass
-            commit(other, f"d{step}", "dates")
-            gate.go_on.set()
-            lost += not one.result(GIVE_UP_S)
-    assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ def index(embedder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(embedder, tmp_path_factory):
-    """Not remembered."""
     with filled(tmp_path_factory.mktemp("plain"), embedder) as made:
         yield made
 

@@ -304,13 +304,10 @@ def test_a_token_is_given_out_once_nothing_can_change_it():
     assert stream.feed("x").ids.tolist() == [257, ord("c") + 1]
     assert stream.text == "x" and stream.position == 3
     assert stream.feed("e").ids.tolist() == [ord("x") + 1] and stream.finish().starts.tolist() == [4]
-
-
-def test_a_stream_can_be_saved_inside_a_character():
     tokenizer = WorldTokenizer(vocabulary("中".encode()[:2], "中".encode()[2:] + b"a"))
     stream, again = tokenizer.stream(), tokenizer.stream()
     assert stream.feed("中").ids.tolist() == [257]
-    again.restore(stream.save())
+    again.restore(stream.save())  # inside a character
     assert again.text == "中" and again.position == 0
     done = Encoded.join([again.feed("a"), again.finish()])
     assert (done.ids.tolist(), done.starts.tolist(), done.ends.tolist()) == ([258], [0], [2])
@@ -369,8 +366,6 @@ def mistral():
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """One field of a protobuf message."""
-
     def varint(number: int) -> bytes:
         low = number & 127
         return bytes([low]) if number < 128 else bytes([low | 128]) + varint(number >> 7)

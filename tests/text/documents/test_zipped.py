@@ -44,7 +44,6 @@ def read_with(letter, more):
 
 @pytest.fixture
 def letter(tmp_path):
-    """A document with something of everything."""
     document = docx.Document()
     document.core_properties.title = "A title"
     document.add_heading("The title", 0)
@@ -280,7 +279,6 @@ def test_a_drawing(tmp_path):
 
 @pytest.fixture
 def workbook(tmp_path):
-    """A workbook with something of everything."""
     book = openpyxl.Workbook()
     book.properties.title = "Prices"
     sheet = book.active
