@@ -91,7 +91,7 @@ def verify_quote(quote: str, text: str) -> Verification:
     if not quote.strip() or len(quote) > LONGEST_QUOTE:
         came = f"has {len(quote):,} characters" if quote.strip() else "is empty"
         raise InputError(f"the quote {came}; expected 1 to {LONGEST_QUOTE:,} characters: verify a long one in parts")
-    exact = [QuotePlace(quote, start, start + len(quote), "exact") for start in _occurrences(quote, text)]
+    exact = [QuotePlace(quote, *match.span(), "exact") for match in re.finditer(re.escape(quote), text)]
     wanted = _letters(quote)
     taken = np.array([(place.start, place.end) for place in exact], dtype=np.int64).reshape(-1, 2)
     normalized = []
@@ -122,13 +122,6 @@ def equal_words(one: str, other: str) -> bool:
     first, second = _letters(one), _letters(other)
     same = _signed(one) == _signed(other) and first.folded == second.folded
     return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
-
-
-def _occurrences(part: str, text: str) -> Iterator[int]:
-    at = text.find(part)
-    while at >= 0:
-        yield at
-        at = text.find(part, at + len(part))
 
 
 @dataclass(frozen=True, eq=False)

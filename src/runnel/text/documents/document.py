@@ -28,12 +28,7 @@ from runnel.text.reading import Decoded
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
 HEAD_BYTES = 4096
-_MAGIC = (
-    (b"PK\x03\x04", "zip"),
-    (b"PK\x05\x06", "zip"),  # an empty archive
-    (GZIP, "packed"),
-    (ZSTD, "packed"),
-)
+_MAGIC = ((b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (GZIP, "packed"), (ZSTD, "packed"))  # 5, 6: an empty archive
 # Unsupported kinds that users may try, and what to do about them.
 _REFUSED = (
     (

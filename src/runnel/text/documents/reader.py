@@ -198,7 +198,9 @@ class DocumentReader:
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
         """Return the answer of the second process to a request."""
         request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
-        worker = self._worker = self._worker or _start()
+        if self._worker is None:
+            self._worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        worker = self._worker
         assert worker.stdin is not None and worker.stdout is not None
         late = threading.Event()
 
@@ -242,10 +244,6 @@ class DocumentReader:
             f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
             f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
         )
-
-
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 @contextmanager
