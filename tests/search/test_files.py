@@ -229,10 +229,14 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(embedder, tmp_path, 
         assert len(index.add_files([rows.parent]).added) == 15 and len(index) == 35
         assert len(index.add_files([rows.parent]).unchanged) == 35
 
+        rows.write_text("".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5)))
+        with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
+            index.add_files([rows.parent], on_commit=stop)
+        assert len(index.add_files([rows.parent]).deleted) == 30 and len(index) == 5
         rows.write_text(rows.read_text() + '{"text": \n')  # breaks off: told at every call
         for _ in range(2):
             changes = index.add_files([rows.parent])
-            assert "line 36: not valid JSON" in changes.failed[str(rows)] and len(index) == 35
+            assert "line 6: not valid JSON" in changes.failed[str(rows)] and len(index) == 5
 
 
 # ---- hashes that are computed again only when size or times have changed -----------------------------------------------
