@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from helpers.stored_documents import Place
 from helpers.tiny import tiny_model
 
 from runnel import Embedder
-
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +38,10 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
 
 @pytest.fixture
 def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Makes a place for an index of a kind."""
-
     def make(kind: str) -> Place:
         if kind == "s3":
             request.getfixturevalue("s3")
-            return Place(kind, f"s3://bucket/index-{next(_numbers)}")
+            return Place(kind, f"s3://bucket/{tmp_path.name}")
         if kind == "qdrant":
             return Place(kind, f"qdrant+file://{tmp_path}/qdrant/index")
         return Place(kind, str(tmp_path / "index"))

@@ -1,17 +1,21 @@
-"""`Index.check` and `runnel index --check`: damage on disk is found and named, and searches do not hide it."""
+"""Damage on disk is found and named, by checks and searches; a full disk loses nothing that was committed."""
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 
+import lancedb
 import numpy as np
 import pytest
-from helpers.stored_documents import document, unit
+from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel import Document
 from runnel.errors import StoreError
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
+from runnel.search.lance import LanceStore
 from runnel.search.matrix import PassageMatrix
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import content_hash
@@ -37,13 +41,6 @@ def put(store, *documents):
 RIGHT = whole("right", "the cat sat. ", "it slept. ", "it woke.")
 
 
-def test_what_is_whole_is_not_damaged(store):
-    assert check(store) == []
-    put(store, RIGHT, whole("other", "a dog."))
-    put(store, whole("other", "a bird.", "a fish."))
-    assert check(store) == []
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -61,9 +58,12 @@ def test_what_is_whole_is_not_damaged(store):
     ],
 )
 def test_damage_is_found_and_named(store, change, reason):
-    put(store, RIGHT, change(*whole("bad", "a dog. ", "it ran.")))
-    [found] = check(store)
-    assert found.document == "bad" and reason in found.reason
+    assert check(store) == []
+    put(store, RIGHT, whole("bad", "a bird."))
+    assert check(store) == []
+    put(store, change(*whole("bad", "a dog. ", "it ran.")))
+    [damage] = check(store)
+    assert damage.document == "bad" and reason in damage.reason
 
 
 def test_vectors_that_are_not_finite_are_damage(store, monkeypatch):
@@ -111,13 +111,100 @@ def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypat
                 Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {})
 
 
-def test_unreadable_files_are_damage_of_the_index(place_of, tmp_path):
-    place = place_of("lance")
-    store = place.create()
-    put(store, RIGHT)
+# ---- full disks and lost files, in the stores themselves ---------------------------------------------------------------
+
+CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020)
+LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
+
+
+def seen(store):
+    near = {(row.document, row.number) for row in store.nearest(unit(1, 0, 0, 0), 9999, [])}
+    words = {(row.document, row.number) for row in store.lexical("cat and", 9999, [])}
+    return store.documents(list(store.content_hashes())), near, words, store.last_commit().documents
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with an index of one document."""
+    store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
+    store.commit([CAT[0]], CAT[1], [])
     store.close()
-    store = place.open()
-    for path in (tmp_path / "index" / "passages.lance" / "data").iterdir():
+    return tmp_path / "index"
+
+
+def test_a_full_disk_loses_nothing(folder, full_disk):
+    store = LanceStore.open(str(folder))
+    store.commit([LARGE[0]], LARGE[1], [])
+    store.commit([], [], ["large"])
+    before = seen(store)
+    full_disk()
+    with suppress(StoreError):  # there may be room for what little it writes
+        store.optimize()
+    assert seen(store) == before
+    with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
+        store.commit([LARGE[0]], LARGE[1], ["cat"])
+    assert seen(store) == before  # in the store that failed, too
+    store.close()
+    again = LanceStore.open(str(folder))
+    assert seen(again) == before
+    again.close()
+    full_disk(10)
+    with pytest.raises(StoreError, match=r"cannot read or write the index at .*other: .*is the disk full\?"):
+        LanceStore.create(str(folder.parent / "other"), SETTINGS)
+
+
+def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
+    """Or what is read is right; without its last version the table of commits shows the commit before."""
+    store = LanceStore.open(str(folder))
+    right, told = seen(store), 0
+    store.close()
+    for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
+        for damage in ("lost", "cut"):
+            copy = tmp_path / "copy"
+            shutil.copytree(folder, copy)
+            content = (copy / path).read_bytes()
+            (copy / path).unlink()
+            if damage == "cut":
+                (copy / path).write_bytes(content[: len(content) // 2])
+            try:
+                opened = LanceStore.open(str(copy))
+                assert seen(opened) == right or opened.last_commit().number == 0, (path, damage)
+                opened.close()
+            except StoreError as error:
+                told += 1
+                assert any(reason in str(error) for reason in ("is damaged", "has lost files", "there is no index")), error
+            shutil.rmtree(copy)
+    assert told > 10
+    opened = LanceStore.open(str(folder))
+    for path in (folder / "passages.lance" / "data").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    [damage] = check(store)
+    [damage] = check(opened)
     assert damage.document is None and "has lost files: they are damaged" in damage.reason
+
+
+def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
+    folder = tmp_path / "index"
+    LanceStore.create(str(folder), SETTINGS).close()
+    for name in ("commits", "passages", "documents"):
+        shutil.rmtree(folder / f"{name}.lance" / "_versions")
+        with pytest.raises(StoreError, match="there is no index at"):
+            LanceStore.open(str(folder))
+        LanceStore.create(str(folder), SETTINGS).close()
+        assert LanceStore.open(str(folder)).last_commit().number == 0
+        shutil.rmtree(folder / "commits.lance" / "_versions")
+    lancedb.connect(str(tmp_path / "other")).create_table("commits", [{"a": 1}])
+    with pytest.raises(StoreError, match="there is no index at"):  # it is of another program
+        LanceStore.open(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["documents", "passages", "commits"])
+def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(folder, name):
+    shutil.rmtree(folder / f"{name}.lance")
+    lost = ("there is no index at", "has lost its list of commits; restore it")
+    for call, reason in zip(
+        (lambda: LanceStore.open(str(folder)), lambda: LanceStore.create(str(folder), SETTINGS)),
+        lost if name == "commits" else (f"has lost its {name}; restore it from", "already holds an index"),
+        strict=True,
+    ):
+        with pytest.raises(StoreError, match=reason):
+            call()

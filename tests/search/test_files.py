@@ -1,17 +1,19 @@
-"""A folder of files of many kinds: what is new, changed, appended, gone or unreadable."""
+"""A folder of files of many kinds: what is new, changed, appended, gone or unreadable; hashes of files that did not change."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runnel.errors import InputError
-from runnel.search import encoding
+from runnel.search import encoding, files
 from runnel.search.files import FileHashes
 from runnel.search.index import Index
 from runnel.text.folders import Selection
@@ -20,15 +22,13 @@ from runnel.text.folders import Selection
 @pytest.fixture
 def folder(tmp_path):
     root = tmp_path / "files"
-    (root / "deep").mkdir(parents=True)
-    (root / ".git").mkdir()
-    (root / ".git" / "hidden.txt").write_text("hidden")
-    (root / "plain.txt").write_text("The cat sat on the mat.")
-    (root / "deep" / "page.html").write_text(
-        "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the sea.</p></body></html>"
-    )
-    (root / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3)))
-    return root
+    page = "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the sea.</p></body></html>"
+    rows = "".join(json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3))
+    files = {".git/hidden.txt": "hidden", "plain.txt": "The cat sat on the mat.", "deep/page.html": page, "rows.jsonl": rows}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root.resolve()
 
 
 @pytest.fixture
@@ -38,14 +38,24 @@ def index(embedder, tmp_path):
 
 
 def names(ids, folder):
-    return sorted(os.path.relpath(name, folder.resolve()) for name in ids)
+    return sorted(os.path.relpath(name, folder) for name in ids)
 
 
 def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     every = ["deep/page.html", "plain.txt", "rows.jsonl#0", "rows.jsonl#1", "rows.jsonl#2"]
-    changes = index.add_files([folder])
+    changes = index.add_files([folder, folder / "plain.txt"])
     assert names(changes.added, folder) == every and not changes.failed
     assert names(index.add_files([folder]).unchanged, folder) == every
+    assert names(index.add_files(folder.glob("*.txt")).unchanged, folder) == ["plain.txt"]  # one by one
+    (hit,) = index.search("a river", where={"kind": "html"})
+    assert names([hit.id], folder) == ["deep/page.html"] and hit.title == "Rivers" and hit.source == hit.id
+    assert {(s.page, s.headings) for s in hit.sentences} == {(None, ("The river",))}
+    assert index.store.passages([(hit.id, 0)])[hit.id, 0].heading == "The river"
+
+    (folder / "deep").rename(folder.parent / "deep")
+    assert index.add_files([folder / "rows.jsonl"]).deleted == []  # what is elsewhere is not pruned
+    assert index.add_files([folder], prune=False).deleted == []
+    (folder.parent / "deep").rename(folder / "deep")
 
     (folder / "plain.txt").write_text("The dog sat on the mat.")
     (folder / "deep" / "page.html").unlink()
@@ -56,46 +66,30 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     assert len(index) == 2
 
 
-def test_places_are_kept(index, folder):
-    index.add_files([folder])
-    found = index.search("a river", where={"kind": "html"})
-    assert names([hit.id for hit in found], folder) == ["deep/page.html"]
-    row = index.store.passages([(found[0].id, 0)])[found[0].id, 0]
-    assert row.heading == "The river"
-    assert index.store.documents([found[0].id])[found[0].id].title == "Rivers"
-    assert found[0].title == "Rivers" and found[0].source == found[0].id
-    assert {(s.page, s.headings) for s in found[0].sentences} == {(None, ("The river",))}
-
-
-def test_what_is_elsewhere_is_not_pruned(index, folder):
-    index.add_files([folder])
-    assert index.add_files([folder / "deep"]).deleted == []
-    (folder / "plain.txt").unlink()
-    assert index.add_files([folder], prune=False).deleted == []
-    assert len(index) == 5
-
-
 def test_ignored_files_are_left_out_and_those_of_an_unreadable_folder_are_kept(index, folder, caplog, monkeypatch):
     index.add_files([folder])
     (folder / ".gitignore").write_text("*.txt\n")
     scandir = os.scandir
 
     def refuse(path):
-        if str(path) == str(folder.resolve() / "deep"):  # permissions do not stop root
+        if str(path) == str(folder / "deep"):  # permissions do not stop root
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
     changes = index.add_files([folder])
     assert names(changes.deleted, folder) == ["plain.txt"] and len(index) == 4
-    reason = f"{folder.resolve() / 'deep'}: Permission denied"
-    assert changes.failed == {str(folder.resolve() / "deep"): reason} and caplog.messages == [f"left out: {reason}"]
+    reason = f"{folder}/deep: Permission denied"
+    assert changes.failed == {str(folder / "deep"): reason} and caplog.messages == [f"left out: {reason}"]
 
 
 def test_globs_say_which_files_are_indexed(index, folder):
     index.add_files([folder])
     assert names(index.add_files([folder], selection=Selection(exclude=("deep",))).deleted, folder) == ["deep/page.html"]
     (folder / "plain.txt").rename(folder / "new.txt")
+    for missing in (None, folder / "missing"):
+        with pytest.raises(InputError, match=f"no file or folder .*{missing}"):
+            index.add_files([missing])
     changes = index.add_files([f"{folder}/*.txt"])  # other files below the folder are none of its business
     assert (names(changes.added, folder), names(changes.deleted, folder)) == (["new.txt"], ["plain.txt"])
     assert len(index) == 4
@@ -112,51 +106,29 @@ def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, fo
     assert len(index) == 5 and changes.deleted == []
 
 
-def test_files_that_are_not_documents_are_only_noted(index, folder, caplog):
+def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folder, caplog):
+    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
+    (folder / "names.csv").write_text("id,text\n")
+    with Index.create(folder / "deep" / "library", index.embedder) as other:
+        other.add_files([folder / "plain.txt"])
+        other.optimize()  # of its files none is read or noted
+    caplog.clear()
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
     (folder / "questions.jsonl").write_text('{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n')
     changes = index.add_files([folder])
     assert len(changes.added) == 5 and not changes.failed
-    root = folder.resolve()
-    others = ", ".join(str(root / name) for name in ("picture.png", "questions.jsonl", "deep/program"))
-    assert caplog.messages == [f"note: files of kinds that are not read: {others}"]
-    changes = index.add_files([folder / "picture.png"])  # the user names it
-    assert "is an image" in changes.failed[str(root / "picture.png")]
-
-
-def test_an_index_does_not_read_itself_or_another_one(embedder, folder):
-    for name in ("library", "deep/other"):
-        with Index.create(folder / name, embedder) as made:
-            made.add_files([folder])
-            made.optimize()
-            assert len(made) == 5 and len(made.add_files([folder]).unchanged) == 5
-
-
-def test_files_without_rows_are_noted(index, folder, caplog):
-    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
-    (folder / "rows.jsonl").unlink()
-    (folder / "names.csv").write_text("id,text\n")
-    changes = index.add_files([folder])
-    assert names(changes.added, folder) == ["deep/page.html", "plain.txt"] and not changes.failed
+    others = ", ".join(str(folder / name) for name in ("picture.png", "questions.jsonl", "deep/program"))
     note = "no rows; the first line of a csv or tsv file contains the column names"
-    assert caplog.messages == [f"{folder.resolve() / name}: {note}" for name in ("lines.tsv", "names.csv")]
+    assert sorted(caplog.messages) == sorted(
+        [f"{folder}/lines.tsv: {note}", f"{folder}/names.csv: {note}", f"note: files of kinds that are not read: {others}"]
+    )
     (folder / "names.csv").write_text("id,text\n1,a text\n")
     index.add_files([folder])
     (folder / "names.csv").write_text("id,text\n")
     assert names(index.add_files([folder]).deleted, folder) == ["names.csv#1"]
-
-
-def test_paths_may_come_one_by_one(index, folder):
-    changes = index.add_files(folder.glob("*.txt"))
-    assert names(changes.added, folder) == ["plain.txt"] and not changes.failed
-
-
-def test_a_path_that_is_not_there_is_refused(index, tmp_path):
-    with pytest.raises(InputError, match="no file or folder None"):
-        index.add_files([None])
-    with pytest.raises(InputError, match=r"no file or folder .*missing"):
-        index.add_files([tmp_path / "missing"])
+    changes = index.add_files([folder / "picture.png"])  # the user names it
+    assert "is an image" in changes.failed[str(folder / "picture.png")]
 
 
 @pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names of this system are always Unicode")
@@ -167,38 +139,36 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
     for _ in range(2):  # repeatable
         changes = index.add_files([folder])
         [(name, reason)] = changes.failed.items()
-        assert os.fsencode(name) == os.fsencode(folder.resolve()) + b"/bad\xff\xfename.txt"
+        assert os.fsencode(name) == os.fsencode(folder) + b"/bad\xff\xfename.txt"
         assert reason == f"{name} has a name that is not UTF-8; rename the file"
         assert len(index) == 5
     assert caplog.text.count("left out: ") == 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, caplog, kind):
-    rows = [("a", "first"), ("b", "second"), ("a", "third"), ("", "fourth"), ("a", "fifth")]
-    if kind == "jsonl":
-        rows[1] = ("b\ud800", "second")
-        (folder / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in rows))
-    else:
-        (folder / "rows.jsonl").unlink()
-        (folder / "rows.csv").write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in rows))
-    file = (folder / f"rows.{kind}").resolve()
-    lines, good = ((1, 2, 4), ["a", "4"]) if kind == "jsonl" else ((2, 4), ["a", "b", "4"])
-    expected = {f"{file}, line {(1 if kind == 'jsonl' else 2) + n}" for n in lines}
-    for round_ in range(2):
+@pytest.mark.parametrize(
+    ("kind", "content", "bad", "good"),
+    [
+        ("jsonl", [f'{{"id": "{name}", "text": "x"}}' for name in ("a", "b\\ud800", "a", "a", "")], (2, 3, 4), ["a", "5"]),
+        ("csv", ["id,text", "a,1", "b,2", "a,3", ",4", "a,5"], (4, 6), ["a", "b", "4"]),
+    ],
+)  # fmt: skip
+def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, caplog, kind, content, bad, good):
+    (folder / "rows.jsonl").unlink()
+    file = folder / f"rows.{kind}"
+    file.write_text("\n".join(content))
+    expected = {f"{file}, line {number}" for number in bad}
+    for fate in ("added", "unchanged"):
         changes = index.add_files([folder])
         assert changes.failed.keys() == expected and all(reason.startswith(name) for name, reason in changes.failed.items())
-        assert names(changes.added if round_ == 0 else changes.unchanged, folder) == sorted(
-            ["deep/page.html", "plain.txt", *(f"rows.{kind}#{name}" for name in good)]
-        )
+        assert names(getattr(changes, fate), folder) == [
+            "deep/page.html",
+            "plain.txt",
+            *sorted(f"{file.name}#{name}" for name in good),
+        ]
     assert caplog.text.count("left out: ") == 2 * len(expected)
-    (folder / f"rows.{kind}").write_text('{"id": "a", "text": "first"}\n' if kind == "jsonl" else "id,text\na,first\n")
+    file.write_text("\n".join(content[: 1 + (kind == "csv")]))
     changes = index.add_files([folder])
-    assert names(changes.deleted, folder) == sorted(f"rows.{kind}#{name}" for name in good[1:]) and not changes.failed
-
-
-def test_a_file_that_is_named_twice_is_read_once(index, folder):
-    assert len(index.add_files([folder, folder / "plain.txt"]).added) == 5
+    assert names(changes.deleted, folder) == sorted(f"{file.name}#{name}" for name in good[1:]) and not changes.failed
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -210,7 +180,7 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
         server.bind("socket")
         os.chdir(here)
         changes = index.add_files([folder, "/dev/zero", folder / "pipe.txt"])
-    kinds = {str(folder.resolve() / "pipe.txt"): "pipe", str(folder.resolve() / "socket"): "socket", "/dev/zero": "device"}
+    kinds = {str(folder / "pipe.txt"): "pipe", str(folder / "socket"): "socket", "/dev/zero": "device"}
     assert set(changes.failed) == set(kinds)
     assert all(reason.startswith(f"{name} is a {kinds[name]}, ") for name, reason in changes.failed.items())
     assert len(index) == 5
@@ -235,7 +205,7 @@ def test_files_that_change_or_go_while_the_folder_is_read(embedder, tmp_path, mo
     with Index.create(tmp_path / "index", embedder) as index:
         changes = index.add_files([tmp_path / "files"])
         assert set(changes.added) == {str(first), str(third)} and set(changes.failed) == {str(second)}
-        assert [one.document for one in index.store.lexical("changed", 50, [])] == [str(first)]
+        assert [row.document for row in index.store.lexical("changed", 50, [])] == [str(first)]
         monkeypatch.setattr(FileHashes, "sha256", digest)
         again = index.add_files([tmp_path / "files"])  # the first has a new hash, and no new content
         assert set(again.unchanged) == {str(first), str(third)} and not again.failed and not again.deleted
@@ -259,7 +229,67 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(embedder, tmp_path, 
         assert len(index.add_files([rows.parent]).added) == 15 and len(index) == 35
         assert len(index.add_files([rows.parent]).unchanged) == 35
 
+        rows.write_text("".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5)))
+        with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
+            index.add_files([rows.parent], on_commit=stop)
+        assert len(index.add_files([rows.parent]).deleted) == 30 and len(index) == 5
         rows.write_text(rows.read_text() + '{"text": \n')  # breaks off: told at every call
         for _ in range(2):
             changes = index.add_files([rows.parent])
-            assert "line 36: not valid JSON" in changes.failed[str(rows)] and len(index) == 35
+            assert "line 6: not valid JSON" in changes.failed[str(rows)] and len(index) == 5
+
+
+# ---- hashes that are computed again only when size or times have changed -----------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A file that counts as old although it was just written: the tests need not wait."""
+    monkeypatch.setattr(files, "_TICK_NS", -1_000_000_000)
+    (tmp_path / "a.txt").write_text("one")
+    return tmp_path / "a.txt"
+
+
+ONE, TWO = (hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
+
+
+def test_an_unchanged_file_is_not_read_again(file, tmp_path, monkeypatch):
+    first = FileHashes(tmp_path / "hashes.json")
+    assert first.sha256(file) == ONE and first.current == {str(file): ONE}
+    first.failures = {str(file): ONE, "/gone": "x"}
+    first.save()
+    again = FileHashes(tmp_path / "hashes.json")
+    assert again.failures == {str(file): ONE}
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was read"))
+        assert again.sha256(file) == ONE
+    file.write_text("two")
+    assert again.sha256(file) == TWO
+    FileHashes(tmp_path / "hashes.json").save()  # nothing was asked for: all is forgotten
+    assert FileHashes(tmp_path / "hashes.json").failures == {}
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(file):
+    hashes = FileHashes()
+    times = 2 * (time.time_ns() - 60 * 1_000_000_000,)
+    for text, digest in (("one", ONE), ("two", TWO)):
+        file.write_text(text)
+        os.utime(file, ns=times)  # as tools do that copy times
+        assert hashes.sha256(file) == digest
+
+
+def test_a_file_that_has_just_changed_is_read_again(tmp_path, monkeypatch):
+    """On a file system with a coarse clock, two changes in a row leave the same time."""
+    (tmp_path / "a.txt").write_text("one")
+    real = os.stat(tmp_path / "a.txt")
+    monkeypatch.setattr(type(tmp_path), "stat", lambda path: real)
+    hashes = FileHashes()
+    assert hashes.sha256(tmp_path / "a.txt") == ONE
+    (tmp_path / "a.txt").write_text("two")
+    assert hashes.sha256(tmp_path / "a.txt") == TWO
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "files": 3}', '{"format": 1, "files": {}}'])
+def test_a_damaged_file_of_hashes_counts_as_missing(file, tmp_path, content):
+    (tmp_path / "hashes.json").write_text(content)
+    assert FileHashes(tmp_path / "hashes.json").sha256(file) == ONE

@@ -31,23 +31,21 @@ def document(name: str, text: str) -> FileDocument:
     return FileDocument(name, read_plain(Decoded(text, "utf-8")))
 
 
-def found(query: str, *documents: FileDocument, **options: object) -> list[tuple[str, float, str]]:
+def answers_of(query: str, *documents: FileDocument, **options: object) -> list[tuple[str, float, str]]:
     findings = find(RETRIEVER, query, documents, **options)
-    return [(one.file, one.score, one.text.strip()) for one in findings.sentences]
+    return [(sentence.file, sentence.score, sentence.text.strip()) for sentence in findings.sentences]
 
 
 def test_documents_are_ranked_together():
-    first, second = document("a", "The dog slept. A cat ran."), document("b", "Nothing here. The dog barked.")
-    answers = [("b", 3.0, "The dog barked."), ("a", 2.0, "The dog slept."), ("a", 0.0, "A cat ran."), ("b", 0.0, "Nothing here.")]
-    assert found("the dog barked", first, second) == answers  # ties in the order of the documents
-    assert found("the dog barked", first, second, top_k=1) == answers[:1]
-    assert found("the dog barked") == found("the dog barked", document("c", " \n")) == []
-
-
-def test_a_lowest_score_is_included_and_anything_below_is_not():
     documents = document("a", "The dog slept. A cat ran."), document("b", "Nothing here. The dog barked.")
-    assert [score for _, score, _ in found("the dog barked", *documents, min_score=2.0)] == [3.0, 2.0]
-    assert found("the dog barked", *documents, min_score=3.5) == []
+    answers = [("b", 3.0, "The dog barked."), ("a", 2.0, "The dog slept."), ("a", 0.0, "A cat ran."), ("b", 0.0, "Nothing here.")]
+    for options, count in (({}, 4), ({"top_k": 1}, 1), ({"min_score": 2.0}, 2), ({"min_score": 3.5}, 0)):
+        assert answers_of("the dog barked", *documents, **options) == answers[:count]  # ties in the order of the documents
+    assert answers_of("the dog barked", document("c", " \n")) == []
+    assert find(RETRIEVER, "dog", []) == Findings("sentence", [], [])
+    for top_k in (0, 1.5, True):
+        with pytest.raises(InputError, match="expected a whole number from 1"):
+            find(RETRIEVER, "dog", [], top_k=top_k)
 
 
 def test_places_of_equal_sentences_are_merged_and_counted():
@@ -63,16 +61,16 @@ def test_places_of_equal_sentences_are_merged_and_counted():
 
 
 def test_the_better_of_two_places_is_shown():
-    """Here a sentence scores more in each document."""
-
     class Growing(FakeRetriever):
+        """A sentence scores more in each document up to the second."""
+
         def first_look(self, *arguments, **options) -> Iterator[object]:
-            for more, one in enumerate(super().first_look(*arguments, **options)):
-                yield replace(one, scores=one.scores + min(more, 1))
+            for more, look in enumerate(super().first_look(*arguments, **options)):
+                yield replace(look, scores=look.scores + min(more, 1))
 
     [best] = find(Growing(), "dog", [document(name, "One dog.") for name in "abc"]).sentences
     assert isinstance(best, AnsweringSentence) and (best.file, best.score) == ("b", 2.0)
-    assert [one.file for one in best.also] == ["a", "c"]
+    assert [place.file for place in best.also] == ["a", "c"]
 
 
 def test_context_is_the_text_around():
@@ -91,8 +89,8 @@ def test_the_page_of_a_sentence_is_that_of_its_first_word():
 def test_json_is_plain_and_complete():
     findings = find(RETRIEVER, "dog", [document("a", "One dog.\n\nOne dog."), document("b", "")], top_k=1)
     value = json.loads(json.dumps(findings.as_json()))
-    place = {"file": "a", "id": None, "page": None, "headings": [], "kind": "txt"}
-    place |= {"sha256": hashlib.sha256(b"One dog.\n\nOne dog.").hexdigest()}
+    digest = hashlib.sha256(b"One dog.\n\nOne dog.").hexdigest()
+    place = {"file": "a", "id": None, "page": None, "headings": [], "kind": "txt", "sha256": digest}
     [sentence] = value["sentences"]
     assert sentence == {
         **place, "line": 1, "start": 0, "end": 10, "text": "One dog.\n\n", "score": 1.0, "index": 0,
@@ -108,29 +106,16 @@ def test_json_is_plain_and_complete():
 
 def test_documents_are_read_when_they_are_needed():
     """An iterator of many documents is not read whole before the first is scored."""
-    scored: list[int] = []
+    read, scored = [], []
 
     class Counting(FakeRetriever):
         def first_look(self, *arguments, **options) -> Iterator[object]:
-            for one in super().first_look(*arguments, **options):
+            for look in super().first_look(*arguments, **options):
                 scored.append(len(read))
-                yield one
+                yield look
 
-    read: list[int] = []
-
-    def documents() -> Iterator[FileDocument]:
-        for number in range(5):
-            read.append(number)
-            yield document(f"{number}", "One dog.")
-
-    find(Counting(), "dog", documents())
+    find(Counting(), "dog", (read.append(number) or document(f"{number}", "One dog.") for number in range(5)))
     assert scored == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("top_k", [0, 1.5, True])
-def test_a_number_of_sentences_is_a_whole_number(top_k):
-    with pytest.raises(InputError, match="expected a whole number from 1"):
-        find(RETRIEVER, "dog", [], top_k=top_k)
 
 
 def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
@@ -144,10 +129,6 @@ def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
     [one] = skipped
     assert one.file == names[0] and one.reason.startswith(f"no file {names[0]}; check the path")
     assert caplog.messages == [f"error: {one.reason}", f"note: {names[2]} is empty"]
-
-
-def test_no_documents_is_an_empty_result():
-    assert find(RETRIEVER, "dog", []) == Findings("sentence", [], [])
 
 
 # ---- with a model that reads the best sentences of all documents again -------------------------------------------------
@@ -182,6 +163,8 @@ def test_answers_are_those_of_one_ranking_in_any_order(retriever: SentenceRetrie
     assert found.answers == turned.answers == max(one.answers or 0.0 for one in ranked)
     assert found.as_json()["answers"] == found.answers and 0 < found.answers < 1
     assert len(found.files) == count and {one.file for one, _ in found.documents} == {one.file for one in found.sentences}
+    if count == 90:
+        assert len(find(retriever, QUERY, documents, top_k=120).sentences) == 120  # more than are read again
 
 
 def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetriever) -> None:
@@ -205,10 +188,6 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
     assert kept[0] <= TOGETHER and max(held) <= 3 * TOGETHER  # some are read ahead
 
 
-def test_more_answers_than_are_read_again(retriever: SentenceRetriever) -> None:
-    assert len(find(retriever, QUERY, some(50), top_k=120).sentences) == 120
-
-
 def test_places_are_also_those_in_documents_that_are_not_kept(retriever: SentenceRetriever) -> None:
     copies = [document(f"copy{n}", "The cat sat on the mat.\n\nA river runs to the sea.") for n in range(5)]
     found = find(retriever, QUERY, [*copies, *some(80)], top_k=200)
@@ -225,6 +204,8 @@ def test_parts_explain_the_score(retriever: SentenceRetriever) -> None:
     titles = {one.text.strip(): one.parts["question or heading above"] for one in found.sentences if one.parts}
     assert titles["Where is the dog?"] == titles["The river"] == -1
     assert any(part > 0 for text, part in titles.items() if text.startswith(("A dog", "A river")))
+    nothing = find(retriever, QUERY, [document("a", "\u200b")])
+    assert (nothing.sentences, nothing.answers, len(nothing.files)) == ([], None, 1)
     (vectors,) = retriever.remember([PAGE])
     for sentence in retriever.score(QUERY, vectors):
         assert sum(retriever.explain(QUERY, vectors, sentence.index).values()) == pytest.approx(sentence.score, abs=1e-4)
@@ -235,12 +216,6 @@ def test_a_question_or_heading_is_shown_with_the_text_below(retriever: SentenceR
     after = {one.text.strip(): one.after for one in found.sentences}
     assert after["Where is the dog?"] == "A dog ran. " and after["The river"] == "A river runs to the sea. "
     assert set(after.values()) == {"", after["The river"], after["Where is the dog?"]}
-
-
-def test_a_document_without_an_answer(retriever: SentenceRetriever) -> None:
-    found = find(retriever, QUERY, [document("a", "\u200b")])
-    assert (found.sentences, found.answers, len(found.files)) == ([], None, 1)
-    assert find(retriever, QUERY, []).answers is None
 
 
 def test_the_best_are_read_together_with_the_query(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import lancedb
 import pytest
-from helpers.children import PATHS, PROGRAMS
 from helpers.stored_documents import SETTINGS, document, unit
 from helpers.waiting import GIVE_UP_S
 
@@ -22,12 +19,10 @@ from runnel.search.records import WHOLE
 
 pytestmark = pytest.mark.slow
 
-_names = itertools.count()
-
 
 @pytest.fixture
-def uri(s3):
-    return f"s3://bucket/index{next(_names)}"
+def uri(place_of):
+    return place_of("s3").uri
 
 
 def commit(store, name, word, delete=()):
@@ -52,7 +47,7 @@ def content(uri):
     return {name: row.text.split()[1].rstrip(".") for name, row in rows.items()}
 
 
-# ---- one place, many processes ---------------------------------------------------------------------------------------
+# ---- one place, many writers -----------------------------------------------------------------------------------------
 
 
 def test_many_commits_keep_one_number_each(uri, monkeypatch):
@@ -88,8 +83,6 @@ def attempt(work):
 
 
 STEPS = 5  # versions that a commit makes: both tables restored, both tables changed, the commit row
-
-
 CROSSED = [(2, 3), (2, 4)]  # each has restored one of the tables last, so neither can go on
 PAIRS = list(itertools.product(range(1, STEPS + 1), range(1, STEPS + 2)))  # step 6: it is never held
 QUICK = {*CROSSED, (1, 6), (3, 1), (3, 6), (4, 4), (5, 1), (5, 5), (5, 6)}
@@ -148,71 +141,11 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     assert content(uri) == {"a": "apples", "b": "bananas"}
 
 
-def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch):
-    store = LanceStore.create(uri, SETTINGS)
-    for name, word in (("a", "apples"), ("b", "bananas"), ("c", "cherries")):
-        commit(store, name, word)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
-    other = LanceStore.open(uri)
-    lost = 0
-    for step in (2, 3, 5):
-        gate = Paused(step)
-        s3.before = lambda key, path, gate=gate: gate() if key == "first" else None
-        with ThreadPoolExecutor(1) as pool:
-            one = pool.submit(attempt, store.optimize)
-            while not (one.done() or gate.reached.wait(0.01)):
-                pass
-            commit(other, f"d{step}", "dates")
-            gate.go_on.set()
-            lost += not one.result(GIVE_UP_S)
-    assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
-
-
-def test_two_processes_race(uri):
-    """How many commits go in depends on the machine; that all of these are there, and no others, does not."""
-    LanceStore.create(uri, SETTINGS)
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | PATHS, "text": True}
-    writers = [subprocess.Popen([sys.executable, PROGRAMS / "racing_writer.py", uri, name, "8"], **options) for name in "xy"]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-    lines = [line.split() for writer in writers for line in writer.communicate(timeout=GIVE_UP_S)[0].splitlines()]
-    assert all(writer.returncode == 0 for writer in writers) and len(lines) == 16
-    won = sorted((int(number), name, int(i)) for name, i, number in lines if number != "lost")
-    assert won and len({number for number, *_ in won}) == len(won)
-    there = {}
-    for _, name, i in won:
-        there[f"{name}{i}"] = f"{name}{i}"
-        if i % 3 == 2:
-            there.pop(f"{name}{i - 1}", None)
-    assert content(uri) == there
-    commit(LanceStore.open(uri), "z", "alone")
-    assert content(uri) == there | {"z": "alone"}
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monkeypatch):
-    monkeypatch.setattr("runnel.search.connection._PATIENCE", {"client_max_retries": "0"})
-    store = LanceStore.create(uri, SETTINGS)
-    commit(store, "a", "apples")
-    s3.stop()
-    try:
-        with pytest.raises(StoreError, match=f"{uri} cannot be reached"):
-            commit(store, "b", "bananas")
-        with pytest.raises(StoreError, match="cannot be reached"):
-            LanceStore.open(uri)
-    finally:
-        s3.start()
-    assert content(uri) == {"a": "apples"}
-    commit(store, "b", "bananas")
-    assert content(uri) == {"a": "apples", "b": "bananas"}
-
-
-def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
+    monkeypatch.setattr("runnel.search.lance._PATIENCE", {"client_max_retries": "0"})
     store = LanceStore.create(uri, SETTINGS)
     commit(store, "a", "apples")
     made = []
@@ -225,8 +158,19 @@ def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
     with pytest.raises(StoreError):
         commit(store, "b", "bananas")
     s3.refuse, s3.before = None, lambda key, path: None
-    assert {one.document for one in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.content_hashes())
+    assert {row.document for row in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.content_hashes())
     assert content(uri) == {"a": "apples"}
+    s3.stop()
+    try:
+        with pytest.raises(StoreError, match=f"{uri} cannot be reached"):
+            commit(store, "b", "bananas")
+        with pytest.raises(StoreError, match="cannot be reached"):
+            LanceStore.open(uri)
+    finally:
+        s3.start()
+    assert content(uri) == {"a": "apples"}
+    commit(store, "b", "bananas")
+    assert content(uri) == {"a": "apples", "b": "bananas"}
 
 
 def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
@@ -244,3 +188,11 @@ def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(StoreError, match=f"no access to {uri}; check the credentials"):
         LanceStore.open(uri)
+
+
+def test_the_command_line_takes_a_uri(run, uri, tmp_path):
+    (tmp_path / "a.txt").write_text("The treaty was signed in Vienna. Nobody spoke.")
+    for added in (1, 0):
+        assert json.loads(run("index", tmp_path / "a.txt", "--to", uri, "--json").out)["added"] == added
+    assert "Vienna" in run("search", "where was the treaty signed?", "--in", uri).out
+    assert run("search", "treaty", "--in", uri + "-missing").code == 2

@@ -1,19 +1,24 @@
-"""The stages of a search: what the reranker changes, what is read for sentences, what each costs."""
+"""The stages of a search: what the reranker changes, what is read for sentences, what is remembered, what each costs."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.tiny import tiny_model
+import torch
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
-from runnel.errors import InputError
+from runnel.errors import InputError, StoreError
 from runnel.models.memory import DocumentState, Memory
 from runnel.request import TokenCount
+from runnel.search.check import check
+from runnel.search.encoding import new_settings
 from runnel.search.index import Index
-from runnel.search.pipeline import fuse
+from runnel.search.pipeline import _with_first_stage, fuse
+from runnel.search.stores import create_store
 from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
@@ -22,18 +27,21 @@ TEXTS = {f"d{i}": " ".join(RNG.choice(WORDS, 12)) + ". " + " ".join(RNG.choice(W
 QUERY = "the river of the cat"
 
 
+def filled(place, embedder, **options):
+    index = Index.create(place, embedder, **options)
+    index.add(Document(name, text) for name, text in TEXTS.items())
+    return index
+
+
 @pytest.fixture(scope="module")
 def index(embedder, tmp_path_factory):
-    with Index.create(tmp_path_factory.mktemp("index"), embedder, remember=True) as made:
-        made.add(Document(name, text) for name, text in TEXTS.items())
+    with filled(tmp_path_factory.mktemp("index"), embedder, remember=True) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def plain(embedder, tmp_path_factory):
-    """Not remembered."""
-    with Index.create(tmp_path_factory.mktemp("plain"), embedder) as made:
-        made.add(Document(name, text) for name, text in TEXTS.items())
+    with filled(tmp_path_factory.mktemp("plain"), embedder) as made:
         yield made
 
 
@@ -72,8 +80,14 @@ def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
     assert [why.reranked.rank for why in by_relevance] == [1, 2, 3, 4, 5]
 
 
-def test_remembered_documents_rank_as_whole_pairs_do(index, plain):
-    timings: dict[str, float] = {}
+def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
+    read, timings = [], {}
+    engine = index.embedder.model.engine
+    with monkeypatch.context() as patch:  # no text is read but the query
+        run = engine.map
+        patch.setattr(engine, "map", lambda requests, *more: run([read.append(len(r.ids)) or r for r in requests], *more))
+        index.search(QUERY, sentences=0)
+        assert 0 < max(read) < 20  # a document has more
     remembered = index.search(QUERY, top_k=12, timings=timings)
     assert list(timings) == ["query", "dense", "lexical", "rerank", "fetch", "sentences"]
     assert index.search(QUERY, top_k=12, rerank=0) != remembered
@@ -83,21 +97,6 @@ def test_remembered_documents_rank_as_whole_pairs_do(index, plain):
     scores = dict(zip(TEXTS, Reranker(index.embedder.model).score(QUERY, list(TEXTS.values())).tolist(), strict=True))
     assert from_memory == pytest.approx(scores, abs=2e-2)  # int8
     assert max(scores.values()) - min(scores.values()) > 0.1
-
-
-def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
-    read = []
-    engine_map = index.embedder.model.engine.map
-
-    def counting(requests, on_tokens=None):
-        requests = list(requests)
-        read.append(sum(len(request.ids) for request in requests))
-        return engine_map(requests, on_tokens)
-
-    monkeypatch.setattr(index.embedder.model.engine, "map", counting)
-    index.search(QUERY, sentences=0)
-    query = len(index.embedder.model.tokenizer.encode(QUERY).ids)
-    assert sum(read) <= (len(TEXTS) + 1) * (query + 2)
 
 
 def test_remembered_documents_are_read_once(embedder, tmp_path):
@@ -120,24 +119,9 @@ def of_index(index):
 def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):
     model = tiny_model(tmp_path / "tiny")
     model.templates["document"] = Template.parse("{document}{end}")
-    with Index.create(tmp_path / "index", Embedder(model), remember=True) as index:
-        index.add([Document(name, text) for name, text in TEXTS.items()])
+    with filled(tmp_path / "index", Embedder(model), remember=True) as index:
         expected = Reranker(model).score(QUERY, list(TEXTS.values()))
         np.testing.assert_allclose(Reranker(model).score(QUERY, of_index(index)), expected, atol=2e-2)
-
-
-def test_memory_follows_its_document(embedder, tmp_path):
-    with Index.create(tmp_path / "index", embedder, remember=True) as index:
-        index.add([Document("a", "The cat sat."), Document("b", "A river runs.")])
-        before = index.store.memories(["a", "b"])
-        index.add([Document("a", "The dog sat on the mat."), Document("b", "A river runs.")])
-        after = index.store.memories(["a", "b"])
-        assert after["b"] == before["b"] and after["a"] != before["a"]
-        index.delete(["a"])
-        assert set(index.store.memories(["a", "b"])) == {"b"}
-        index.optimize()
-    with Index.open(tmp_path / "index", embedder) as again:
-        assert again.store.settings.remember and again.store.memories(["b"]) == {"b": before["b"]}
 
 
 def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
@@ -162,3 +146,196 @@ def test_a_model_that_cannot_rerank_is_told(tmp_path):
         assert index.search("cat")[0].id == "a"
         with pytest.raises(InputError, match="no rerank head"):
             index.search("cat", rerank=3)
+
+
+# ---- models that remember the sentences of documents: no question reads a document again --------------------------------
+
+
+def text_of(sentences: int) -> str:
+    return " ".join(" ".join(RNG.choice(WORDS, 7)).capitalize() + "." for _ in range(sentences))
+
+
+LONGER = {f"d{i}": text_of(count) for i, count in enumerate((1, 2, 3, 5, 9, 14, 1, 30))}
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
+def encoder(request, tmp_path_factory):
+    return Embedder(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
+
+
+def documents(**changed: str):
+    return [Document(name, text) for name, text in (LONGER | changed).items()]
+
+
+@pytest.fixture(params=["lance", "qdrant"])
+def remembering(request, place_of, encoder):
+    place = place_of(request.param)
+    store = place.create(new_settings(encoder))
+    with Index(store, encoder) as made:
+        made.add(documents())
+        yield made
+
+
+@pytest.fixture
+def local(encoder, tmp_path):
+    with Index.create(tmp_path / "local", encoder) as made:
+        made.add(documents())
+        yield made
+
+
+def shown(hits):
+    return [(hit.id, [(s.text, s.start, s.end, s.index, round(s.score, 4)) for s in hit.sentences]) for hit in hits]
+
+
+def read_tokens(model, monkeypatch):
+    """The tokens of each request to the engine from now on."""
+    read: list[int] = []
+
+    def counting(run):
+        def counted(requests):
+            for request in requests:
+                read.append(len(request.ids))
+                yield request
+
+        return lambda requests, *more: run(counted(requests), *more)
+
+    for engine in {model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)}:
+        monkeypatch.setattr(engine, "map", counting(engine.map))
+    return read
+
+
+def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_path):
+    recurrent = new_settings(Embedder(tiny_model(tmp_path / "tiny")))
+    assert (recurrent.passage_tokens, recurrent.remember) == (256, False)
+    settings = new_settings(encoder)
+    assert (settings.passage_tokens, settings.remember) == (12, True)
+    assert new_settings(encoder, None, 12, True) == settings  # these say what is so anyhow
+    assert set(local.store.memories(list(LONGER))) == set(LONGER)
+    assert local.check() == []
+    with pytest.raises(InputError, match="passage_tokens=20"):
+        new_settings(encoder, passage_tokens=20)
+
+
+def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, monkeypatch):
+    with monkeypatch.context() as patch:  # no document is read to search
+        read = read_tokens(encoder.model, patch)
+        assert remembering.search(QUERY, top_k=20, rerank=8)[0].sentences
+        assert set(read) == {len(encoder.model.tokenizer.encode(QUERY).ids) + 2}
+    hits = remembering.search(QUERY, top_k=20, rerank=0)
+    assert len(hits) == len(LONGER) and all(hit.sentences for hit in hits)  # of every document, not of five
+    retriever = SentenceRetriever(encoder.model)
+    for hit in hits:
+        scores = {s.start: s.score for s in retriever.score(QUERY, hit.text)}
+        best = sorted(scores.values(), reverse=True)
+        assert all(abs(scores[s.start] - s.score) < 0.05 for s in hit.sentences)  # other steps, other rounding
+        assert max(s.score for s in hit.sentences) == pytest.approx(best[0], abs=0.05)
+    assert [bool(hit.sentences) for hit in remembering.search(QUERY, top_k=3, read=1)] == [True, False, False]
+
+
+def first_stage(remembering, dense_weight=1.0):
+    """The cosine of each document's best passage, and its BM25 score."""
+    dense, lexical = {}, {}
+    for one in remembering.store.nearest(remembering.embedder.encode_query([QUERY])[0], 200, []) if dense_weight else []:
+        dense[one.document] = max(one.score, dense.get(one.document, -1.0))
+    for one in remembering.store.lexical(QUERY, 200, []):
+        lexical[one.document] = max(one.score, lexical.get(one.document, 0.0))
+    return dense, lexical
+
+
+@pytest.mark.parametrize("dense_weight", [1.0, 0.0])
+def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(remembering, encoder, dense_weight):
+    (dense, lexical), reranker = first_stage(remembering, dense_weight), Reranker(encoder.model)
+    scores = dict(zip(LONGER, reranker.score(QUERY, reranker.remember(LONGER)).tolist(), strict=True))
+    expected = {
+        name: score + 16 * dense.get(name, 0.0) + 4 * lexical.get(name, 0.0) / max(lexical.values())
+        for name, score in scores.items()
+        if name in dense or name in lexical
+    }
+    hits = remembering.search(QUERY, top_k=20, dense_weight=dense_weight)
+    relevance = {hit.id: hit.explanation.relevance for hit in hits}
+    assert relevance == pytest.approx(expected, abs=0.05)  # other steps, other rounding
+    by_rank = [hit.explanation.relevance for hit in sorted(hits, key=lambda hit: hit.explanation.reranked.rank)]
+    assert by_rank == sorted(by_rank, reverse=True) and len(by_rank) == len(hits)
+    assert len(set(lexical.values())) > 2 and len(set(np.round(list(scores.values()), 2))) > 2
+    # Documents beyond a list have its lowest cosine and no words.
+    relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
+    assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
+    assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
+
+
+def test_an_index_without_memories_is_read(local, encoder, tmp_path):
+    with Index(create_store(tmp_path / "plain", replace(new_settings(encoder), remember=False)), encoder) as made:
+        made.add(documents())
+        assert made.store.memories(list(LONGER)) == {} and made.check() == []
+        hits = made.search(QUERY, top_k=20)
+        assert [bool(hit.sentences) for hit in hits] == [True] * 5 + [False] * 3
+        assert len(made.search(QUERY, top_k=20, rerank=4)) == 8
+        by_name = dict(shown(local.search(QUERY, top_k=20, rerank=0)))
+        assert all([s[0] for s in sentences] == [s[0] for s in by_name[name]] for name, sentences in shown(hits)[:5])
+
+
+def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
+    encoder = Embedder(tiny_encoder(tmp_path / "tiny", sentence_layers=1))
+    Index.create(tmp_path / "made", encoder).close()
+    vectors = encoder.encode(QUERY)
+    with torch.no_grad():
+        for block in encoder.model.backbone.sentence_layers:
+            for parameter in block.parameters():
+                parameter.add_(torch.randn(parameter.shape))
+    encoder.model.save(tmp_path / "trained")
+    trained = Embedder.load(tmp_path / "trained", "float32")
+    trained.model.source = "tiny encoder"
+    assert np.array_equal(trained.encode(QUERY), vectors)
+    with pytest.raises(StoreError, match="made with the model 'tiny encoder'; 'tiny encoder', as it is now"):
+        Index.open(tmp_path / "made", trained)
+
+
+def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, encoder):
+    whole = shown(local.search(QUERY, top_k=20))
+    memories = local.store.memories
+    monkeypatch.setattr(
+        local.store, "memories", lambda ids: {name: m for name, m in memories(ids).items() if name not in ("d1", "d4")}
+    )
+    read = read_tokens(encoder.model, monkeypatch)
+    mixed = shown(local.search(QUERY, top_k=20))
+    assert [(name, [s[0] for s in found]) for name, found in mixed] == [(name, [s[0] for s in found]) for name, found in whole]
+    assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda own, other: own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], lambda own, other: own[:40], lambda own, other: other],
+    ids=["flipped", "cut", "of another text"],
+)
+def test_a_damaged_memory_is_damage_of_the_index(remembering, change):
+    rows = remembering.store.documents(["d5"])
+    passages = [row for rows in remembering.store.scan() for row in rows if row.document == "d5"]
+    memories = remembering.store.memories(["d4", "d5"])
+    remembering.store.commit([replace(rows["d5"], memory=change(memories["d5"], memories["d4"]))], passages, [])
+    for rerank in (0, 8):
+        with pytest.raises(StoreError, match="is damaged: document 'd5'"):
+            remembering.search(QUERY, top_k=20, rerank=rerank)
+    [found] = check(remembering.store)
+    assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
+
+
+def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch):
+    """Where reads are live (Qdrant), texts and memories may be of two versions."""
+    documents = local.store.documents
+    old = {name: replace(row, text="The cat sat. " + row.text) for name, row in documents(["d2"]).items()}
+    answers = iter([old, {}])
+    monkeypatch.setattr(local.store, "documents", lambda ids, **more: documents(ids, **more) | next(answers))
+    hits = {hit.id: hit for hit in local.search(QUERY, top_k=20, rerank=0, sentences=20)}
+    assert next(answers, None) is None and hits["d2"].text == old["d2"].text
+    assert "".join(s.text for s in hits["d2"].sentences) == old["d2"].text
+
+
+def test_text_that_goes_on_is_remembered_anew(remembering):
+    before = remembering.store.memories(["d2", "d3"])
+    changes = remembering.add(documents(d2=LONGER["d2"] + " The river of the cat runs to the sea."))
+    assert changes.updated == ["d2"] and changes.tokens_read == changes.tokens
+    after = remembering.store.memories(["d2", "d3"])
+    assert after["d3"] == before["d3"] and after["d2"] != before["d2"]
+    found = dict(shown(remembering.search(QUERY, top_k=20, sentences=9)))
+    assert found["d2"][-1][0] == "The river of the cat runs to the sea."
+    assert remembering.check() == []

@@ -4,8 +4,8 @@ import json
 import os
 import re
 import shlex
+import shutil
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +13,8 @@ from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.files import WriterLock
 from runnel.search import files as file_hashes
 from runnel.search.index import Index
-from runnel.search.project import Project, index_name
-from runnel.text.folders import Selection
+from runnel.search.project import Project, index_name, signatures, watch
+from runnel.text.folders import EVERYTHING, Selection
 
 
 @pytest.fixture
@@ -45,15 +45,53 @@ def names(folder, ids):
     return sorted(os.path.relpath(name, folder) for name in ids)
 
 
-def test_a_project_is_found_upwards_with_its_paths(folder, made):
+def test_a_project_is_found_upwards_with_its_paths(folder, made, tmp_path_factory):
     assert Project.find(folder / "notes" / "deep") is None
     project, _ = made(folder, "notes", "*.txt", selection=Selection(exclude=("deep/",)))
-    assert project.paths == ("notes", "*.txt")
+    assert project.paths == ("notes", "*.txt") and index_name(str(project.place)) == folder.name
     assert Project.find(folder / "notes" / "deep") == project == Project.find(folder)
     assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
+    link = tmp_path_factory.mktemp("links") / "link"  # names are stored relative, so it may lead to the project
+    link.symlink_to(folder)
+    assert Project.find(link / "notes") == project and Project.find(link).paths == project.paths
     inner = Project(folder / "notes").extend([str(folder / "notes")])
     inner.save()
     assert Project.find(folder / "notes" / "deep") == inner and inner.paths == (".",)
+    for path in ("other.txt", ".", "*.txt"):
+        with pytest.raises(InputError, match=r"outside of the project .*notes: .* --to FOLDER"):
+            inner.extend([path])
+    with pytest.raises(InputError, match="there is no file or folder missing"):
+        inner.extend(["missing"])
+    named = {"/home/me/library": "library", "library": "library", "s3://bucket/papers": "papers", "index": "index"}
+    assert {place: index_name(place) for place in named} == named
+
+
+def stored(*paths, **changed):
+    return json.dumps({"format": 1, "paths": [".", *paths], "include": [], "exclude": [], "ignore_files": True} | changed)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be used .*No such file or directory"),
+        ("{", "cannot be used .*Expecting property name"),
+        ("[]", "cannot be used .*list indices"),
+        ('{"format": 1}', "cannot be used .*'paths'"),
+        (stored(include=["!x"]), "cannot be used .*omit the !"),
+        (stored(format=2), "cannot be used .*format 2"),
+        *((stored(path), re.escape(f"outside of the project: {path})")) for path in ("/etc", "..", "notes/../../x", "../*.txt")),
+    ],
+)
+def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
+    (tmp_path / ".runnel").mkdir()
+    if content is not None:
+        (tmp_path / ".runnel" / "project.json").write_text(content)
+    with pytest.raises(StoreError, match=rf"project.json .*{reason}"):
+        Project.find(tmp_path)
+    shutil.rmtree(tmp_path / ".runnel")
+    (tmp_path / ".runnel").write_text("")
+    with pytest.raises(StoreError, match=r"project.json cannot be used .*Not a directory"):
+        Project.find(tmp_path)
 
 
 @pytest.mark.parametrize("boundary", ["ceiling", "home", "writable", "mount"])
@@ -78,6 +116,11 @@ def test_the_way_up_ends(folder, monkeypatch, boundary):
     assert Project.find(deep) is None and Project.find(notes).folder == notes
     (notes / ".runnel").rename(notes / "no longer")
     assert Project.find(notes) is None and Project.find(folder).folder == folder
+    if os.name != "nt":  # which has no such modes
+        assert (folder / ".runnel").stat().st_mode & 0o777 == 0o700
+        (folder / ".runnel").chmod(0o750)
+        Project(folder).save()
+        assert (folder / ".runnel").stat().st_mode & 0o777 == 0o750
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such owners")
@@ -101,13 +144,6 @@ def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monke
     assert Project.find(place) == Project(place)
 
 
-@pytest.mark.parametrize("path", ["/etc", "..", "notes/../../x", "../*.txt"])
-def test_stored_paths_outside_of_the_project_are_refused(folder, path):
-    Project(folder, (".", path)).save()
-    with pytest.raises(StoreError, match=rf"project.json .*outside of the project: {re.escape(path)}\)"):
-        Project.find(folder)
-
-
 def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder, made, tmp_path_factory):
     project, index = made(folder, "notes", "other.txt")
     project.update(index)
@@ -119,7 +155,7 @@ def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder
     (folder / "notes").symlink_to(secret.parent)
     with pytest.raises(InputError, match="notes is outside of the project"):
         project.update(index)
-    assert not any("secret" in one for one in index.store.content_hashes())
+    assert not any("secret" in name for name in index.store.content_hashes())
 
 
 @pytest.mark.parametrize("gone", ["emptied", "missing"])
@@ -128,39 +164,17 @@ def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(folder,
     (folder / "more" / "a.txt").write_text("A bird sang.")
     project, index = made(folder, "notes", "more/*.txt", "other.txt")
     project.update(index)
-
-    def unmount():
-        for name in ("notes", "more"):
-            (folder / name).rename(folder / f"{name} elsewhere")
-            if gone == "emptied":
-                (folder / name).mkdir()
-
-    unmount()
+    for name in ("notes", "more"):
+        (folder / name).rename(folder / f"{name} elsewhere")
+        if gone == "emptied":
+            (folder / name).mkdir()
     (folder / "other.txt").write_text("The dog ran.")
     changes = project.update(index, keep_missing=True)
     assert names(folder, changes.updated) == ["other.txt"] and not changes.deleted and len(index) == 4
     assert names(folder, changes.failed) == ["more/*.txt", "notes"]
-    assert (
-        "notes is missing or has no files (is it mounted?); `runnel index` removes its 2 documents"
-        in changes.failed[str(folder / "notes")]
-    )
-    for name in ("notes", "more"):
-        if gone == "emptied":
-            (folder / name).rmdir()
-        (folder / f"{name} elsewhere").rename(folder / name)
-    assert not project.update(index, keep_missing=True)
-    unmount()
+    reason = "notes is missing or has no files (is it mounted?); `runnel index` removes its 2 documents"
+    assert reason in changes.failed[str(folder / "notes")]
     assert len(project.update(index).deleted) == 3
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_a_new_folder_is_private_and_an_existing_one_keeps_its_mode(folder):
-    for _ in range(2):
-        Project(folder).save()
-        assert (folder / ".runnel").stat().st_mode & 0o777 == 0o700
-    (folder / ".runnel").chmod(0o750)
-    Project(folder).save()
-    assert (folder / ".runnel").stat().st_mode & 0o777 == 0o750
 
 
 @pytest.mark.parametrize("name", [".runnel", ".runnel/index", ".runnel/index/commits.lance", ".runnel/files.json"])
@@ -177,7 +191,7 @@ def test_a_link_in_the_folder_is_refused(folder, name):
         Project.find(folder)
 
 
-def test_only_what_has_changed_is_read(folder, made, monkeypatch):
+def test_only_what_has_changed_is_read_by_one_process_at_a_time(folder, made, monkeypatch):
     project, index = made(folder)
     changes = project.update(index)
     assert names(folder, changes.added) == ["notes/cat.txt", "notes/deep/river.md", "other.txt"]
@@ -192,6 +206,11 @@ def test_only_what_has_changed_is_read(folder, made, monkeypatch):
     changes = project.update(index)
     assert names(folder, changes.updated) == ["notes/cat.txt"] and names(folder, changes.deleted) == ["other.txt"]
     assert names(folder, read) == ["notes/cat.txt"] and len(index) == 2
+    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
+    lock.acquire()
+    with pytest.raises(StoreBusy, match=rf"{folder}/.runnel is being written by process \d+; wait until it is done"):
+        project.update(index)
+    lock.release()
 
 
 def test_other_paths_and_other_globs_change_the_index(folder, made, caplog):
@@ -235,66 +254,45 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
     assert names(folder, project.update(index).added) == ["notes/empty.txt"]
 
 
-def test_two_updates_exclude_each_other(folder, made):
-    project, index = made(folder)
-    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
-    lock.acquire()
-    with pytest.raises(StoreBusy, match=rf"{folder}/.runnel is being written by process \d+; wait until it is done"):
-        project.update(index)
-    lock.release()
-    assert project.update(index)
+# ---- watching ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_index_has_a_short_name(made, folder):
-    project, _ = made(folder)
-    assert index_name(str(project.place)) == folder.name
-    names = {"/home/me/library": "library", "library": "library", "s3://bucket/papers": "papers", "index": "index"}
-    assert {place: index_name(place) for place in names} == names
+def watched(looks, results, monkeypatch):
+    """Watch with these looks, after which it ends; return the numbers of the looks after which there was an update."""
+    seen, results, taken, updates = iter(looks), iter(results), [], []
 
+    def look():
+        taken.append(next(seen))
+        return {"a": (taken[-1], 0, 0)}
 
-def test_paths_outside_of_the_project_are_refused(folder, made):
-    project, _ = made(folder / "notes")
-    for path in ("other.txt", ".", "*.txt"):
-        with pytest.raises(InputError, match=r"outside of the project .*notes: .* --to FOLDER"):
-            project.extend([path])
-    with pytest.raises(InputError, match="there is no file or folder missing"):
-        project.extend(["missing"])
+    def update():
+        updates.append(len(taken))
+        return next(results)
+
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(StopIteration):
+        watch(update, look)
+    return updates
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("looks", "results", "expected"),
     [
-        (None, "No such file or directory"),
-        ("{", "Expecting property name"),
-        ("[]", "list indices"),
-        ('{"format": 1}', "'paths'"),
-        ('{"format": 1, "paths": [], "include": ["!x"], "exclude": [], "ignore_files": true}', "omit the !"),
+        ([1, 1, 1, 1], [True], [2]),  # once at first
+        ([1, 1, 2, 2, 2, 1, 1], [True] * 3, [2, 4, 7]),
+        ([1, 1, 2, 3, 4, 4, 4], [True] * 2, [2, 6]),  # a file that is being written is left alone
+        ([1, 1, 1, 1], [False, False, True], [2, 3, 4]),  # an update that was not possible is repeated
+        ([1, 1, 2, 1, 1], [True], [2]),  # changed back
     ],
 )
-def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
-    (tmp_path / ".runnel").mkdir()
-    if content is not None:
-        (tmp_path / ".runnel" / "project.json").write_text(content)
-    with pytest.raises(StoreError, match=r"project.json cannot be used") as error:
-        Project.find(tmp_path)
-    assert reason in str(error.value)
+def test_updates_follow_changes_that_have_settled(looks, results, expected, monkeypatch):
+    assert watched(looks, results, monkeypatch) == expected
 
 
-def test_a_file_of_that_name_and_another_format_are_refused(tmp_path):
-    (tmp_path / ".runnel").write_text("")
-    with pytest.raises(StoreError, match=r"project.json cannot be used .*Not a directory"):
-        Project.find(tmp_path)
-    (tmp_path / ".runnel").unlink()
-    Project(tmp_path).save()
-    place = tmp_path / ".runnel" / "project.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 2}))
-    with pytest.raises(StoreError, match=r"project.json cannot be used .*format 2"):
-        Project.find(tmp_path)
-
-
-def test_names_are_stored_relative_so_that_links_to_the_project_work(folder, made, tmp_path_factory):
-    made(folder, "notes/cat.txt")
-    link = tmp_path_factory.mktemp("links") / "link"
-    link.symlink_to(folder)
-    assert Project.find(link / "notes") == Project.find(folder)
-    assert Path(Project.find(link).paths[0]) == Path("notes/cat.txt")
+def test_signatures_show_every_change(tmp_path):
+    file = tmp_path / "a.txt"
+    states = [signatures([tmp_path, tmp_path / "missing"], EVERYTHING)]
+    for change in (lambda: file.write_text("one"), lambda: file.write_text("three"), file.unlink):
+        change()
+        states.append(signatures([tmp_path, tmp_path / "missing"], EVERYTHING))
+    assert states[0] == states[3] == {} and states[1] != states[2] and list(states[1]) == [str(file)]

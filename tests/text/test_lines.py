@@ -1,12 +1,16 @@
 """Plain and compressed files, line by line."""
 
 import gzip
+import random
 import sys
 
 import pytest
 import zstandard
 
+from runnel.commands.rows import read_rows
 from runnel.errors import MissingDependency, ReadError
+from runnel.lab.training.corpora import read_corpus
+from runnel.text.documents.reader import DocumentReader
 from runnel.text.lines import find, read_head, read_json, read_lines
 
 COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
@@ -33,8 +37,6 @@ def test_compressed_by_content_whatever_the_name_and_in_several_parts(tmp_path, 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_cut_short_or_damaged_is_an_error(tmp_path, ending):
-    import random
-
     path = tmp_path / f"data{ending}"
     data = COMPRESS[ending](b"".join(b"%d\n" % random.Random(i).getrandbits(64) for i in range(20_000)))
     path.write_bytes(data[: len(data) // 2])
@@ -71,29 +73,17 @@ def test_find(tmp_path):
 # ---- whoever reads rows ------------------------------------------------------------------------------------------------
 
 
-def embedded(path):
-    from runnel.commands.rows import read_rows
-
-    return [(row.id, row.text) for row in read_rows(str(path))]
-
-
 def indexed(path):
-    from runnel.text.documents.reader import DocumentReader
-
     with DocumentReader() as reader:
-        return [(row.id, row.text) for row in reader.read(path)]
+        return list(reader.read(path))
 
 
-def trained(path):
-    from runnel.lab.training.corpora import read_corpus
-
-    return [(row.id, row.text) for row in read_corpus(path)]
-
-
-READERS = [embedded, indexed, trained]
+READERS = pytest.mark.parametrize(
+    "read", [lambda path: read_rows(str(path)), indexed, read_corpus], ids=["embed", "index", "train"]
+)
 
 
-@pytest.mark.parametrize("read", READERS)
+@READERS
 @pytest.mark.parametrize("ending", COMPRESS)
 @pytest.mark.parametrize(
     ("kind", "content"),
@@ -110,34 +100,26 @@ READERS = [embedded, indexed, trained]
 def test_all_readers_read_rows_alike(tmp_path, read, ending, kind, content):
     path = tmp_path / f"rows.{kind}{ending.removeprefix('.txt')}"
     path.write_bytes(COMPRESS[ending](b"\xef\xbb\xbf" + content.encode()))
-    assert read(path) == [("a", "T x"), ("7", "ü")]
+    assert [(row.id, row.text) for row in read(path)] == [("a", "T x"), ("7", "ü")]
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("ending", [".txt", ".zst"])
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+@READERS
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_all_readers_report_a_bad_row_and_a_file_that_is_cut_short_alike(tmp_path, read, ending):
+    path = tmp_path / f"rows.jsonl{ending.removeprefix('.txt')}"
+    good = b'{"id": "a", "text": "x"}\n'
+    for line, message in (
         (b'{"id": 1', "rows.*, line 2: not valid JSON"),
         (b"[" * 100_000, "rows.*, line 2: not valid JSON"),
         (b"[1]", "rows.*, line 2: .*got list"),
         (b'{"id": "caf\xe9"}', "rows.* not UTF-8 .*0xe9"),
-    ],
-)
-def test_all_readers_report_a_bad_row_alike(tmp_path, read, ending, line, message):
-    path = tmp_path / f"rows.jsonl{ending.removeprefix('.txt')}"
-    path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' + line + b"\n"))
-    with pytest.raises(ReadError, match=message):
-        read(path)
-
-
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_all_readers_report_a_file_that_is_cut_short_alike(tmp_path, read, ending):
-    path = tmp_path / f"rows.jsonl{ending}"
-    path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' * 9)[:-5])
-    with pytest.raises(ReadError, match=r"rows\.jsonl.* damaged"):
-        read(path)
+    ):
+        path.write_bytes(COMPRESS[ending](good + line + b"\n"))
+        with pytest.raises(ReadError, match=message):
+            list(read(path))
+    path.write_bytes(COMPRESS[ending](good * 9)[:-5])
+    with pytest.raises(ReadError, match=r"rows\.jsonl.* (damaged|not valid JSON)"):
+        list(read(path))
 
 
 def test_the_head_of_a_file(tmp_path):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.text import quotes
-from runnel.text.nearest import Change
-from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, Verification, verify_quote
+from runnel.text.quotes import LONGEST_QUOTE, Change, QuotePlace, Verification, verify_quote
 
 TEXT = """The "finally" clause always executes. It was -5 degrees in the well-
 known valley – a hyphen-
@@ -43,11 +42,11 @@ def test_exact_normalized_changed_and_absent():
 def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
     assume(quote.strip())
     text = before + quote + after
-    found = verify_quote(quote, text)
-    assert found.match == "exact" and found.similarity == 1
-    exact = [place.start for place in found.places if place.match == "exact"]
+    verified = verify_quote(quote, text)
+    assert verified.match == "exact" and verified.similarity == 1
+    exact = [place.start for place in verified.places if place.match == "exact"]
     assert exact[0] == text.index(quote) and all(text[at : at + len(quote)] == quote for at in exact)
-    assert all(a.end <= b.start for a, b in zip(found.places, found.places[1:], strict=False))
+    assert all(a.end <= b.start for a, b in zip(verified.places, verified.places[1:], strict=False))
 
 
 @settings(max_examples=150, deadline=None)
@@ -55,46 +54,44 @@ def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
 def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after):
     stretch = "".join(word + gap for word, gap in zip(words, gaps, strict=False)).strip()
     text = f"{before} {stretch} {after}"
-    found = verify_quote(" ".join(words), text)
+    verified = verify_quote(" ".join(words), text)
     start = text.index(stretch, len(before) + 1)
-    assert found.word_for_word
-    near = [place for place in found.places if place.start < start + len(stretch) and start < place.end]
-    assert near or found.match == "exact"  # places do not overlap: the text before may form one with the beginning of the stretch
+    assert verified.word_for_word
+    near = [place for place in verified.places if place.start < start + len(stretch) and start < place.end]
+    assert (
+        near or verified.match == "exact"
+    )  # places do not overlap: the text before may form one with the beginning of the stretch
 
 
 @pytest.mark.parametrize(
     ("quote", "stretch"),
     [
         ("it was −5 degrees", "It was -5 degrees"),
-        ("the 'finally' clause", None),  # single marks are not double ones
         ("the “finally” clause", 'The "finally" clause'),
         ("well-known valley", "well-\nknown valley"),
         ("wellknown valley", "well-\nknown valley"),  # a hyphen at a line end may be the layout's
-        ("well known valley", None),
         ("a hyphen- ated word", "a hyphen-\nated word"),
         ("valley—a", "valley – a"),
-        ("valley a", None),
         ("CAFÉ PRICES", "Café prices"),
         ("Cafe\u0301 prices", "Café prices"),
-        ("Cafe prices", None),
         ("were fine", "were ﬁne"),
         ("we\u00adre fi\u200bne", "were ﬁne"),
         ("3\u202f%", "3 %"),
-        ("3%", None),
         ("5 degrees", "5 degrees"),
         ("−5 degrees", "-5 degrees"),
-        ("-3 %", None),
-        ("was 5 degrees", None),
     ],
 )
 def test_typography(quote, stretch):
-    found = verify_quote(quote, TEXT)
-    if stretch is None:
-        assert not found.word_for_word
-        assert not found.places or only(found).changes
-    else:
-        assert found.match == ("exact" if stretch == quote else "normalized")
-        assert TEXT[only(found).start : only(found).end] == stretch
+    verified = verify_quote(quote, TEXT)
+    assert verified.match == ("exact" if stretch == quote else "normalized")
+    assert TEXT[only(verified).start : only(verified).end] == stretch
+
+
+def test_other_words_and_signs_are_no_typography():
+    quotes = "the 'finally' clause|well known valley|valley a|Cafe prices|3%|-3 %|was 5 degrees"
+    for quote in quotes.split("|"):  # single marks are not double ones
+        verified = verify_quote(quote, TEXT)
+        assert not verified.word_for_word and (not verified.places or only(verified).changes)
 
 
 def test_accents_and_parts_of_characters_are_no_place():
@@ -103,33 +100,23 @@ def test_accents_and_parts_of_characters_are_no_place():
     assert verify_quote("\uac00", "x \uac01 y").match == "absent"  # a Korean syllable that begins with the same two letters
     assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (Change("कम", "कमि", 14, 17),)
     assert verify_quote("ﬁsh", "a fish").match == "normalized"
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert verify_quote(unicodedata.normalize(form, "äéîõůñçﬁﬂ ½①Ａ ガ각힣"), "x. äéîõůñçﬁﬂ ½①Ａ ガ각힣. y").word_for_word
 
 
 def test_a_line_break_in_chinese_is_no_gap():
     text = "第一章\n人工智能正在改变\n世界。"
-    found = verify_quote("人工智能正在改变世界", text)
-    assert found.match == "normalized" and text[only(found).start : only(found).end] == "人工智能正在改变\n世界"
+    verified = verify_quote("人工智能正在改变世界", text)
+    assert verified.match == "normalized" and text[only(verified).start : only(verified).end] == "人工智能正在改变\n世界"
     changed = verify_quote("人工智能正在毁灭世界", text)
     assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]), st.text("aäéîõůñçﬁﬂ½①Ａ가각힣 ", min_size=1, max_size=20).filter(str.strip)
-)
-def test_unicode_forms_are_equal(form, quote):
-    assert verify_quote(unicodedata.normalize(form, quote), f"x. {quote}. y").word_for_word
-
-
 def test_all_places_are_returned_in_order():
-    text = "The dog barked. The  dog\nbarked. the dog barked."
-    found = verify_quote("The dog barked", text)
-    assert [(p.start, p.end, p.match, p.case_differs) for p in found.places] == [
-        (0, 14, "exact", False),
-        (16, 31, "normalized", False),
-        (33, 47, "normalized", True),
-    ]
-    assert [p.start for p in verify_quote("aa", "aaaaa").places] == [0, 2]
+    verified = verify_quote("The dog barked", "The dog barked. The  dog\nbarked. the dog barked.")
+    places = [(place.start, place.end, place.match, place.case_differs) for place in verified.places]
+    assert places == [(0, 14, "exact", False), (16, 31, "normalized", False), (33, 47, "normalized", True)]
+    assert [place.start for place in verify_quote("aa", "aaaaa").places] == [0, 2]
 
 
 @settings(max_examples=150, deadline=None)
@@ -138,20 +125,20 @@ def test_a_changed_word_is_reported_at_its_place(numbers, data):
     words = [f"word{number}" for number in numbers]
     text = "Some text before. " + "\n".join(words) + " and after it."
     at = data.draw(st.integers(0, len(words) - 1))
-    found = verify_quote(" ".join([*words[:at], "other", *words[at + 1 :]]), text)
+    verified = verify_quote(" ".join([*words[:at], "other", *words[at + 1 :]]), text)
     start = text.index(words[at] + ("\n" if at < len(words) - 1 else " "))
-    assert found.match == "changed"
-    assert only(found).changes == (Change("other", words[at], start, start + len(words[at])),)
-    assert text[only(found).start : only(found).end] == "\n".join(words)
+    assert verified.match == "changed"
+    assert only(verified).changes == (Change("other", words[at], start, start + len(words[at])),)
+    assert text[only(verified).start : only(verified).end] == "\n".join(words)
 
 
 def test_added_and_omitted_words_and_marks():
     text = "When the clause ends, the exception is raised again; otherwise it is not lost."
 
     def changes(quote):
-        found = verify_quote(quote, text)
-        assert found.match == "changed"
-        return [(c.quote, c.text, text[c.start : c.end]) for c in only(found).changes]
+        verified = verify_quote(quote, text)
+        assert verified.match == "changed"
+        return [(c.quote, c.text, text[c.start : c.end]) for c in only(verified).changes]
 
     assert changes("the exception is always raised again") == [("always", "", "")]
     assert changes("otherwise it is lost") == [("", "not", "not")]
@@ -166,27 +153,29 @@ MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
 @settings(max_examples=150, deadline=None)
 @given(MARKS.filter(str.strip) | ANY.filter(str.strip), MARKS | ANY)
 def test_what_differs_is_always_said(quote, text):
-    found = verify_quote(quote, text)
-    assert (found.match == "absent") == (not found.places)
-    if found.match == "changed":
-        assert only(found).changes and 0.6 <= found.similarity <= 1
-        assert all(only(found).start <= c.start <= c.end <= only(found).end for c in only(found).changes)
-        assert all(text[c.start : c.end] == c.text for c in only(found).changes)
+    verified = verify_quote(quote, text)
+    assert (verified.match == "absent") == (not verified.places)
+    if verified.match == "changed":
+        assert only(verified).changes and 0.6 <= verified.similarity <= 1
+        assert all(only(verified).start <= c.start <= c.end <= only(verified).end for c in only(verified).changes)
+        assert all(text[c.start : c.end] == c.text for c in only(verified).changes)
 
 
 @pytest.mark.parametrize(
     ("quote", "text", "named"),
-    [(" \n", "a", "empty"), ("a" * (LONGEST_QUOTE + 1), "a", "20,001"), (None, "a", "quote is None"), ("a", b"a", "b'a'")],
+    [
+        (" \n", "a", "empty"),
+        ("a" * (LONGEST_QUOTE + 1), "a", "20,001"),
+        (None, "a", "quote is None"),
+        ("a", b"a", "b'a'"),
+        ("a" * 150 + "-a", "a" * 10_000, "too repetitive"),
+    ],
+    ids=["empty", "long", "none", "bytes", "repetitive"],
 )
-def test_refused(quote, text, named):
+def test_refused(quote, text, named, monkeypatch):
+    monkeypatch.setattr(quotes, "_WORK", 1 << 20)
     with pytest.raises(InputError, match=named):
         verify_quote(quote, text)
-
-
-def test_endless_comparisons_are_refused(monkeypatch):
-    monkeypatch.setattr(quotes, "_WORK", 1 << 20)
-    with pytest.raises(InputError, match="too repetitive"):
-        verify_quote("a" * 150 + "-a", "a" * 10_000)
 
 
 def test_texts_without_words_and_quotes_without_letters():
@@ -198,12 +187,8 @@ def test_texts_without_words_and_quotes_without_letters():
 
 @pytest.mark.parametrize(
     "quote",
-    [
-        "the emperor penguin breeds in winter and huddles for warmth",
-        " ".join(["line 77777: the quick brown fox"] * 600),
-        "x " * 9_999,
-        ("ab" * 9_999) + "-b",
-    ],
+    ["emperor penguins breed in winter", "line 77777: the quick brown fox " * 600, "x " * 9_999, "ab" * 9_999 + "-b"],
+    ids=["other words", "a line again and again", "a letter again and again", "one word"],
 )
 def test_the_time_is_bounded(quote):
     text = "".join(f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(31_000))

@@ -21,24 +21,17 @@ PARTS = st.one_of(
 )
 
 
-def fill(template: Template, tokenizer, query="the dog", document="rivers run. They see!", **options):
-    texts = {"query": query, "document": document}
-    ids = {name: template.encode(tokenizer, name, texts[name]).ids for name in template.fields}
-    return template.render(tokenizer, **ids, **options)
+def fill(template: Template, tokenizer):
+    texts = {"query": "the dog", "document": "rivers run. They see!"}
+    return template.render(tokenizer, **{name: template.encode(tokenizer, name, texts[name]).ids for name in template.fields})
 
 
 def test_notation():
     template = Template.parse("{begin}query: {query}{token:[SEP]}a {{b}} {document} x{end}")
     assert template.parts == (
-        Part("token", "begin"),
-        Part("text", "query:"),
-        Part("field", "query", space=True),
-        Part("token", "token:[SEP]"),
-        Part("text", "a {b}"),
-        Part("field", "document", space=True),
-        Part("text", " x"),
-        Part("token", "end"),
-    )
+        Part("token", "begin"), Part("text", "query:"), Part("field", "query", space=True), Part("token", "token:[SEP]"),
+        Part("text", "a {b}"), Part("field", "document", space=True), Part("text", " x"), Part("token", "end"),
+    )  # fmt: skip
     assert template.fields == ["query", "document"] and Template.parse("").parts == ()
 
 
@@ -98,16 +91,11 @@ def test_a_saved_prefix_stays_valid(name, pieces, query, document):
 
 
 @NAMES
-def test_the_parts_join_as_the_whole_text_would(name):
-    tokenizer, template = build(name), templates.DOCUMENT_THEN_QUERY
-    text = "document: rivers run. They see!\n\nquery: the dog"
-    np.testing.assert_array_equal(fill(template, tokenizer).ids, [*tokenizer.encode(text).ids, tokenizer.end_id])
-
-
-@NAMES
-def test_offsets_of_a_field_refer_to_its_own_text(name):
+def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
     tokenizer = build(name)
     text = "rivers run"
+    joined = [*tokenizer.encode("document: rivers run. They see!\n\nquery: the dog").ids, tokenizer.end_id]
+    np.testing.assert_array_equal(fill(templates.DOCUMENT_THEN_QUERY, tokenizer).ids, joined)
     encoded = templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", text)
     assert encoded.starts[0] == 0 and encoded.ends[-1] == len(text)
     assert len(templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", "")) == 0
@@ -151,9 +139,3 @@ def test_missing_and_needless_fields():
         with pytest.raises(InputError, match=named):
             call()
     assert len(Template.parse("").render(tokenizer).ids) == 0
-
-
-def test_text_in_fields_never_becomes_a_marker():
-    tokenizer = build("bert_like")
-    ids = QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
-    assert QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1

@@ -2,13 +2,16 @@
 
 import ast
 import functools
+import io
 import json
+import random
+import struct
 import unicodedata
 
 import numpy as np
 import pytest
 import tokenizers
-from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, small_pieces
+from helpers.tokenizers_for_tests import BUILDERS, CORPUS, PUBLISHED, build, published_file, put_published, small_pieces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
@@ -26,7 +29,6 @@ WORDS = (
 BLANKS = [" ", " ", " ", " ", "  ", "   ", " " * 90, "\n", "\n\n", "\r\n", "\t", "\r", "a ", " b", ". ", ", ", ".\n", "x\n"]
 FRAGMENTS = st.sampled_from([*WORDS.split("|"), "|", "<|endoftext|>", *BLANKS])
 TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=40).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-load = functools.cache(Tokenizer.load)
 NAMES = pytest.mark.parametrize("name", sorted([*BUILDERS, *PUBLISHED]))
 
 
@@ -86,17 +88,12 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
 
 @NAMES
 def test_long_texts_are_cut_where_cuts_are_known(name):
-    tokenizer = build(name)
-    stream = tokenizer.stream()
+    stream = build(name).stream()
     stream.feed("the quick brown fox jumps over the lazy dog. " * 20)
     assert (len(stream.text) < 20) == (name != "scripts")
-
-
-@pytest.mark.parametrize("unit", ["a", "a b ", "a,b", "===", "今天", " ", "\n"])
-def test_a_long_line_equals_one_call(unit):
-    tokenizer = build("bert_like")
-    text = (unit * 100_000)[:100_001]
-    assert_equal(tokenizer.encode(text), whole(tokenizer, text))
+    for unit in ("a", "a b ", "a,b", "===", "今天", " ", "\n") if name == "bert_like" else ():
+        text = (unit * 100_000)[:100_001]
+        assert_equal(build(name).encode(text), whole(build(name), text))
 
 
 @NAMES
@@ -157,16 +154,21 @@ def test_inside_adds_no_space():
 
 
 def test_lone_surrogates_and_other_types_are_refused():
-    with pytest.raises(InputError, match=r"U\+D800 .* at character 2"):
-        build("bert_like").encode("ab\ud800")
-    with pytest.raises(InputError, match=r"the text is \d+; expected text \(str\)"):
-        build("bert_like").encode_batch(["a", 3])
+    bert, world = build("bert_like"), build("rwkv_world")
+    stream = world.stream()
+    for encode in (bert.encode, lambda text: bert.encode_batch(["a", text]), world.encode, stream.feed):
+        with pytest.raises(InputError, match=r"U\+D800 .* at character 70000"):
+            encode("a" * 70_000 + "\ud800")
+        with pytest.raises(InputError, match=r"the text is 3; expected text \(str\)"):
+            encode(3)
+    assert (stream.text, stream.position) == ("", 0)
 
 
-def test_decoding_markers_and_parts_of_characters():
-    tokenizer = build("neox_like")
+@pytest.mark.parametrize("name", ["neox_like", "rwkv_world"])
+def test_decoding_markers_and_parts_of_characters(name):
+    tokenizer = build(name)
     assert tokenizer.decode([tokenizer.token_id("<|endoftext|>")]) == "<|endoftext|>"
-    assert tokenizer.decode(tokenizer.encode("\u0e01").ids.tolist()[:-1]).endswith("\ufffd")  # a part of a character's bytes
+    assert tokenizer.decode(tokenizer.encode("\U0001f9ff").ids.tolist()[:1]).endswith("\ufffd")
 
 
 def test_markers_and_names():
@@ -179,29 +181,20 @@ def test_markers_and_names():
         LibraryTokenizer(tokenizer._source, end=99999)
 
 
-def test_save_and_load(tmp_path):
-    tokenizer = LibraryTokenizer(build("neox_like")._source, end="<|endoftext|>")
+@pytest.mark.parametrize("name", [*sorted(PUBLISHED), "neox_like"])
+def test_vocabularies_are_saved_and_loaded(name, tmp_path):
+    tokenizer = build(name) if name in PUBLISHED else LibraryTokenizer(build(name)._source, end="<|endoftext|>")
     tokenizer.save(tmp_path / "model")
-    again = Tokenizer.load(tmp_path / "model")
-    assert (again.begin_id, again.end_id, again.vocab_size) == (None, tokenizer.end_id, tokenizer.vocab_size)
-    assert (tmp_path / "model" / "tokenizer.json").read_text() == tokenizer._source
-    assert_equal(again.encode("the dog"), tokenizer.encode("the dog"))
-    Tokenizer.load(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
-    other = Tokenizer.load(tmp_path / "other")
-    assert (other.begin_id, other.end_id) == (3, 4)
-
-
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_published_vocabularies_are_saved_and_loaded(name, tmp_path):
-    tokenizer = build(name)
-    tokenizer.save(tmp_path)
-    again = Tokenizer.load(tmp_path, begin=tokenizer.begin_id, end=tokenizer.end_id)
-    assert (
-        type(again) is type(tokenizer) and again.vocab_size == tokenizer.vocab_size and again.vocabulary == tokenizer.vocabulary
-    )
-    assert (again.begin_id, again.end_id) == (tokenizer.begin_id, tokenizer.end_id)
+    markers = {"begin": tokenizer.begin_id, "end": tokenizer.end_id} if name in PUBLISHED else {}
+    again = Tokenizer.load(tmp_path / "model", **markers)
+    for kept in ("__class__", "vocab_size", "vocabulary", "begin_id", "end_id", "_source"):
+        assert getattr(again, kept) == getattr(tokenizer, kept)
     text = "Les rivières — 今天天气很好。\n\n\tx = 12345;   y 😀"
     assert_equal(again.encode(text), tokenizer.encode(text))
+    if name == "neox_like":
+        Tokenizer.load(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
+        other = Tokenizer.load(tmp_path / "other")
+        assert (other.begin_id, other.end_id) == (3, 4)
 
 
 @NAMES
@@ -238,10 +231,225 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     assert_equal(LibraryTokenizer(library.to_str()).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
 
 
-@pytest.mark.parametrize("name", ["neox_like", "cl100k_like"])
+@pytest.mark.parametrize("name", ["neox_like", "cl100k_like", "rwkv_world"])
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_decoded_ids_are_the_text(name, text):
     """As the tokenizer normalizes it: NeoX's to composed characters."""
     tokenizer = build(name)
     expected = unicodedata.normalize("NFC", text) if name == "neox_like" else text
     assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == expected
+
+
+# ---- the RWKV World tokenizer ----------------------------------------------------------------------------------------
+
+BYTES = [f"{byte + 1} {bytes([byte])!r} 1" for byte in range(256)]
+
+
+def vocabulary(*tokens: str | bytes) -> str:
+    """A vocabulary file of all bytes and these tokens, which get the ids from 257."""
+    rows = [(number, token, len(token.encode() if isinstance(token, str) else token)) for number, token in enumerate(tokens, 257)]
+    return "\n".join([*BYTES, *(f"{number} {token!r} {length}" for number, token, length in rows)]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    import pyrwkv_tokenizer
+
+    return pyrwkv_tokenizer.RWKVTokenizer()
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.one_of(TEXTS, st.text(st.characters(exclude_categories=["Cs"]), max_size=200)))
+@example(text="\n\n")
+@example(text=" " * 300)
+@example(text="-" * 200)
+def test_ids_equal_the_other_implementation(text, oracle):
+    assert build("rwkv_world").encode(text).ids.tolist() == oracle.encode(text)
+
+
+def test_what_other_programs_register_changes_nothing(tmp_path):
+    put_published("rwkv_world", tmp_path)
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / file).write_text(json.dumps({"bos_token": "<s>", "eos_token": "\n\n", "add_bos_token": True}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"\n\n": 65530, "<s>": 1}))
+    (tmp_path / "tokenizer.json").write_text(build("neox_like")._source)  # somebody's conversion
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (0, 0, 65530, False)
+    assert tokenizer.encode("a\n\n\x00").ids.tolist() == [98, tokenizer.token_id("\n\n"), 1] == [98, 261, 1]
+    assert tokenizer.token_id("<|endoftext|>") == 0 and tokenizer.decode([0]) == "<|endoftext|>"
+    with pytest.raises(InputError, match="rwkv_vocab"):
+        build("neox_like").save(tmp_path)
+
+
+def test_tokens_that_split_characters():
+    tokenizer = WorldTokenizer(
+        vocabulary("é".encode()[1:] + b" a", "中".encode()[:2], "中".encode()[2:] + "文".encode()[:1], " b")
+    )
+    text = "é a中文 b"
+    encoded = tokenizer.encode(text)
+    assert encoded.ids.tolist() == [0xC3 + 1, 257, 258, 259, "文".encode()[1] + 1, "文".encode()[2] + 1, 260]
+    assert encoded.starts.tolist() == [0, 0, 3, 3, 4, 4, 6]
+    assert encoded.ends.tolist() == [1, 3, 4, 5, 5, 5, 7]
+    stream = tokenizer.stream()
+    parts = [stream.feed(letter) for letter in text]
+    assert (stream.text, stream.position) == (" b", 5)  # a token is known to end once the byte after it is
+    assert_equal(Encoded.join([*parts, stream.finish()]), encoded)
+
+
+def test_a_token_is_given_out_once_nothing_can_change_it():
+    tokenizer = WorldTokenizer(vocabulary("ab", "abcd", "ef"))
+    stream = tokenizer.stream()
+    assert len(stream.feed("abc")) == 0  # "abcd" may come
+    assert stream.peek().ids.tolist() == [257, ord("c") + 1]
+    assert stream.feed("x").ids.tolist() == [257, ord("c") + 1]
+    assert stream.text == "x" and stream.position == 3
+    assert stream.feed("e").ids.tolist() == [ord("x") + 1] and stream.finish().starts.tolist() == [4]
+    tokenizer = WorldTokenizer(vocabulary("中".encode()[:2], "中".encode()[2:] + b"a"))
+    stream, again = tokenizer.stream(), tokenizer.stream()
+    assert stream.feed("中").ids.tolist() == [257]
+    again.restore(stream.save())  # inside a character
+    assert again.text == "中" and again.position == 0
+    done = Encoded.join([again.feed("a"), again.finish()])
+    assert (done.ids.tolist(), done.starts.tolist(), done.ends.tolist()) == ([258], [0], [2])
+
+
+def test_streaming_takes_constant_memory():
+    tokenizer = build("rwkv_world")
+    stream, count = tokenizer.stream(), 0
+    for _ in range(64):
+        count += len(stream.feed(" " * 9_974))  # the longest token is 128 spaces
+        assert len(stream.text) <= 128
+    assert (count + len(stream.finish()), stream.position) == (9_974 // 2, 64 * 9_974)
+
+
+def test_line_ends_of_windows(tmp_path):
+    (tmp_path / "rwkv_vocab_v20230424.txt").write_bytes(vocabulary("\r\n", "the ").replace("\n", "\r\n").encode())
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.encode("the \r\n").ids.tolist() == [258, 257]
+    tokenizer.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "rwkv_vocab_v20230424.txt").read_bytes() == tokenizer._source.encode()
+
+
+WHOLE = vocabulary().encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (WHOLE + "257 'é' 1\n".encode(), "line 257 "),
+        (WHOLE + b"0 'ab' 2\n", "line 257 "),
+        (WHOLE + b"2147483648 'ab' 2\n", "line 257 .*2147483648"),
+        (WHOLE + b"257 __import__('os') 2\n", "line 257 .*__import__"),
+        (WHOLE + b"257 'a' 1\n", "line 257 "),
+        (WHOLE + b"97 'ab' 2\n", "several"),
+        ("\n".join(BYTES[:200]).encode(), "no tokens"),
+        (b"1 '\xff' 1", "not UTF-8"),
+        (b"", "line 1 "),
+    ],
+)
+def test_damaged_vocabularies_are_refused(content, named, tmp_path):
+    (tmp_path / "rwkv_vocab_v20230424.txt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"rwkv_vocab_v20230424\.txt.* {named}"):
+        Tokenizer.load(tmp_path)
+
+
+# ---- SentencePiece models --------------------------------------------------------------------------------------------
+
+RUNS = st.lists(st.sampled_from([" ", "  ", "\u2581", "a", "\n", "\t", "0", "中"]), max_size=80).map("".join)
+
+
+@functools.cache
+def mistral():
+    import sentencepiece as library
+
+    return library.SentencePieceProcessor(model_file=str(published_file("mistral_v3")))
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    def varint(number: int) -> bytes:
+        low = number & 127
+        return bytes([low]) if number < 128 else bytes([low | 128]) + varint(number >> 7)
+
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def piece(text: str, kind: int = 1, score: float = 0.0) -> bytes:
+    return field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + field(3, kind))
+
+
+def model(*pieces: bytes, trainer: bytes = b"", normalizer: bytes = b"") -> bytes:
+    start = [piece("<unk>", 2), piece("<s>", 3), piece("</s>", 3), piece("\u2581"), piece("a"), piece("b")]
+    return b"".join([*start, *pieces, field(2, field(3, 2) + trainer), field(3, field(4, 0) + normalizer)])
+
+
+def read_model(content: bytes, folder) -> LibraryTokenizer:
+    (folder / "tokenizer.model").write_bytes(content)
+    return Tokenizer.load(folder)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.one_of(TEXTS, RUNS, st.text(st.characters(exclude_categories=["Cs"]), max_size=100)))
+@example(text=" " * 37)
+@example(text="<s> </s> [INST] <0x0A>")
+def test_mistral_ids_equal_the_sentencepiece_library(text):
+    assert build("mistral_v3").encode(text).ids.tolist() == mistral().encode(text)
+
+
+@pytest.mark.parametrize("alphabet", ["ab", "aab", "ab ", "abc ", "a "])
+def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
+    """Few letters make many ways to put a piece together."""
+    import sentencepiece as library
+
+    chance = random.Random(alphabet)
+    made = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(["".join(chance.choices(alphabet, k=chance.randint(5, 60))) for _ in range(60)] + CORPUS),
+        model_writer=made,
+        model_type="bpe",
+        vocab_size=400,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=5,
+    )
+    expected, got = library.SentencePieceProcessor(model_proto=made.getvalue()), read_model(made.getvalue(), tmp_path)
+    for _ in range(200):
+        text = "".join(chance.choices(alphabet, k=chance.randint(0, 50)))
+        assert got.encode(text).ids.tolist() == expected.encode(text)
+
+
+def test_the_json_is_preferred_and_written(tmp_path):
+    put_published("mistral_v3", tmp_path / "model")
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    tokenizer.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    assert (again.begin_id, again.end_id, again.vocab_size, again.adds_space) == (1, 2, 32768, True)
+    text = "x = [1,  2]\n\treturn 'é😀'"
+    assert again.encode(text).ids.tolist() == tokenizer.encode(text).ids.tolist()
+    (tmp_path / "model" / "tokenizer.json").write_text(build("neox_like")._source)
+    assert Tokenizer.load(tmp_path / "model").vocab_size == build("neox_like").vocab_size
+    assert not read_model(model(normalizer=field(3, 0)), tmp_path).adds_space
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (model(trainer=field(3, 1)), "Unigram"),
+        (model(normalizer=field(1, b"nmt_nfkc") + field(2, b"\0\0")), "'nmt_nfkc'"),
+        (model(normalizer=field(4, 1)), "spaces"),
+        (model(piece("ax")), "'x'"),
+        (model(piece("  ", 4)), "'  '"),
+        (piece("a") + field(2, field(3, 2)) + field(3, field(4, 0)), "unknown token"),
+        (b"", "damaged"),
+        (b"\x0a\xff\x01a", "damaged"),
+        (model()[:-3], "damaged"),
+    ],
+)
+def test_other_kinds_and_damaged_files_are_refused(content, named, tmp_path):
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.model .*{named}"):
+        read_model(content, tmp_path)

@@ -45,9 +45,9 @@ def test_formats_of_runs(tmp_path, lines, scores):
     path = write(tmp_path / "run", *lines)
     assert read_run(path) == {"q": ["b", "a", "c"], "r": ["b"]}
     assert read_run(path, 2) == {"q": ["b", "a"], "r": ["b"]}
-    found = read_scores(path)
-    assert sorted(value for one in found.values() for value in one.values()) == sorted(scores)
-    assert {query: sorted(one, key=lambda name: (-one[name], name)) for query, one in found.items()} == read_run(path)
+    run = read_scores(path)
+    assert sorted(score for row in run.values() for score in row.values()) == sorted(scores)
+    assert {query: sorted(row, key=lambda name: (-row[name], name)) for query, row in run.items()} == read_run(path)
 
 
 @pytest.mark.parametrize("line", ["q Q0 a 1 high x", "q a", "q\ta\tfirst", "q Q0 a 1 1 x y", "q Q0 c 2 nan x"])
@@ -60,8 +60,7 @@ def test_bad_runs(tmp_path, line):
         read_scores(write(tmp_path / "run", "q Q0 b 1 9.5 x", "q Q0 b 2 3 x"))
 
 
-@pytest.mark.parametrize(("content", "ranked"), [(b"", {}), (b"q Q0 a 1 1 x\n", {"q": ["a"]})])
-def test_compressed_runs_and_empty_ones(tmp_path, content, ranked):
-    path = tmp_path / "run.gz"
-    path.write_bytes(gzip.compress(content))
-    assert read_run(path) == ranked
+def test_compressed_runs_and_empty_ones(tmp_path):
+    for content, ranked in ((b"", {}), (b"q Q0 a 1 1 x\n", {"q": ["a"]})):
+        (tmp_path / "run.gz").write_bytes(gzip.compress(content))
+        assert read_run(tmp_path / "run.gz") == ranked

@@ -22,7 +22,7 @@ from runnel.agents.results import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, RunnelError, describe
 from runnel.request import Progress
-from runnel.text.documents.ranges import By
+from runnel.text.documents.document import By
 
 T = TypeVar("T", bound=results.ToolResult | results.ServerStatus)
 

@@ -18,8 +18,7 @@ from runnel.records import AnsweringSentence, Hit, Place, highest
 from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
-from runnel.text.documents.document import DocumentText
-from runnel.text.documents.ranges import By, choose_row, span_of
+from runnel.text.documents.document import By, DocumentText, choose_row, span_of
 
 T = TypeVar("T", results.ListedSentence, results.IndexedDocument, results.ListedQuote)
 P = TypeVar("P", bound=Place)

@@ -138,8 +138,7 @@ class _Files(NamedTuple):
 def _project_files(paths: Sequence[str], selection: Selection | None, watch: bool) -> _Files:
     """Return the files of the project that holds the working directory, to which paths are added."""
     from runnel.search.files import check_paths
-    from runnel.search.project import Project
-    from runnel.search.watching import signatures
+    from runnel.search.project import Project, signatures
 
     check_paths(paths)
     project = (find_project(Path.cwd()) or Project(Path.cwd().resolve())).extend(paths, selection)
@@ -154,7 +153,7 @@ def _named_files(
 ) -> _Files:
     """Return the files for the index at `to`, which a Ray cluster reads if there is one."""
     from runnel.search.files import FileHashes, check_paths
-    from runnel.search.watching import signatures
+    from runnel.search.project import signatures
     from runnel.text.folders import EVERYTHING
 
     check_paths(paths)
@@ -197,7 +196,7 @@ def _open(to: str, model: str | None, new: Mapping[str, Any]) -> Index:
 
 def _watch(index: Index, update: Callable[[], Changes], files: _Files) -> int:
     """Update the index, and again after every change of files, until Ctrl-C."""
-    from runnel.search.watching import watch
+    from runnel.search.project import watch
 
     noted = ""
 

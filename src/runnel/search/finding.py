@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from runnel.errors import MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.reader import DocumentReader, Skipped, files_at
-from runnel.text.documents.rows import NO_ROWS
+from runnel.text.documents.reader import NO_ROWS, DocumentReader, Skipped, files_at
 
 if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever

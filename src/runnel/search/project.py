@@ -14,13 +14,15 @@ import logging
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.files import WriterLock, write, write_json
+from runnel.files import WriterLock, signature, write, write_json
 from runnel.request import Progress
 from runnel.search.files import FileHashes, left_out
 from runnel.search.index import Changes, Index
@@ -218,3 +220,36 @@ def _expect_trusted(folder: Path) -> None:
 def _listed(variable: str) -> set[Path]:
     """Return the absolute paths of folders in an environment variable."""
     return {Path(name).resolve() for name in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(name)}
+
+
+# ---- watching: sizes and times tell of changes on network drives and in containers, too ------------------------------
+
+Signatures = dict[str, tuple[int, int, int]]  # of each file
+_SHARE = 0.05  # of the time may be spent on looking
+
+
+def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0) -> None:
+    """Call `update` now, and after every change once the files have been the same for `interval_s`; never returns.
+
+    If `update` returns False, it is called again after the interval, which grows if a look takes more than a twentieth of it.
+    """
+    before, done = look(), None
+    while True:
+        start = time.monotonic()
+        now = look()
+        pause = max(interval_s, (time.monotonic() - start) / _SHARE)
+        if now == before != done and update():
+            done = now  # what changes meanwhile differs from it
+        before = now
+        time.sleep(pause)
+
+
+def signatures(paths: Iterable[str | Path | Root], selection: Selection) -> Signatures:
+    """Return the signatures of all files at `paths`, without those that cannot be read."""
+    known: Signatures = {}
+    for path in paths:
+        with suppress(InputError):  # a named path was removed
+            for file in find_files([path], selection, on_error=lambda error: None):
+                with suppress(OSError):  # removed meanwhile
+                    known[str(file)] = signature(file)
+    return known

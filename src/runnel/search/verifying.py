@@ -8,8 +8,7 @@ from typing import Literal
 
 from runnel.records import Place
 from runnel.search.finding import FileDocument, locate
-from runnel.text.nearest import Change
-from runnel.text.quotes import verify_quote
+from runnel.text.quotes import Change, verify_quote
 
 _ORDER = ("absent", "changed", "normalized", "exact")
 

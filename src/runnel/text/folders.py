@@ -26,19 +26,9 @@ _MAGIC = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
 _ITEM = re.compile(r"\[:(\w*):\]|(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 _NAMED = {
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
-    "blank": r"\ \t",
-    "xdigit": "0-9a-fA-F",
-    "punct": "!-/:-@\\[-`{-~",
-    "print": r"\ -~",
-    "graph": "!-~",
-    "cntrl": r"\x00-\x1f\x7f",
-}
+    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "xdigit": "0-9a-fA-F",
+    "space": r"\s", "blank": r"\ \t", "punct": "!-/:-@\\[-`{-~", "print": r"\ -~", "graph": "!-~", "cntrl": r"\x00-\x1f\x7f",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

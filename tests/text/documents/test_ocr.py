@@ -20,14 +20,9 @@ MIXED = [["First page."], None, ["Third page."], None, []]
 
 
 @pytest.fixture
-def counts(tmp_path):
-    return tmp_path / "counts"
-
-
-@pytest.fixture
-def command(counts):
-    """Of the stub; quoted, because the folder's name may have spaces."""
-    return shlex.join([sys.executable, str(STUB), str(counts)]) + " {image}"
+def command(tmp_path):
+    """Of the stub, which notes its calls in "counts"; quoted, because the folder's name may have spaces."""
+    return shlex.join([sys.executable, str(STUB), str(tmp_path / "counts")]) + " {image}"
 
 
 def read(tmp_path, pages, ocr=None, limits=None):
@@ -51,19 +46,14 @@ def test_without_a_command_scanned_pages_are_named(tmp_path):
     assert error.value.pages == (1,)
 
 
-def test_only_scanned_pages_are_read_by_the_command(tmp_path, command, counts):
+def test_only_scanned_pages_are_read_by_the_command(tmp_path, command):
     document = read(tmp_path, MIXED, Ocr(command))
-    assert texts(document) == [
-        (1, "First page."),
-        (2, "Recognized text 0."),
-        (2, "A picture of 2400 x 3200 dots."),  # 288 dots per inch
-        (3, "Third page."),
-        (4, "Recognized text 1."),
-        (4, "A picture of 2400 x 3200 dots."),
-    ]
-    assert counts.read_text() == "xx" and document.scanned == ()
+    picture = "A picture of 2400 x 3200 dots."  # 288 dots per inch
+    scans = [(2, "Recognized text 0."), (2, picture), (3, "Third page."), (4, "Recognized text 1."), (4, picture)]
+    assert texts(document) == [(1, "First page."), *scans] and document.scanned == ()
     assert document.warnings == ("page 5 without text (1 of 5 pages)",)
-    assert texts(read(tmp_path, [["Text."]], Ocr(command))) == [(1, "Text.")] and counts.read_text() == "xx"
+    assert texts(read(tmp_path, [["Text."]], Ocr(command))) == [(1, "Text.")]
+    assert (tmp_path / "counts").read_text() == "xx"
 
 
 def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command):
@@ -73,9 +63,7 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
         "pages 2, 5 without text (2 of 5 pages, 1 of them pictures: OCR found no text on them)",
         "page 2 was not read by the OCR command: it failed: exit code 3: no letters found",
     )
-
-
-def test_a_scan_that_cannot_be_read_at_all(tmp_path, command):
+    (tmp_path / "counts").unlink()
     with pytest.raises(ReadError, match=r"a\.pdf: .*page 1 .*exit code 3: no letters found"):
         read(tmp_path, [None], Ocr(f"{command} fail 0"))
     with pytest.raises(ReadError, match=r"a\.pdf: .* 1 pages$"):

@@ -1,23 +1,32 @@
 """PDF: pages, paragraphs, hyphens, outline; and what is said of files without text."""
 
+import io
 import re
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
+import pypdfium2
 import pytest
 from helpers.document_checks import check, paths, shown
 from helpers.document_files import pdf
+from PIL import Image
 
 from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.reader import DocumentReader
 
 
 @pytest.fixture
 def read(tmp_path):
-    def call(pages, **options):
+    def call(pages, limits=None, **options):
         path = tmp_path / "a.pdf"
         path.write_bytes(pages if isinstance(pages, bytes) else pdf(pages, **options))
-        return check(read_pdf(path, Limits()))
+        return check(read_pdf(path, limits or Limits()))
 
     return call
 
@@ -30,6 +39,8 @@ def test_pages_and_paragraphs(read):
         (2, "Page two (café)."),
     ]
     assert document.pages == 2 and document.warnings == () and document.kind == "pdf"
+    whole = pdf([["Page one"], ["Page two"]])
+    assert read(whole[: whole.rindex(b"startxref")]).text == "Page one\n\nPage two"  # found without the table of objects
 
 
 def test_a_sentence_over_a_page_end_stays_whole(read):
@@ -43,6 +54,9 @@ def test_hyphens_at_line_ends(read):
     text = " ".join(read([lines]).text.split())
     assert text.startswith("an example of a state-space model. It is a state-space model, or wellknown.")
     assert "2020- 2021" in text or "2020-2021" in text
+    lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or Fc-", "GetHome."]
+    text = " ".join(read([lines]).text.split())
+    assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcGetHome."
 
 
 def test_ligatures_under_control_codes(read):
@@ -60,6 +74,9 @@ def test_pages_without_text_and_damage_are_told(read):
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
 
 
+LOOP = b"2 0 obj <</Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]>> endobj\n"  # a page tree that contains itself
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -68,17 +85,17 @@ def test_pages_without_text_and_damage_are_told(read):
         (pdf([["secret"]], encrypted=True), "password"),
         (b"%PDF-1.4\n", "damaged"),
         (pdf([["x"]])[:200], "damaged"),
+        (
+            b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n" + LOOP + b"trailer << /Root 1 0 R >>",
+            r"1,000,000 pages in 6,\d{3} b",
+        ),
+        (pdf([["x" * 9000]]), "the text of the PDF has more than 8,000 bytes"),
     ],
+    ids=["scan", "empty", "locked", "cut", "cut later", "loop", "long"],
 )
 def test_what_cannot_be_read(read, data, reason):
     with pytest.raises(ReadError, match=reason):
-        read(data)
-
-
-def test_a_file_without_its_end_is_repaired(read):
-    whole = pdf([["Page one"], ["Page two"]])
-    document = read(whole[: whole.rindex(b"startxref")])  # PDFium finds the objects without their table
-    assert document.text == "Page one\n\nPage two"
+        read(data, Limits(unpacked_bytes=8000))
 
 
 def test_outline_entries_are_headings(read):
@@ -94,24 +111,7 @@ def test_outline_entries_are_headings(read):
     assert ("heading", "1.1 Tools") in shown(document)
 
 
-def test_the_text_of_a_page_is_bounded(tmp_path):
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pdf([["x" * 500]]))
-    with pytest.raises(ReadError, match="the text of the PDF has more than 100 bytes"):
-        read_pdf(path, Limits(unpacked_bytes=100))
-
-
-def test_a_page_tree_that_contains_itself_is_refused(tmp_path):
-    tree = b"/Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]"
-    (tmp_path / "a.pdf").write_bytes(
-        b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n2 0 obj <<" + tree + b">> endobj\ntrailer << /Root 1 0 R >>"
-    )
-    with pytest.raises(ReadError, match=r"claims 1,000,000 pages in 6,\d{3} bytes"):
-        read_pdf(tmp_path / "a.pdf", Limits())
-
-
 def cells(*pieces):
-    """A line of a table."""
     return [(120 * number, 11, 0, piece) for number, piece in enumerate(pieces)]
 
 
@@ -134,60 +134,33 @@ def test_raised_numbers_are_not_glued_to_words(read):
 
 
 def test_rows_of_a_table_are_blocks(read):
-    page = [
-        "Sizes of all flags:",
-        cells("Flag", "Memory", "Time"),
-        cells("-1", "1200k", "20"),
-        cells("-2", "2000k", "25"),
-        "And so on.",
-    ]
+    rows = [cells("Flag", "Memory", "Time"), cells("-1", "1200k", "20"), cells("-2", "2000k", "25")]
+    page = ["Sizes of all flags:", *rows, "And so on."]
     assert shown(read([page])) == [
-        ("paragraph", "Sizes of all flags:"),
-        ("row", "Flag | Memory | Time"),
-        ("row", "-1 | 1200k | 20"),
-        ("row", "-2 | 2000k | 25"),
-        ("paragraph", "And so on."),
-    ]
-
-
-def test_a_wide_gap_alone_is_no_table(read):
-    document = read([["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]])
-    assert [kind for kind, _ in shown(document)] == ["paragraph"]
+        ("paragraph", "Sizes of all flags:"), ("row", "Flag | Memory | Time"), ("row", "-1 | 1200k | 20"),
+        ("row", "-2 | 2000k | 25"), ("paragraph", "And so on."),
+    ]  # fmt: skip
+    gap = read([["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]])
+    assert [kind for kind, _ in shown(gap)] == ["paragraph"]  # a wide gap alone is no table
 
 
 def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
-    entries = [
-        "1 Scope . . . . . . . . . . 2",
-        "1.1 Purpose .............. 2",
-        "2 Use .............. iv",
-        "3 End .............. 4",
-    ]
-    document = read(
-        [["Contents", *entries], ["1 Scope"], ["2 Use"], ["Cylinders ......... 4", "Doors .......... 3", "Seats ......... 2"]]
+    entries = "1 Scope . . . . . . . . . . 2|1.1 Purpose .............. 2|2 Use .............. iv|3 End .............. 4".split(
+        "|"
     )
-    assert [text for kind, text in shown(document) if kind == "contents"] == [
-        "1 Scope | 2", "1.1 Purpose | 2", "2 Use | iv", "3 End | 4",
-    ]  # fmt: skip
-    assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"], (
-        "a data sheet"
-    )
-
-
-def test_lines_with_dots_before_a_number_are_rows(read):
+    sheet = ["Cylinders ......... 4", "Doors .......... 3", "Seats ......... 2"]
+    document = read([["Contents", *entries], ["1 Scope"], ["2 Use"], sheet])
+    contents = [text for kind, text in shown(document) if kind == "contents"]
+    assert contents == ["1 Scope | 2", "1.1 Purpose | 2", "2 Use | iv", "3 End | 4"]
+    assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"]
     document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
-    assert shown(document)[1:3] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv")]
-    assert shown(document)[-1] == ("paragraph", "Wait ......\nText.")
+    assert shown(document)[1:] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv"), ("paragraph", "Wait ......\nText.")]
 
 
 def test_bullets_begin_items(read):
     document = read([["We have:", "• one thing", "and more of it", "• another", "•", "a third", None, None, "End."]])
-    assert shown(document) == [
-        ("paragraph", "We have:"),
-        ("item", "one thing\nand more of it"),
-        ("item", "another"),
-        ("item", "a third"),
-        ("paragraph", "End."),
-    ]
+    items = [("item", "one thing\nand more of it"), ("item", "another"), ("item", "a third")]
+    assert shown(document) == [("paragraph", "We have:"), *items, ("paragraph", "End.")]
 
 
 def book(pages=12, *, head="The Manual", foot="{number}"):
@@ -207,25 +180,21 @@ def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head
     expected = words(" ".join(line for lines in body for line in lines))
     furniture = words(f"{head} {foot}".replace("{number}", ""))
     assert sorted(words(document.text)) == sorted(expected + furniture)  # what a head says stays once
-    assert [page for block in document.blocks for page in [block.page]] == sorted(block.page for block in document.blocks)
     assert "then begind\nende. Nexte" in document.text  # sentences go on over pages
     assert not re.search(r"\b1[0-8]\b", document.text)
 
 
-def test_a_running_head_that_the_text_has_too_is_left_out_everywhere(read):
-    _, pages = book()
-    pages[5].insert(3, "This is the manual of a program.")
-    assert read(pages).text.count("The Manual") == 0
-
-
-def test_heads_of_chapters_and_of_even_pages_are_left_out(read):
+def test_heads_of_chapters_and_of_even_pages_are_left_out_and_those_that_the_text_has_too(read):
     _, pages = book(16, head="x", foot="x")
     for number, page in enumerate(pages):
         page[0] = f"Chapter {1 + number // 8}" if number % 2 else "Great Book"
-        page[-1] = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii", "xiii", "xiv", "xv", "xvi"][number]
+        page[-1] = "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi".split()[number]
     text = read(pages).text
     assert [text.count(word) for word in ("Great Book", "Chapter 1", "Chapter 2")] == [1, 1, 1]
     assert not re.search(r"\b[ivx]+\b", text)
+    _, pages = book()
+    pages[5].insert(3, "This is the manual of a program.")
+    assert read(pages).text.count("The Manual") == 0
 
 
 def test_what_only_looks_like_a_running_head_stays(read):
@@ -243,7 +212,135 @@ def test_what_only_looks_like_a_running_head_stays(read):
     assert shown(titled).count(("heading", "Results")) == 4  # the outline says that these are titles
 
 
-def test_hyphens_that_belong_to_a_name_or_an_option_stay(read):
-    lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or Fc-", "GetHome."]
-    text = " ".join(read([lines]).text.split())
-    assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcGetHome."
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
+def test_two_thousand_pages(tmp_path):
+    lines = [f"Line {line} of a page with about as many words as a page of a report has." for line in range(45)]
+    (tmp_path / "a.pdf").write_bytes(pdf([[f"Page {page} begins.", *lines] for page in range(2000)]))
+    with DocumentReader() as reader:
+        (document,) = reader.read(tmp_path / "a.pdf")
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{reader._worker.pid}/status").read_text())
+    assert int(peak[1]) < 200_000
+    assert document.pages == 2000 and document.blocks[-1].page == 2000 and document.text.count("begins.") == 2000
+
+
+# ---- pages as pictures: the text inside the boxes must be the part that was asked for --------------------------------
+
+
+WATER = [(0, 11, 0, "Water is H"), (None, 7, -3, "2"), (None, 11, 0, "O, as the note says."), (None, 6, 4, "7")]
+FIRST = [
+    "Chapter one of the volume", None,
+    "The harbor was quiet. Ships came at noon, and the long rou-", "te ended there. Nobody counted them.", None,
+    "The harbor was quiet. A storm came in the night.", None, "It took ten days.", None, WATER,
+]  # fmt: skip
+SECOND = [
+    "Chapter one of the volume", None, "Second page text is here.", None,
+    [(0, 11, 0, "Name"), (200, 11, 0, "Price")], [(0, 11, 0, "Rope"), (200, 11, 0, "12 coins")],
+    [(0, 11, 0, "Sail"), (200, 11, 0, "90 coins")], None, "The sentence begins here and it",
+]  # fmt: skip
+THIRD = ["Chapter one of the volume", None, "ends on the third page. The end."]
+
+
+@pytest.fixture(scope="module")
+def reader():
+    with DocumentReader() as reader:
+        yield reader
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pictures") / "volume.pdf"
+    path.write_bytes(pdf([FIRST, SECOND, THIRD]))
+    return path
+
+
+def ask(reader, path, wanted, nth=0):
+    """Return the picture for a part of the text, and the page's text inside its boxes."""
+    document = next(reader.read(path))
+    start = [found.start() for found in re.finditer(re.escape(wanted), document.text)][nth]
+    picture = reader.picture(path, page_part(document.text, document.places(), start, start + len(wanted)))
+    return picture, inside(path, picture)
+
+
+def inside(path, picture):
+    with pypdfium2.PdfDocument(path) as file, closing(file[picture.page - 1]) as page, closing(page.get_textpage()) as layer:
+        texts = []
+        for box in picture.boxes:
+            xs, ys = (sorted(point) for point in zip(*(_on_page(page, *corner) for corner in (box[:2], box[2:])), strict=True))
+            texts.append(layer.get_text_bounded(xs[0] - 0.5, ys[0] - 0.5, xs[1] + 0.5, ys[1] + 0.5))
+        return " ".join(texts)
+
+
+def _on_page(page, x, y):
+    """Return a point of the picture in the page's own coordinates: the inverse, written for the rotations of these tests."""
+    left, bottom, right, top = page.get_cropbox()
+    if page.get_rotation() == 90:
+        return left + y * (right - left), bottom + x * (top - bottom)
+    return left + x * (right - left), top - y * (top - bottom)
+
+
+def letters(text):
+    return re.sub(r"\W", "", text.replace("\ufffe", ""))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "page", "lines"),
+    [
+        ("Ships came at noon, and the long route ended there.", 1, 2),
+        ("Second page text is here.", 2, 1),
+        ("The sentence begins here and it\nends on the third page.", 2, 1),  # its first part is marked
+        ("Rope | 12 coins", 2, 1),
+    ],
+)
+def test_the_boxes_hold_the_part(reader, volume, wanted, page, lines):
+    picture, inner = ask(reader, volume, wanted)
+    assert picture.page == page and letters(inner) == letters(wanted.partition("\n")[0])
+    assert len(picture.boxes) == lines
+    assert all(0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in picture.boxes)
+
+
+def test_a_repeated_sentence_is_marked_where_it_is_meant(reader, volume):
+    first, _ = ask(reader, volume, "The harbor was quiet.", nth=0)
+    second, _ = ask(reader, volume, "The harbor was quiet.", nth=1)
+    assert second.boxes[0][1] - first.boxes[0][1] == pytest.approx(3 * 13 / 800, abs=0.005)  # three lines of 13 points below
+
+
+def test_raised_numbers_are_found(reader, volume):
+    text = next(reader.read(volume)).text
+    _, inner = ask(reader, volume, next(line for line in text.split("\n") if line.startswith("Water")))
+    assert letters(inner).startswith("WaterisH2O")
+
+
+@pytest.mark.parametrize("entry", [b"/Rotate 90", b"/CropBox [30 100 500 790]"])
+def test_turned_cropped_and_huge_pages(reader, tmp_path, entry):
+    path = tmp_path / "volume.pdf"
+    path.write_bytes(pdf([FIRST, SECOND, THIRD]).replace(b"/MediaBox", entry + b" /MediaBox"))
+    for wanted in ("Nobody counted them.", "A storm came in the night."):
+        picture, found = ask(reader, path, wanted)
+        assert letters(found) == letters(wanted)
+        image = Image.open(io.BytesIO(picture.png)).convert("L")
+        marked = image.crop([round(share * size) for share, size in zip(picture.boxes[0], 2 * image.size, strict=True)])
+        assert marked.getextrema()[0] < 100  # the letters are there
+    assert (image.width > image.height) == (entry == b"/Rotate 90")
+    path.write_bytes(pdf([FIRST]).replace(b"[0 0 600 800]", b"[0 0 9999 14000]"))
+    image = Image.open(io.BytesIO(ask(reader, path, "Nobody counted them.")[0].png))
+    assert image.width * image.height <= 2_510_000
+
+
+def test_what_is_on_no_page(reader, tmp_path, volume):
+    document = next(reader.read(volume))
+    part = page_part(document.text, document.places(), 0, 5)
+    assert reader.picture(volume, replace(part, text="Something else entirely")).boxes == ()
+    assert reader.picture(volume, replace(part, text=" \n")).boxes == ()
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 nothing")
+    for path, page, named in (
+        (volume, 9, r"volume\.pdf: .* page 9"),
+        (tmp_path / "a.txt", 1, "a.txt "),
+        (tmp_path / "b.pdf", 1, "b.pdf: "),
+    ):
+        with pytest.raises(ReadError, match=named):
+            reader.picture(path, replace(part, page=page))
+    assert reader.picture(volume, part).boxes  # the reader still works
+    plain = next(reader.read(tmp_path / "a.txt"))
+    assert page_part(plain.text, plain.places(), 0, 4) is None

@@ -5,7 +5,8 @@ from helpers.document_checks import check, paths, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.text.documents.document import Canonical, read_plain
+from runnel.errors import InputError
+from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.reading import Decoded
 
@@ -37,11 +38,7 @@ x = 1
 
 last"""
 
-lines = st.lists(
-    st.sampled_from(
-        ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
-    )
-)
+LINES = ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
 
 
 def plain(text):
@@ -60,12 +57,14 @@ def test_paragraphs_end_at_blank_lines():
     assert plain("").blocks == () and plain(" \n").blocks == ()
 
 
-def test_form_feeds_part_pages():
+def test_form_feeds_part_pages_and_headings_have_them():
     document = plain("one\n\ntwo\f\fthree\n\fpage four\f")
-    assert [(block.page, document.text[block.start : block.end]) for block in document.blocks] == [
-        (1, "one"), (1, "two"), (3, "three"), (4, "page four"),
-    ]  # fmt: skip
+    blocks = [(block.page, document.text[block.start : block.end]) for block in document.blocks]
+    assert blocks == [(1, "one"), (1, "two"), (3, "three"), (4, "page four")]
     assert document.pages == 4
+    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
+    places = [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")]
+    assert places == [(1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",))]
 
 
 @pytest.mark.parametrize(
@@ -95,41 +94,24 @@ def test_headings_of_plain_text(text, heading, path):
     assert document.text == text
 
 
-def test_headings_have_pages():
-    document = plain("ONE\n\nText.\n\fTWO\n\nMore.\f")
-    assert [document.at(document.text.index(word)) for word in ("ONE", "Text", "TWO", "More")] == [
-        (1, ("ONE",)), (1, ("ONE",)), (2, ("TWO",)), (2, ("TWO",)),
-    ]  # fmt: skip
-
-
 def test_markdown_blocks_and_heading_paths():
     document = markdown(MARKDOWN)
     assert document.text == MARKDOWN and document.title == "Tools"
+    setext = "A paragraph over\ntwo lines.\nSetext title\n------------"  # as CommonMark has it
     assert shown(document) == [
-        ("code", "---\ntitle: front matter\n---"),
-        ("heading", "# Tools"),
-        ("heading", "A paragraph over\ntwo lines.\nSetext title\n------------"),  # as CommonMark has it
-        ("item", "- one item"),
-        ("item", "- another,\n  over two lines"),
-        ("item", "1. counted"),
-        ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
-        ("heading", "### Deep #"),
-        ("row", "| a | b |"),
-        ("row", "|---|---|"),
-        ("row", "| 1 | 2 |"),
-        ("paragraph", "#hashtag, no heading"),
-        ("heading", "# Other"),
-        ("paragraph", "last"),
-    ]
+        ("code", "---\ntitle: front matter\n---"), ("heading", "# Tools"), ("heading", setext), ("item", "- one item"),
+        ("item", "- another,\n  over two lines"), ("item", "1. counted"), ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
+        ("heading", "### Deep #"), ("row", "| a | b |"), ("row", "|---|---|"), ("row", "| 1 | 2 |"),
+        ("paragraph", "#hashtag, no heading"), ("heading", "# Other"), ("paragraph", "last"),
+    ]  # fmt: skip
     assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
     path = paths(document)
     assert path["| 1 | 2 |"] == ("Tools", "A paragraph over two lines. Setext title", "Deep")
     assert path["last"] == ("Other",)
 
 
-@given(lines)
-def test_any_lines(some):
-    text = "\n".join(some)
+@given(st.lists(st.sampled_from(LINES)).map("\n".join))
+def test_any_lines(text):
     assert plain(text).text == text
     assert markdown(text).text == text
     assert markdown(text) == markdown(text)
@@ -152,3 +134,65 @@ def test_halves_of_surrogate_pairs_are_replaced_and_told():
     canonical.add("one \ud800 two", level=1)
     document = check(canonical.finish("html", title="\udc00"))
     assert document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]
+
+
+# ---- parts by characters, lines and pages; rows by id ----------------------------------------------------------------
+
+
+TEXT = "one\ntwo\n\nfour\fpage two\n\fpage three"
+
+
+def part(by, start, end, text=TEXT):
+    first, stop = span_of(read_plain(Decoded(text, "utf-8")), "a.txt", by, start, end)
+    return text[first:stop]
+
+
+@pytest.mark.parametrize(
+    ("by", "start", "end", "expected"),
+    [
+        ("character", 4, 7, "two"),
+        ("character", 4, 4, ""),
+        ("character", 4, None, TEXT[4:]),
+        ("line", 2, 4, "two\n\nfour\fpage two\n"),
+        ("line", None, 1, "one\n"),
+        ("page", 2, 2, "page two\n\f"),
+        ("page", 2, None, "page two\n\fpage three"),
+    ],
+)
+def test_spans(by, start, end, expected):
+    assert part(by, start, end) == expected
+
+
+def test_lines_and_pages_tile_the_text():
+    assert "".join(part("line", line, line) for line in range(1, 6)) == TEXT
+    assert "".join(part("page", page, page) for page in range(1, 4)) == TEXT
+    text = "one\f\fthree"
+    assert [part("page", page, page, text) for page in (1, 2, 3)] == ["one\f\f", "", "three"]
+    assert part("line", 1, 1, "") == part("character", 0, 0, "") == ""
+    assert [part("line", line, line, "a\n") for line in (1, 2)] == ["a\n", ""]
+
+
+@pytest.mark.parametrize(
+    ("by", "start", "end", "count"),
+    [("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT))],
+)
+def test_ranges_outside(by, start, end, count):
+    with pytest.raises(InputError, match=rf"a\.txt has {count} {by}s"):
+        part(by, start, end)
+    with pytest.raises(InputError, match=r"a\.txt has no pages"):
+        part("page", 1, 1, "no form feed")
+
+
+def test_rows():
+    first, second, *_ = rows = [DocumentText("text", (), "jsonl", "", id=name) for name in "abcdef"]
+    assert choose_row([first, second], "x.jsonl", "b") is second
+    whole = read_plain(Decoded(TEXT, "utf-8"))
+    assert choose_row([whole], "a.txt", None) is whole
+    for documents, row, named in (
+        ([whole], "b", "a.txt has no rows"),
+        ([first, second], None, "2 rows; .*'a', 'b'$"),
+        (rows, "x", "'x': 'a', 'b', 'c', 'd', 'e', ...$"),
+        ([], None, "no rows"),
+    ):
+        with pytest.raises(InputError, match=named):
+            choose_row(documents, "a.txt", row)

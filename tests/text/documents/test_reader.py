@@ -21,7 +21,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
-from runnel.text.documents.document import Limits
+from runnel.text.documents.document import Limits, recognize
 from runnel.text.documents.reader import DocumentReader, read_document
 
 WORKER = PROGRAMS / "worker_that_fails.py"
@@ -31,16 +31,14 @@ WORKER = PROGRAMS / "worker_that_fails.py"
 def folder(tmp_path_factory):
     """A file of each kind, all of which say "A sentence."."""
     path = tmp_path_factory.mktemp("kinds")
-    (path / "a.txt").write_bytes(b"A sentence.\r\n")
-    (path / "a.md").write_text("# Head\n\nA sentence.")
-    (path / "a.html").write_text("<p>A sentence.")
-    (path / "page").write_text("<!doctype html><p>A sentence.")
-    (path / "a.pdf").write_bytes(pdf([["A sentence."]]))
-    (path / "misnamed.txt").write_bytes(pdf([["A sentence."]]))
-    (path / "a.txt.gz").write_bytes(gzip.compress(b"A sentence."))
-    (path / "a.pdf.gz").write_bytes(gzip.compress(pdf([["A sentence."]])))
-    (path / "a.jsonl").write_text('{"text": "A sentence."}')
-    (path / "a.csv").write_text("id,text\n7,A sentence.")
+    page = pdf([["A sentence."]])
+    files = {
+        "a.txt": b"A sentence.\r\n", "a.md": b"# Head\n\nA sentence.", "a.html": b"<p>A sentence.", "a.pdf": page,
+        "page": b"<!doctype html><p>A sentence.", "misnamed.txt": page, "a.txt.gz": gzip.compress(b"A sentence."),
+        "a.pdf.gz": gzip.compress(page), "a.jsonl": b'{"text": "A sentence."}', "a.csv": b"id,text\n7,A sentence.",
+    }  # fmt: skip
+    for name, content in files.items():
+        (path / name).write_bytes(content)
     epub(path / "a.epub", ["<p>A sentence.</p>"])
     document = docx.Document()
     document.add_paragraph("A sentence.")
@@ -62,14 +60,17 @@ def test_every_kind_through_one_reader_twice_the_same(folder):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "a.txt.gz"])
-def test_standard_input(folder, monkeypatch, name):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
-    assert read_document("-").text.strip() == "A sentence."
-    assert not sys.stdin.closed
+def test_plain_files_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
+    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
+        with DocumentReader() as reader:
+            assert next(reader.read(folder / name)).text
 
 
-def test_pipes_can_be_read(tmp_path):
+def test_standard_input_and_pipes_can_be_read(folder, monkeypatch, tmp_path):
+    for name in ("a.pdf", "a.txt.gz"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
+        assert read_document("-").text.strip() == "A sentence." and not sys.stdin.closed
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>"))
     writer.start()
@@ -147,6 +148,32 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
             list(rows)
 
 
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("pdf", [(b"%PDF-1.7\n", "a.txt"), (b"\xef\xbb\xbf\n %PDF-1.4", "a")]),
+        ("zip", [(b"PK\x03\x04", "a.pdf")]),
+        ("packed", [(b"\x28\xb5\x2f\xfd", "a.md")]),
+        ("html", [(b"<!DOCTYPE html>", "a.txt"), (b"\xef\xbb\xbf <!-- saved --> <HTML lang=en>", "page"), (b"<p>", "a.HTM")]),
+        ("html", [(b'<?xml version="1.0"?>\n<html xmlns="x">', "a.xml"), ("<html>".encode("utf-16-le"), "a")]),
+        ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
+        ("txt", [(b"<htmlish>", "a"), (b"About %PDF- headers", "a.txt"), (b"", "a.docx")]),
+        ("jsonl", [(b"", "a.jsonl.gz"), (b"{}", "a.ndjson.zst")]),
+        ("code", [(b"import x", "a.py"), (b"<html>in a string", "a.py"), (b"x", "A.JS"), (b"", "a.rs.gz")]),
+    ],
+)
+def test_kinds_are_recognized_by_content_before_name(kind, files):
+    assert {recognize(*file) for file in files} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("head", "message"), [(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")]
+)
+def test_what_cannot_be_read_is_named(head, message):
+    with pytest.raises(ReadError, match=f"a.x is .*{message}"):
+        recognize(head, "a.x")
+
+
 # ---- the second process ----------------------------------------------------------------------------------------------
 
 
@@ -166,12 +193,16 @@ def failing(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("deed", "message"), [("segfault", "SIGSEGV"), ("exit", "exit code 3")])
-def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, message):
+def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_process(failing, deed, message):
     before = failing("")
     with pytest.raises(ReadError, match=rf"{deed}\.html .*{message}"):
         failing(deed)
     after = failing("")
     assert before.startswith("process ") and after.startswith("process ") and after != before
+    failing.reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(after.split()[1]), 0)
+    assert failing("") != after
 
 
 def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing):
@@ -223,14 +254,6 @@ def test_an_interrupt_leaves_no_answer_behind(failing, monkeypatch):
     assert failing("") != good
 
 
-def test_closing_ends_the_process(failing):
-    process = int(failing("").split()[1])
-    failing.reader.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
-    assert failing("") != f"process {process}"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_the_process_ends_with_its_caller(tmp_path, folder):
     program = (
@@ -261,8 +284,104 @@ def test_the_process_starts_light():
     assert not {"torch", "numpy", "rich", "typer", "docx", "selectolax", "pypdfium2"} & set(loaded)
 
 
-def test_plain_files_start_no_process(folder, monkeypatch):
-    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
-    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
-        with DocumentReader() as reader:
-            assert next(reader.read(folder / name)).text
+# ---- rows of jsonl, csv and tsv --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def read(name, content, limits=None, encoding=None):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with DocumentReader(limits, encoding=encoding) as reader:
+            return [(row.id, row.text) for row in map(check, reader.read(path))]
+
+    return read
+
+
+def test_jsonl(rows, tmp_path):
+    content = '\ufeff{"id": "a b", "text": "one\\r\\ntwo", "more": [1]}\n\n{"_id": 7, "title": "T", "text": "x"}\r\n{"text": ""}'
+    assert rows("a.jsonl", content) == [("a b", "one\ntwo"), ("7", "T x"), ("3", "")]
+    assert rows("a.ndjson", "") == []
+    with pytest.raises(InputError, match=r"a\.jsonl contains rows"):
+        read_document(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ('{"body": "x"}', "row 1: .*'body'"),
+        ('{"text": "x"}\n{"body": "x"}', "row 2: .*'body'"),
+        ('{"text": 7}', "row 1: .*'text'"),
+        (b'{"text": "x"}\n{"text": "\xe9"}', "not UTF-8"),
+        ('{"text": "x"}\nbad', "line 2"),
+        ('{"text": "' + "x" * 1000, "line 1 .*1,000 bytes"),
+    ],
+)
+def test_bad_rows_are_named_after_those_before(rows, content, place, tmp_path):
+    with pytest.raises(ReadError, match=rf"bad\.jsonl.*{place}"):
+        rows("bad.jsonl", content, Limits(unpacked_bytes=1000))
+    with DocumentReader() as reader, pytest.raises(ReadError):
+        read = reader.read(tmp_path / "bad.jsonl")
+        assert "\n" not in str(content) or next(read).text == "x"
+        next(read)
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ('{"question": "q", "file": "a.txt", "text": "x"}', "a question"),
+        ('{"query": "q", "document": "d", "evidence": []}', "a question"),
+        ('{"query": "q", "positive": "d"}', "the keys 'query', 'positive'"),
+    ],
+)
+def test_a_first_row_that_is_no_document_makes_the_file_another_kind(rows, row, what):
+    with pytest.raises(UnsupportedKind, match=rf"a\.jsonl, row 1: .*{what}"):
+        rows("a.jsonl", f'\n{row}\n{{"text": "x"}}')
+    with pytest.raises(ReadError) as error:  # the file is one of documents
+        rows("a.jsonl", '{"text": "x"}\n{"body": "x"}')
+    assert not isinstance(error.value, UnsupportedKind)
+    assert rows("b.jsonl", '{"question": "q", "text": "x"}') == [("1", "x")]
+
+
+def test_csv(rows):
+    content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
+    assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
+    western = "id;text\nx;caf\xe9\n".encode("cp1252")
+    assert rows("a.csv", western, encoding="cp1252") == [("x", "café")]
+    for content, encoding, reason in (
+        (western, None, " .*0xe9"),
+        (western, "utf-16", " .*BOM"),
+        ('{"text": "a"}', "punycode", " .*Invalid"),
+        ("a,b\n1,2,3\n", None, ", line 2"),
+        ('a,b\n1,"2"x\n', None, ", line 2"),
+    ):
+        with pytest.raises(ReadError, match=rf"a\.csv{reason}"):
+            rows("a.csv", content, encoding=encoding)
+    named = [("1", "name: ox\nsize: 3"), ("2", "name: ant\nsize: 1\nnote: small")]
+    assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
+    assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
+    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]  # longer than Python's limit
+
+
+def test_tsv_with_and_without_names(rows):
+    assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
+    assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
+    assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, encoding, pack):
+    (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))  # Excel's "Unicode text"
+    with DocumentReader() as reader:
+        (row,) = map(check, reader.read(tmp_path / "a.csv"))
+    assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
+
+
+def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
+    (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)
+    small = Limits(file_bytes=1000, unpacked_bytes=1000)
+    for name in ("a.jsonl.gz", "a.jsonl"):
+        with DocumentReader(small) as reader:
+            assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.errors import ReadError, needing
 from runnel.records import Places
-from runnel.text.documents.pdf_page import open_pdf
-from runnel.text.documents.pdf_text import LIGATURES
+from runnel.text.documents.pdf import LIGATURES, open_pdf
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
 from runnel.files import signature
 from runnel.formats import FORMATS, ROWS
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, reader_of, recognize
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, read_plain, reader_of, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
-from runnel.text.lines import DAMAGED, unpacked
-from runnel.text.reading import check_encoding, decode, open_bytes
+from runnel.text.lines import DAMAGED, Lines, keys, parse_object, unpacked
+from runnel.text.reading import Decoded, check_encoding, decode, open_bytes
+from runnel.text.tables import read_table, row_text
 
 if TYPE_CHECKING:
     from runnel.text.folders import Selection
@@ -197,7 +198,9 @@ class DocumentReader:
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
         """Return the answer of the second process to a request."""
         request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
-        worker = self._worker = self._worker or _start()
+        if self._worker is None:
+            self._worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        worker = self._worker
         assert worker.stdin is not None and worker.stdout is not None
         late = threading.Event()
 
@@ -241,10 +244,6 @@ class DocumentReader:
             f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
             f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
         )
-
-
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -323,3 +322,51 @@ def _is_new(name: str, seen: set[str]) -> bool:
         return False
     seen.add(path)
     return True
+
+
+# ---- rows of jsonl, csv and tsv files: a stream of documents, whatever the size of the file --------------------------
+
+NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
+
+
+def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None) -> Iterator[DocumentText]:
+    """Yield the rows of an open file, then close it.
+
+    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the text. `runnel.text.tables`
+    describes csv and tsv. Without an id, the id is the row's number, from 1.
+    """
+    lines = Lines(
+        file,
+        name,
+        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),  # jsonl is UTF-8; spreadsheets also write UTF-16
+        newline="",
+        longest=limits.unpacked_bytes,
+        advice="give its encoding or convert it",
+    )
+    rows: Iterable[tuple[int, Mapping[str, object]]]
+    rows = _objects(lines) if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
+    for number, (line, values) in enumerate(rows, start=1):
+        yield replace(_document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
+
+
+def _document(values: Mapping[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
+    key, title = values.get("id", values.get("_id")), values.get("title")
+    title = title if isinstance(title, str) and title else None
+    asks = _asks(values) and number == 1
+    if kind == "jsonl" and (asks or not isinstance(values.get("text"), str)):
+        other = number == 1 and (asks or "text" not in values)  # of rows that are no documents
+        came = "a question about other files" if asks else keys(values)
+        raise (UnsupportedKind if other else ReadError)(f'{name}, row {number}: expected a document with "text", got {came}')
+    document = read_plain(Decoded(row_text(values), encoding))
+    return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
+
+
+def _asks(values: Mapping[str, object]) -> bool:
+    """Return whether a row is a question with its answer: of `runnel lab questions`, or evidence."""
+    return not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
+
+
+def _objects(lines: Lines) -> Iterator[tuple[int, Mapping[str, object]]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, parse_object(line, lines.place(number))
