@@ -1,7 +1,5 @@
 """The engine: whatever is packed with what, every request gets what it would get alone."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 
@@ -183,8 +181,6 @@ def test_the_same_tokens_after_several_states() -> None:
     torch.testing.assert_close(engine.extend(State.concatenate(states), ids, marks), torch.stack([one.hidden for one in wanted]))
 
 
-# ---- a backbone without a state --------------------------------------------------------------------------------------
-
 LONGEST = 40
 
 
@@ -244,9 +240,6 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
         torch.testing.assert_close(result.get().hidden[0], whole.alone(torch.as_tensor(good))[-1])
 
 
-# ---- horizontal inference --------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=20, deadline=None)
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40))
 def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], step: int) -> None:
@@ -271,8 +264,6 @@ def test_horizontally_a_text_goes_on_from_a_state() -> None:
     (result,) = engine.run([Request(ids[20:], state=state)])
     torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
-
-# ---- blocks ----------------------------------------------------------------------------------------------------------
 
 BEGIN = 7  # the id that begins a block
 

@@ -1,7 +1,5 @@
 """The engine called from several threads: their requests share steps, and each gets what it would get alone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

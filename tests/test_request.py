@@ -1,7 +1,5 @@
 """What a request wants is the same wherever the stream of hidden vectors is cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

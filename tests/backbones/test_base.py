@@ -1,7 +1,5 @@
 """The contract of all backbones, on a toy one."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

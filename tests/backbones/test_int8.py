@@ -1,7 +1,5 @@
 """8-bit linear layers: their weights, and where they are refused. How they run is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -230,9 +228,6 @@ def test_pocket_on_real_text() -> None:
         cosine = F.cosine_similarity(*(embedder.model.backbone(ids)[0] for embedder in (exact, small)))
     assert cosine.mean() > 0.9995
     assert cosine.quantile(0.01) > 0.999
-
-
-# ---- refused ---------------------------------------------------------------------------------------------------------
 
 
 def test_numba_does_not_make_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Every backbone gives one result whatever the path, the packing and the segments: a new one is one entry in ARCHITECTURES."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from itertools import pairwise

@@ -3,8 +3,6 @@
 The fp64 reference loop is the truth. Errors are the largest difference over the largest value of the true tensor.
 """
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """LoRA adapters: seen by every path, merged without a trace, saved and loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -151,10 +149,7 @@ def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
-    for call, message in (
-        (lambda: merge(model), "no adapters"),
-        (lambda: save_adapter(model, tmp_path), "no adapters"),
-    ):
+    for call, message in ((lambda: merge(model), "no adapters"), (lambda: save_adapter(model, tmp_path), "no adapters")):
         with pytest.raises(InputError, match=message):
             call()
     if int8_problem(torch.device("cpu")) is None:

@@ -1,7 +1,5 @@
 """Any encoder finds sentences: passages with its own markers and prompts, the words of its vocabulary, nothing trained."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -195,9 +193,6 @@ def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="marker"):
         SentenceRetriever.load(folder, "float32", "cpu")
-
-
-# ---- words of other vocabularies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("byte_level", [False, True], ids=["sentencepiece", "byte-level"])

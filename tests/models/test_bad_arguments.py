@@ -1,7 +1,5 @@
 """Arguments of other types get an InputError that names what came; none is read as something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bare checkpoints of every architecture with their published vocabularies: markers, templates, tokenizers that are missing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -107,9 +105,6 @@ def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
     assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
 
 
-# ---- markers ------------------------------------------------------------------------------------------------------------
-
-
 def test_markers_of_files_that_contradict_the_vocabulary_are_not_taken() -> None:
     neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config
     assert neox.encode("!").ids.tolist() == [2]
@@ -121,9 +116,6 @@ def test_other_vocabularies_keep_their_own(architecture: str, begin: int | None)
     tokenizer = LibraryTokenizer(build("neox_like")._source, begin=3, end=4)
     assert vocabulary_name(tokenizer) is None
     assert markers(BACKBONES[architecture], tokenizer) == (begin, 4)
-
-
-# ---- tokenizers that are missing -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What is stored of a model's work: any damage is an error with one remedy before a kernel, which checks no bounds, sees it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress

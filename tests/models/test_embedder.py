@@ -1,7 +1,5 @@
 """Embedder: batches, streams and spans all agree with one text read alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

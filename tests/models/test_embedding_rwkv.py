@@ -1,7 +1,5 @@
 """EmbeddingRWKV: vectors and scores of its authors' code, remembered documents, saving, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders of sentence-transformers: the vectors that it gives, or an error by name; end markers are added as the files say."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

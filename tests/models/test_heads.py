@@ -75,9 +75,6 @@ def test_a_head_that_matches_needs_token_features(tmp_path: Path):
         model.head("sentences")
 
 
-# ---- the parts of a score ---------------------------------------------------------------------------------------------
-
-
 def of_one_document(sentences: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `drawn`, but what `sentence_features` says of the whole document is the same for all sentences."""
     query, vectors, features = drawn(sentences)

@@ -1,7 +1,5 @@
 """Model folders with a damaged or hostile config.json: one CheckpointError each, at once, and without memory for its numbers."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

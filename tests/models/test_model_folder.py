@@ -1,7 +1,5 @@
 """Model folders: saved and loaded without loss, in 8 bits with little, and refused when damaged."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -90,9 +88,6 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
     (tmp_path / "model/config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         load_model(tmp_path / "model")
-
-
-# ---- an encoder with other upper layers for sentences and for judging -----------------------------------------------------
 
 
 def judging_model(folder: Path) -> Model:

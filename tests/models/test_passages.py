@@ -1,7 +1,5 @@
 """One pass over documents gives what `encode_document` and `encode_spans` give; appended text costs its own tokens only."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

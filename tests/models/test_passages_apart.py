@@ -1,7 +1,5 @@
 """Passages of transformers: each is read as a text of its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The built-in encoder: its teacher's vectors, and answers that are right."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cut and quantized vectors, compared with sentence-transformers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model

@@ -1,7 +1,5 @@
 """Checkpoints that the papers publish or compare with, as tiny folders of the same layout: read right, or refused by name."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

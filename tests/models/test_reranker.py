@@ -1,7 +1,5 @@
 """Reranker: remembered documents and packed batches score as whole pairs do."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

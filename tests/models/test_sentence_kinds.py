@@ -1,7 +1,5 @@
 """Kinds of sentences go with a document from its text to its memory, whatever reads it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

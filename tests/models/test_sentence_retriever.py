@@ -1,7 +1,5 @@
 """Sentence retriever: sentences tile the document, and scores do not depend on how the pass is cut."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sentence vectors: a document is read once, in passages, and answers every question as if it were read for it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -181,9 +179,6 @@ def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
     (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
     with pytest.raises(InputError, match="remembered for its sentences alone; let a Reranker remember it"):
         Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
-
-
-# ---- the same pass for the embedder ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,7 +1,5 @@
 """Streams: the embedding of the text so far, wherever it was cut, of models with a state and of models that read passages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the calling program sets in torch for its own tensors changes no result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Transformers as embedders and rerankers: the numbers of the libraries that made them, and what is refused by name."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -99,9 +97,6 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     assert ours.encode(long, max_tokens=256) @ theirs.encode(long) > least and ours.truncated == 1
 
 
-# ---- embedders -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("architecture", ["electra", "modernbert", "bart", "t5", "gpt_neox", "llama", "qwen2"])
 @pytest.mark.parametrize("pooling", [None, "mean"])
 def test_vectors_are_those_of_the_library(tmp_path: Path, architecture: str, pooling: Any) -> None:
@@ -158,9 +153,6 @@ def test_spans_and_lengths_of_an_encoder(tmp_path: Path) -> None:
         embedder.encode(["dog", long])
     cut = embedder.encode(["dog", long], max_tokens=512)
     np.testing.assert_allclose(cut[1], embedder.encode(" ".join(["cat"] * (LONGEST - 2))), atol=1e-5)
-
-
-# ---- rerankers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("architecture", "labels"), [("electra", 1), ("modernbert", 2), ("bart", 1), ("t5", 1), ("llama", 1)])
@@ -242,9 +234,6 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
         reranker.remember(["a cat"])
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored, monot5 = "ForSequenceClassification", "ForConditionalGeneration"
     for name, (architecture, kind) in {"plain": ("bert", "Model"), "three": ("bert", scored), "monot5": ("t5", monot5)}.items():
@@ -276,11 +265,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
         ("opt", {"num_hidden_layers": 3}, r"missing tensors '(decoder\.)?layers\.2"),
         ("llama", {"num_attention_heads": 5}, "sentence-transformers cannot load"),
-        (
-            "llama",
-            {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}},
-            "is a 'nvembed' model",
-        ),
+        ("llama", {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}}, "is a 'nvembed' model"),
         ("bert", {"model_type": "m2_bert"}, "is a 'm2_bert' model"),
     ],
 )

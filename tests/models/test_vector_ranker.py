@@ -1,7 +1,5 @@
 """Reranking by what is stored of a document."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -4,8 +4,6 @@ imported (it is no development dependency), the kernels in Triton's interpreter 
 On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the commands.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os
@@ -48,9 +46,6 @@ def run_apart(*command: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
-
-
-# --- what is chosen ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -108,9 +103,6 @@ def test_a_missing_package_is_named():
     assert install_command("gpu") in problem
 
 
-# --- what the kernels share ----------------------------------------------------------------------------------------------------
-
-
 def test_chunks_start_with_their_sequences():
     chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
@@ -155,9 +147,6 @@ def test_backward_of_the_torch_path():
     gradients = torch.autograd.grad(first.sum() + 2 * second.sum(), (x, scale))
     assert [g.tolist() for g in gradients] == [[5.0, 5.0], 3.0]
     assert ran == ["kernel", "kernel", "path", "path"]
-
-
-# --- how flash-linear-attention is called --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -332,9 +321,6 @@ def test_nothing_to_attend_to(stand_in):
             assert torch.equal(end, state)
             assert end.data_ptr() != state.data_ptr() or not state.numel()
     assert not stand_in
-
-
-# --- the kernels themselves ----------------------------------------------------------------------------------------------------
 
 
 @needs("triton")

@@ -1,7 +1,5 @@
 """8-bit products against exact integers, and the bytes that go into them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

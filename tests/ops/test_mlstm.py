@@ -1,8 +1,6 @@
 """What the contract test of all operators (tests/contracts/test_ops.py) cannot see: the formula itself, other implementations,
 extreme gates."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Accuracy of the functions that all numba kernels share."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that fork after they have used a model, and kernels in several Python threads: no hang, no kill."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

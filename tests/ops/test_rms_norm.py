@@ -1,7 +1,5 @@
 """Residual + norm against fp64 and in 8 bits, and the chunks of a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What the contract test of all operators (tests/contracts/test_ops.py) cannot see: vector functions, tiles."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numba import njit

@@ -1,8 +1,6 @@
 """What the contract test of all operators (tests/contracts/test_ops.py) cannot see: another form of the maths, extreme decays
 and long sequences."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -77,9 +77,6 @@ def test_published_states(name: str) -> None:
     assert published(name).state_bytes == pytest.approx(STATE_MIB[name] * MIB, rel=0.002)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading any tensor fails."""

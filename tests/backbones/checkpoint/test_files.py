@@ -22,8 +22,6 @@ def write(folder: Path, *names: str) -> Path:
     return folder
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
 NUMBERED = [f"model-0000{k}-of-00003.safetensors" for k in (1, 2, 3)]
 PICKLES = [f"pytorch_model-0000{k}-of-00002.bin" for k in (1, 2)]
 OFFICIAL = [f"model_{k}.safetensors" for k in range(12)]  # more than nine: they are in the order of numbers, not of letters
@@ -85,9 +83,6 @@ def test_loose_safetensors_have_to_be_named(tmp_path: Path) -> None:
         open_weights(tmp_path)
 
 
-# ---- single files ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["a.pth", "b.safetensors", "c.bin"])
 def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
     write(tmp_path, "model.safetensors", "a.pth", "b.safetensors", "c.bin", "d.pth")
@@ -112,9 +107,6 @@ def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_checkpoint(name)
 
 
-# ---- the config ------------------------------------------------------------------------------------------------------
-
-
 def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("embedding_dim: 128\nuse_bias: false\ngate_soft_cap: 15.0\nkernel: chunk\n")
     assert read_config(tmp_path) == {"embedding_dim": 128, "use_bias": False, "gate_soft_cap": 15.0, "kernel": "chunk"}
@@ -129,9 +121,6 @@ def test_damaged_yaml(tmp_path: Path, text: str) -> None:
         read_config(tmp_path)
 
 
-# ---- damaged files ---------------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any, **__: Any) -> None:
         raise RuntimeError("unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)")
@@ -140,9 +129,6 @@ def test_a_file_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("torch.load", load)
     with pytest.raises(CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"):
         open_weights(tmp_path)
-
-
-# ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
 class Hub:

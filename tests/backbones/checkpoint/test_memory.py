@@ -105,9 +105,6 @@ def test_a_pickle_is_in_memory_once(small: Path, tmp_path: Path, dtype: str, own
     check(measure(small, tmp_path, dtype), own)
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_lm_head_is_never_read(tmp_path: Path, file: str) -> None:
     torch.manual_seed(0)
@@ -187,9 +184,6 @@ def test_pickles_from_before_torch_1_6(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     loaded = load_backbone(tmp_path, "float32")
     assert all(torch.equal(loaded.state_dict()[name], tensor.float()) for name, tensor in tensors.items())
-
-
-# ---- what kernels keep -----------------------------------------------------------------------------------------------
 
 
 def arrays_in(value: object, seen: dict[int, object]) -> list[torch.Tensor]:

@@ -1,7 +1,5 @@
 """Other upper layers for sentences and for judging: each form is what an encoder with these layers alone is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """The encoder is BERT: the transformers library's model is what it must agree with. What all backbones share is in contracts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -42,9 +40,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def written(folder: Path, kind: str, **changes: Any) -> tuple[Path, Any]:
     write_transformer(folder, kind, **changes)
     return folder, library_class(kind, "Model").from_pretrained(folder, attn_implementation="eager").double().eval()
-
-
-# ---- the library's model -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
@@ -125,9 +120,6 @@ def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# ---- packed sequences ----------------------------------------------------------------------------------------------------
-
-
 def model(dtype: torch.dtype = torch.float32) -> Encoder:
     return tiny_backbone(Encoder, TINY).to(dtype)
 
@@ -176,9 +168,6 @@ def test_the_engine_reads_each_request_whole() -> None:
             assert_close(result.hidden, exact(text)[0], 1e-5)
 
 
-# ---- what it cannot do, and what it costs ----------------------------------------------------------------------------------
-
-
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
     encoder = model().eval()
     nowhere = torch.tensor([-1])
@@ -219,9 +208,6 @@ def test_operations_are_counted() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         encoder(ids)
     assert encoder.flops(60) == counter.get_total_flops()
-
-
-# ---- checkpoints that are none -------------------------------------------------------------------------------------------
 
 
 def changed(bert: tuple[Path, Any], place: Path, tensors: dict[str, Tensor | None], config: dict[str, Any]) -> Path:
@@ -276,9 +262,6 @@ def test_a_shortened_encoder_reads_the_same(bert: tuple[Path, Any]) -> None:
     assert (short.max_tokens, short.config.max_positions, len(short.positions.weight)) == (9, 9, 9)
     with pytest.raises(InputError, match=r"has 10 tokens .* reads at most 9"):
         short(token_ids(10))
-
-
-# ---- 8 bits --------------------------------------------------------------------------------------------------------------
 
 
 def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, workers: int) -> None:

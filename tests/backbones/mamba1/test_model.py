@@ -1,7 +1,5 @@
 """What is particular to Mamba-1; what all backbones share is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -12,9 +10,6 @@ from torch.nn import functional as F
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 
 TINY = Mamba1Config(vocab_size=50, hidden_size=24, num_layers=3, state_size=5)
-
-
-# ---- configuration and parameters ----------------------------------------------------------------------------------------
 
 
 def test_parameter_names_and_published_start_values() -> None:
@@ -30,9 +25,6 @@ def test_parameter_names_and_published_start_values() -> None:
     biased = Mamba1(Mamba1Config(10, 16, 1, proj_bias=True, conv_bias=False))
     assert biased.layers[0].mixer.out_proj.bias is not None
     assert biased.layers[0].mixer.conv1d.bias is None
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------------
 
 
 def test_odd_inner_width_runs_in_plain_torch(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,5 @@
 """What is particular to Mamba-2; what all backbones share is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Pieces of RWKV-7's kernels whose errors whole steps would hide; steps are compared in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is particular to RWKV-7; what all backbones share is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -94,9 +92,6 @@ class Sequential:
         return self.p[name + "value.weight"] @ k.clamp(min=0).square()
 
 
-# ---- configuration and parameters ----------------------------------------------------------------------------------------
-
-
 def test_fresh_layers_add_nothing_and_start_as_published() -> None:
     model, ids = Rwkv7(TINY), token_ids(6)
     assert_close(model(ids)[0], model.norm_f(model.norm_0(model.embeddings(ids))))
@@ -112,9 +107,6 @@ def test_fresh_layers_add_nothing_and_start_as_published() -> None:
     assert_close(last.w_up.weight.T @ last.w_up.weight, 0.01 * torch.eye(5))
     for config in (Rwkv7Config(5, 1, 1, head_size=1), Rwkv7Config(5, 8, 1, head_size=1)):
         assert all(parameter.isfinite().all() for parameter in Rwkv7(config).parameters())
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)

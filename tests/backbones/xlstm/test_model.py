@@ -1,7 +1,5 @@
 """What is particular to xLSTM; what all backbones share is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -31,9 +29,6 @@ def model() -> Xlstm:
     return open_model(TINY)
 
 
-# ---- configuration and parameters ----------------------------------------------------------------------------------------
-
-
 def test_parameter_names_and_published_start_values() -> None:
     model = Xlstm(TINY)
     names = {name.replace("layers.0.", "") for name in model.state_dict() if "layers.1" not in name and "layers.2" not in name}
@@ -59,9 +54,6 @@ def test_mixed_dtypes_run(name: str) -> None:
     layer = getattr(mixed.blocks[1].mlstm_layer, name)
     layer.weight.data = layer.weight.data.bfloat16()
     assert F.cosine_similarity(mixed(token_ids(9))[0], expected).min() > 0.99
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------------
 
 
 def token_by_token(model: Xlstm, ids: Tensor) -> Tensor:
