@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.checkpoint_writing import shapes_of, write_sparse
+from helpers.checkpoint_writing import shapes_of, write_checkpoint, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
@@ -21,13 +21,12 @@ from runnel.models.describe import describe_checkpoint
 GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.safetensors"))
 MIB = 2**20
+SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 
 
-def rwkv7(hidden: int, layers: int, decay: int, a: int, v: int, gate: int) -> Rwkv7Config:
-    return Rwkv7Config(
-        vocab_size=65536, hidden_size=hidden, num_layers=layers, ffn_size=4 * hidden,
-        decay_rank=decay, a_rank=a, v_rank=v, gate_rank=gate,
-    )  # fmt: skip
+def rwkv7(hidden: int, layers: int, *ranks: int) -> Rwkv7Config:
+    named = dict(zip(("decay_rank", "a_rank", "v_rank", "gate_rank"), ranks, strict=True))
+    return Rwkv7Config(65536, hidden, layers, ffn_size=4 * hidden, **named)
 
 
 # As published: config; parameters, with the LM head where it is a matrix of its own; and for one token in one layer millions of
@@ -110,8 +109,7 @@ def test_nothing_is_read(folder: str, unread: None) -> None:
 
 
 def test_several_dtypes_parts_and_heads(tmp_path: Path, unread: None) -> None:
-    config = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-    tensors = {f"backbone.{name}": tensor.bfloat16() for name, tensor in Mamba2(config).state_dict().items()}
+    tensors = {f"backbone.{name}": tensor.bfloat16() for name, tensor in Mamba2(SMALL).state_dict().items()}
     save_file(tensors, tmp_path / "model-00001-of-00002.safetensors")
     head = {"binary_head.weight": torch.zeros(1, 32), "binary_head.bias": torch.zeros(1)}
     save_file(head, tmp_path / "model-00002-of-00002.safetensors")
@@ -130,15 +128,11 @@ def test_a_file_is_described_too() -> None:
 
 
 def test_refusals_are_those_of_the_loader(tmp_path: Path) -> None:
-    config = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-    tensors = {f"backbone.{name}": tensor for name, tensor in Mamba2(config).state_dict().items()}
+    tensors = {f"backbone.{name}": tensor for name, tensor in Mamba2(SMALL).state_dict().items()}
     del tensors["backbone.layers.1.mixer.norm.weight"]
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(
-        json.dumps({"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2"}})
-    )
-    for config_text in ((tmp_path / "config.json").read_text(), '{"model_type": "rwkv6"}', "{"):
-        (tmp_path / "config.json").write_text(config_text)
+    original = {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2"}}
+    for declared in (original, {"model_type": "rwkv6"}, "{"):
+        write_checkpoint(tmp_path, tensors, declared)
         with pytest.raises(CheckpointError) as told:
             describe_checkpoint(tmp_path)
         with pytest.raises(CheckpointError) as loading:

@@ -24,7 +24,7 @@ TRANSFORMERS: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_heads": 2,
 }
-OFFICIAL: dict[str, Any] = {"vocab_size": 40, "embedding_dim": 24, "num_blocks": 2, "num_heads": 2}
+OFFICIAL = {"vocab_size": 40, "embedding_dim": 24, "num_blocks": 2, "num_heads": 2}
 
 
 def module_tensors() -> dict[str, Tensor]:
