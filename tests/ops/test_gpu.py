@@ -75,10 +75,8 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
 
 def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
     monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
-    assert [o for o in sorted(backend.KERNELS["gpu"]) if backend.choose(o, "auto", cuda()) == "gpu"] == [
-        "mlstm",
-        "selective_scan",
-    ]
+    chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
+    assert chosen == ["mlstm", "selective_scan"]
 
 
 def test_other_gpus_and_dtypes_run_in_torch(cuda, monkeypatch):
@@ -98,19 +96,15 @@ def test_gpu_kernels_asked_for_without_a_gpu():
 
 def test_a_missing_package_is_named():
     problem = backend._import_problem("no_such_package")
-    assert problem is not None
-    assert "no_such_package cannot be imported" in problem
-    assert install_command("gpu") in problem
+    assert problem is not None and "no_such_package cannot be imported" in problem and install_command("gpu") in problem
 
 
 def test_chunks_start_with_their_sequences():
     chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
     assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
-    assert (
-        GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count,
-        GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most,
-    ) == (0, 0)
+    assert GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count == 0
+    assert GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most == 0
 
 
 def test_rows_of_a_wider_matrix_are_not_copied():
@@ -156,11 +150,8 @@ def stand_in(monkeypatch):
 
     def recurrence(name, step):
         def run(*inputs, scale, initial_state, output_final_state, cu_seqlens, **options):
-            assert scale == 1.0
-            assert output_final_state
-            assert cu_seqlens.dtype == torch.int64
-            assert bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
-            assert initial_state.is_contiguous()
+            assert scale == 1.0 and output_final_state and initial_state.is_contiguous()
+            assert cu_seqlens.dtype == torch.int64 and bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
             assert options.keys() <= ({"cu_seqlens_cpu"} if name.startswith("chunk") else set())
             called.append(name)
             out, ends = [], []
@@ -317,8 +308,7 @@ def test_nothing_to_attend_to(stand_in):
         for lengths in ((), (0, 0)):
             inputs, cu, state = make(lengths)
             y, end = run(*inputs, cu, state)
-            assert y.shape[0] == 0
-            assert torch.equal(end, state)
+            assert y.shape[0] == 0 and torch.equal(end, state)
             assert end.data_ptr() != state.data_ptr() or not state.numel()
     assert not stand_in
 
@@ -346,8 +336,7 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
     out = run_apart("-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     found = dict(line.split() for line in out.splitlines())
     assert {name.partition(".")[0] for name in found} == {"mlstm", "selective_scan"}
-    assert len(found) == 6
-    assert set(found.values()) == {"0"}
+    assert len(found) == 6 and set(found.values()) == {"0"}
 
 
 @needs("triton", "fla")

@@ -58,7 +58,7 @@ def test_one_of_several_sets_of_weights_is_read(tmp_path: Path, names: list[str]
         ([*NUMBERED, "model-00007-of-00003.safetensors"], "several checkpoints, such as model-00007-of-00003.safetensors"),
         (
             ["RWKV-0.1B.pth", "RWKV-0.4B.pth"],
-            "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name the one to read, e.g. .*/RWKV-0.4B.pth",
+            "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name .*/RWKV-0.4B.pth",
         ),
         (["rwkv7.safetensors"], "has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it"),
     ],

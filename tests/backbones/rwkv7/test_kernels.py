@@ -8,16 +8,12 @@ from torch import Tensor
 
 from runnel.backbones.rwkv7 import kernel_parts, kernels
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.numba_math import SERIAL, parallel
+from runnel.ops.numba_math import SERIAL, as_array, parallel
 from runnel.ops.simd import address, sigmoid
 from runnel.ops.simd_tile import load_up_to, store_up_to
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOKENS = kernel_parts.ROWS + 1
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _numbers(x: Tensor, scale: Tensor, width: int) -> Tensor:
@@ -31,7 +27,7 @@ def test_squared_relu_equals_torch(dtype: torch.dtype) -> None:
     values = torch.cat([torch.linspace(-100, 100, 5000), torch.tensor([0.0, -1e30, 1e15, float("nan")])]).to(dtype)
     squared = values.clone()
     with parallel():
-        kernels.square_relu(_array(squared))
+        kernels.square_relu(as_array(squared))
     assert torch.equal(squared.nan_to_num(-1), values.relu().square().nan_to_num(-1))
 
 
@@ -44,7 +40,7 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
     out = torch.zeros(len(x), groups * bytes_per_group(width, groups), dtype=torch.uint8)
     scales = torch.full((len(x), groups), float("nan"))
     with parallel():
-        kernels.square_relu_bytes(_array(x), out.numpy(), scales.numpy())
+        kernels.square_relu_bytes(as_array(x), out.numpy(), scales.numpy())
     exact = x.float().relu().square()
     largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
     assert ((_numbers(out, scales, width) - exact).abs() <= largest / 127 * 0.501).all()
