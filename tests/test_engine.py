@@ -23,11 +23,8 @@ def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: i
     backbone = Toy()
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
     results = Engine(backbone, step_tokens=step).run([Request(ids, positions=range(len(ids)), keep_state=True) for ids in texts])
-    assert (
-        max(backbone.steps) <= step
-        and (max(backbone.steps) == step or max(lengths) < step)
-        and sum(backbone.steps) == sum(lengths)
-    )
+    assert sum(backbone.steps) == sum(lengths)
+    assert max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step)
     for ids, result in zip(texts, results, strict=True):
         hidden, state = backbone(torch.as_tensor(ids))
         torch.testing.assert_close(result.hidden, hidden, rtol=1e-5, atol=1e-5)
@@ -94,15 +91,8 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     def broken(start: int, hidden: torch.Tensor) -> None:
         raise RuntimeError("this reader is broken")
 
-    backbone = Toy()
-    good = ids_of(40)
-    requests = [
-        Request(good),
-        Request(ids_of(10), take=broken),
-        Request(np.array([1, 999])),
-        Request(np.array([], dtype=int)),
-        Request(good),
-    ]
+    backbone, good, bad = Toy(), ids_of(40), (np.array([1, 999]), np.array([], dtype=int))
+    requests = [Request(good), Request(ids_of(10), take=broken), *map(Request, bad), Request(good)]
     results = list(Engine(backbone, step_tokens=8).map(requests))
     assert [r.error is None for r in results] == [True, False, False, False, True]
     assert "1 to 999, int64 of shape" in str(results[2].error)
@@ -120,26 +110,18 @@ def test_nan_is_reported_with_its_position() -> None:
     assert results[1].error is None
 
 
-def test_cancelling_one_request() -> None:
-    engine = Engine(Toy(), step_tokens=8)
-    long, short = Request(ids_of(1000)), Request(ids_of(3))
-    results = engine.as_completed([long, short])
-    first = next(results)
-    assert first.index == 1
-    long.cancel()
-    second = next(results)
-    assert isinstance(second.error, Cancelled)
-    assert len(engine._free) == len(engine._pool), "all state rows are free again"
-
-
-def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
-    backbone = Toy()
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_cancelling_and_closing_free_the_rows_and_the_engine_goes_on(end: str) -> None:
+    backbone, ids, long = Toy(), ids_of(20), Request(ids_of(1000))
     engine = Engine(backbone, step_tokens=8)
-    results = engine.as_completed([Request(ids_of(1000)), Request(ids_of(3))])
-    next(results)
-    results.close()
+    results = engine.as_completed([long, Request(ids_of(3))])
+    assert next(results).index == 1
+    if end == "cancel":
+        long.cancel()
+        assert isinstance(next(results).error, Cancelled)
+    else:
+        results.close()
     assert len(engine._free) == len(engine._pool)
-    ids = ids_of(20)
     torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
@@ -225,11 +207,12 @@ def test_short_requests_share_a_step_and_a_long_one_takes_its_own() -> None:
 
 def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
     whole, good = Whole(), ids_of(20)
+    state = State({}, torch.zeros(1, dtype=torch.int64))
     requests = [
         Request(good),
         Request(good, keep_state=True),
         Request(ids_of(LONGEST + 1)),
-        Request(good, state=State({}, torch.zeros(1, dtype=torch.int64))),
+        Request(good, state=state),
         Request(good),
     ]
     results = list(Engine(whole, step_tokens=16).map(requests))

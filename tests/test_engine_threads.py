@@ -165,19 +165,6 @@ def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
 
 
 def test_threads_share_an_engine() -> None:
-    backbone = Toy()
-    engine = Engine(backbone, step_tokens=16)
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        texts = [ids_of(n, seed * 100 + n) for n in (50, 3, 17)]
-        for ids, result in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
-            if not torch.allclose(result.hidden[0], alone(backbone, ids)[-1], atol=1e-4):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    engine = Engine(Toy(), step_tokens=16)
+    for caller in [Caller(engine, 50 + i, 3, 17) for i in range(6)]:
+        caller.check()

@@ -83,10 +83,8 @@ def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path:
     model = Embedder.load(put_published(CASES[case][3], checkpoint(case, tmp_path)), dtype="float32").model
     assert str(model.templates["rerank"]) == expected
     begin = "{begin}" if expected.startswith("{begin}") else ""
-    assert [str(model.templates[name]) for name in ("document", "sentences")] == [
-        begin + "{document}{end}",
-        begin + "{query}\n{document}",
-    ]
+    assert str(model.templates["document"]) == begin + "{document}{end}"
+    assert str(model.templates["sentences"]) == begin + "{query}\n{document}"
     with pytest.raises(CheckpointError, match="has no 'rerank' head"):
         Reranker(model)
 
@@ -155,14 +153,13 @@ def test_gpt_neox_is_fetched_once(tmp_path: Path, offline_cache: Path, monkeypat
     assert (tmp_path / "saved" / "tokenizer.json").read_text() == published_file("gpt_neox_20b").read_text()
 
 
+NEOX_FILE = r"tokenizer\.json of EleutherAI/gpt-neox-20b"
+MISTRAL_FILES = r"tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"
+
+
 @pytest.mark.parametrize(
     ("case", "files"),
-    [
-        ("xlstm", r"tokenizer\.json of EleutherAI/gpt-neox-20b"),
-        ("rwkv7-pile", r"tokenizer\.json of EleutherAI/gpt-neox-20b"),
-        ("rwkv7", r"rwkv_vocab_v20230424\.txt"),
-        ("codestral", r"tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"),
-    ],
+    [("xlstm", NEOX_FILE), ("rwkv7-pile", NEOX_FILE), ("rwkv7", r"rwkv_vocab_v20230424\.txt"), ("codestral", MISTRAL_FILES)],
 )
 def test_the_error_names_the_missing_file(case: str, files: str, tmp_path: Path, offline_cache: Path) -> None:
     with pytest.raises(CheckpointError, match=f"model has no tokenizer: .*needs {files}"):

@@ -115,10 +115,7 @@ def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytes
     with caplog.at_level(logging.WARNING, "runnel"):
         ours = Embedder.load(tmp_path / "a", "float32", "cpu")
     (record,) = told(caplog)
-    assert record.getMessage() == (
-        f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker: the vector of a text is taken at its last "
-        "word, as in sentence-transformers"
-    )
+    assert record.getMessage().startswith(f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker")
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
 
 

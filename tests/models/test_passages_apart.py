@@ -15,13 +15,7 @@ from runnel.errors import InputError
 from runnel.models.readers import read_documents
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
-SENTENCES = [
-    "The cat sat on the mat. ",
-    "A river runs to the sea, and the dog runs to the river. ",
-    "Dog! ",
-    "The mat is executed.",
-]
-TEXT = "".join(SENTENCES * 5)  # longer than the model reads
+TEXT = "The cat sat on the mat. A river runs to the sea, and the dog runs to the river. Dog! The mat is executed." * 5
 
 
 @pytest.fixture(

@@ -36,12 +36,8 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
     model = write_transformer(folder, architecture, kind, **changes)
     write_tokenizer(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    frames = {
-        "t5": ("$A [SEP]", "$A [SEP] $B:1 [SEP]:1"),
-        "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
-        "bart": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
-        "llama": ("[CLS] $A", "[CLS] $A $B"),
-    }
+    twice = ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]")
+    frames = {"t5": ("$A [SEP]", "$A [SEP] $B:1 [SEP]:1"), "roberta": twice, "bart": twice, "llama": ("[CLS] $A", "[CLS] $A $B")}
     default = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ENCODERS else None
     if frame := frames.get(architecture, default):
         special = [("[CLS]", 2), ("[SEP]", 3)]
@@ -206,9 +202,8 @@ def test_a_new_layer_for_pairs_and_its_template_are_saved(tmp_path: Path, archit
     write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
     model = load_model(tmp_path, "float32", template=template, job="rerank")
     pair = model.templates["rerank"]
-    fields = {
-        name: pair.encode(model.tokenizer, name, text).ids for name, text in (("query", "is the cat"), ("document", "a dog"))
-    }
+    texts = {"query": "is the cat", "document": "a dog"}
+    fields = {name: pair.encode(model.tokenizer, name, text).ids for name, text in texts.items()}
     tokens = {number: token for token, number in model.tokenizer.vocabulary.items()}
     pieces = [tokens[int(i)] for i in pair.render(model.tokenizer, **fields).ids]
     text = "".join(piece.removeprefix("##") if piece.startswith("##") else " " + piece for piece in pieces).strip()
@@ -250,9 +245,8 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
     monkeypatch.setitem(PAIR_TEMPLATES, "mine", PairTemplate(Template.parse("{document} ? {query}{end}"), None))
-    assert str(load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]).endswith(
-        "{document} ? {query}{end}"
-    )
+    mine = load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
+    assert str(mine).endswith("{document} ? {query}{end}")
     write(tmp_path / "llama", "llama")
     with pytest.raises(InputError, match="llama is causal: its first token cannot"):
         Embedder.load(tmp_path / "llama", pooling="cls")

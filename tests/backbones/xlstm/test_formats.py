@@ -101,7 +101,7 @@ def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
     "options",
     [
         {"hidden_size": 64, "num_heads": 2, "qk_dim_factor": 1.0, "v_dim_factor": 2.0},
-        {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0},
+        {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0, "norm_eps": 1e-3, "eps": 1e-2},
         {"hidden_size": 64, "num_heads": 2, "weight_mode": "fused"},
     ],
 )
