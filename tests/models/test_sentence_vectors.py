@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import lay_out, passages_of
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.encoder.model import Encoder, lay_out, passages_of
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.memory import Memory

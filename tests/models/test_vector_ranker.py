@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Reranker
-from runnel.backbones.encoder.layout import lay_out
+from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceVectors

@@ -5,8 +5,7 @@ import torch
 from numba import njit
 
 from runnel.ops.numba_math import SERIAL
-from runnel.ops.selective_scan.lanes import softplus
-from runnel.ops.selective_scan.tiles import tiles_per_item
+from runnel.ops.selective_scan.tiles import softplus, tiles_per_item
 from runnel.ops.simd import LANES, address, exp2, load, silu, store
 
 

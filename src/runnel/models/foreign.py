@@ -207,9 +207,9 @@ def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
-    parts: list[str] = []
+    pieces: list[str] = []
     for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
         part = "{token:" + token + "}" if text is None else fields[text]
-        if text is None or part not in parts:  # a text may be several tokens
-            parts.append(part)
-    return parts
+        if text is None or part not in pieces:  # a text may be several tokens
+            pieces.append(part)
+    return pieces

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import lay_out, passage_bounds
+from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
@@ -164,25 +164,24 @@ class StateReader(Reader):
                 self._resume(reading, before)
         read = [len(reading.ids) - reading.begin for reading in readings]
         engine, first = self.model.engine, [reading for reading in readings if reading.split > reading.begin]
-        for result in engine.map([self._request(one, one.split, keep_state=True) for one in first], options.progress):
+        for result in engine.map([self._request(each, each.split, keep_state=True) for each in first], options.progress):
             self._take(result)
             result.tag.state, result.tag.begin = result.state, result.tag.split
         for reading in readings:
             if reading.split:
                 reading.saved = self._dump(reading)
-        for result in engine.map(
-            [self._request(one, len(one.ids), keep_state=options.remember) for one in readings], options.progress
-        ):
+        requests = [self._request(each, len(each.ids), keep_state=options.remember) for each in readings]
+        for result in engine.map(requests, options.progress):
             after = self._take(result)
             if result.state is not None:
                 result.tag.memory = self._remembered(result.tag, result.state, after)
-        parts: list[Tensor] = []
+        pooled: list[Tensor] = []
         for reading in readings:
             assert reading.known is not None and reading.sum is not None
-            parts.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
+            pooled.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
         return [
-            ReadDocument(vectors[-1], one.spans, vectors[:-1], len(one.ids), count, one.saved, one.memory)
-            for one, vectors, count in zip(readings, self._vectors(parts), read, strict=True)
+            ReadDocument(vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory)
+            for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
         ]
 
     def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import find_checkpoint, load_backbone, open_weights, read_config
 from runnel.errors import CheckpointError
 
 

@@ -10,8 +10,7 @@ import torch
 from helpers.checkpoint_writing import shapes_of, write_checkpoint, write_sparse
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint.files import open_weights
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import load_backbone, open_weights
 from runnel.backbones.checkpoint.tensors import read_tensor
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 

@@ -232,13 +232,13 @@ def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> Non
 
 @njit(**SERIAL)
 def mix(
-    now: Pointer, before: Pointer, width: int, padded: int, mixes: Pointer, parts: tuple[int, ...], out: Pointer, size: int
+    now: Pointer, before: Pointer, width: int, padded: int, mixes: Pointer, indices: tuple[int, ...], out: Pointer, size: int
 ) -> None:
     """out[m] = now + (before - now) * mixes[m] of one token; `size` numbers from one m to the next."""
     for c in range(0, width, LANES):
         x = load(now, c)
         step = sub(load(before, c), x)
-        for m in range(len(parts)):
+        for m in range(len(indices)):
             store_up_to(out, m * size + c, fma(step, load(mixes, m * padded + c), x), width - c)
 
 

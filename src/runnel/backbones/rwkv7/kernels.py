@@ -151,7 +151,7 @@ def _prepare(
     size = round_up(n)
     place = h * size
     _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
-    one = splat(ONE)
+    unit = splat(ONE)
     for t in range(count):
         scale, bonus = splat(tiles.scale[t]), splat(ZERO)
         for c in range(0, size, LANES):
@@ -159,7 +159,7 @@ def _prepare(
             r, k = load_up_to(address(x.r), i, rest), load(tiles.k, j)
             gate = sigmoid(add(_raised(tiles, 2, t, c, n), load(address(w.a0), m)))
             removed = mul(mul(k, load(address(w.k_k), m)), scale)
-            k = mul(k, fma(sub(gate, one), load(address(w.k_a), m), one))
+            k = mul(k, fma(sub(gate, unit), load(address(w.k_a), m), unit))
             bonus = fma(mul(r, k), load(address(w.r_k), m), bonus)
             store(tiles.r, j, r)
             store(tiles.k, j, k)
@@ -276,15 +276,13 @@ def mix_heads(
             task = next_task(address(b.tasks))
 
 
-# ---- residual addition, norm, token shift, mixes -------------------------------------------------------------------------
-
 # A token's mixes need the normed token before it. Tokens are processed in blocks, any block by any core, and the residual stream
 # is updated in place, so the token before each block is computed first, from the old residual stream.
 
 
 @njit(**SERIAL)
 def _shift_block(
-    residual: Array, added: Array, w: ShiftWeights, eps: Number, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
+    residual: Array, added: Array, w: ShiftWeights, eps: Number, indices: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
     b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array, block: int, memory: Pointer,
 ) -> None:  # fmt: skip
     """The tokens of one block. `memory`: scratch."""
@@ -301,12 +299,12 @@ def _shift_block(
             before = shift(address(b.before), (p.first.shape[0] + s) * padded)
         norm_token(shift(address(residual), t * width), shift(address(added), t * width), width, w, eps, now, True)
         if numbers_per_word(address(out)) == 4:
-            mix(now, before, padded, padded, address(w.mixes), parts, whole, padded)
-            for m in range(len(parts)):
+            mix(now, before, padded, padded, address(w.mixes), indices, whole, padded)
+            for m in range(len(indices)):
                 row = shift(address(out), (m * tokens + t) * out.shape[2])
                 scales[m, t] = quantize_row(shift(whole, m * padded), width, row)
         else:
-            mix(now, before, width, padded, address(w.mixes), parts, shift(address(out), t * width), tokens * width)
+            mix(now, before, width, padded, address(w.mixes), indices, shift(address(out), t * width), tokens * width)
         if len(kept) > 0:
             tile, mixes = shift(as_kind(address(low), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
             mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
@@ -319,7 +317,7 @@ def _shift_block(
 
 @njit(**PARALLEL)
 def add_norm_shift(
-    residual: Array, added: Array, w: ShiftWeights, eps: float, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
+    residual: Array, added: Array, w: ShiftWeights, eps: float, indices: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
     b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array,
 ) -> None:  # fmt: skip
     """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
@@ -329,7 +327,7 @@ def add_norm_shift(
         added: (T, D) fp32 or bf16 bits (uint16).
         w: `ShiftWeights`: one mix, or those of r, k, v, w, a, g.
         eps: of the norm.
-        parts: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made for this number of them.
+        indices: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made for this number of them.
         pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are updated.
         layer: which layer of the pool.
         p, b: plan and buffers, `b.tasks` zero.
@@ -352,7 +350,7 @@ def add_norm_shift(
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
         block = next_task(address(b.tasks))
         while block < blocks:
-            _shift_block(residual, added, w, small, parts, pool, layer, p, b, out, scales, kept, low_rank, low, block, memory)
+            _shift_block(residual, added, w, small, indices, pool, layer, p, b, out, scales, kept, low_rank, low, block, memory)
             block = next_task(address(b.tasks))
 
 

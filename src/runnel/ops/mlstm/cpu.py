@@ -30,11 +30,13 @@ def mlstm_cpu(
     h, end = torch.empty(v.shape, dtype=v.dtype), copy_state(C, v.device, sequences, heads, width, size)
     threads = torch.get_num_threads()
     # Long sequences with few heads: the columns of V are divided too. Every part repeats only the work on q and k.
-    parts = max(1, min(threads // max(1, heads * sequences), ceil_div(size, TILE_COLUMNS)))
-    shares = Shares.of(cu.diff().numpy(), heads * parts, threads, heads * parts)
-    end_n = copy_state(n, v.device, sequences, heads, width)[:, :, None].expand(-1, -1, parts, -1).contiguous()
-    end_m = copy_state(m, v.device, sequences, heads)[:, :, None].expand(-1, -1, parts).contiguous()
+    splits = max(1, min(threads // max(1, heads * sequences), ceil_div(size, TILE_COLUMNS)))
+    shares = Shares.of(cu.diff().numpy(), heads * splits, threads, heads * splits)
+    end_n = copy_state(n, v.device, sequences, heads, width)[:, :, None].expand(-1, -1, splits, -1).contiguous()
+    end_m = copy_state(m, v.device, sequences, heads)[:, :, None].expand(-1, -1, splits).contiguous()
     inputs = Inputs(*flat_rows(q), *flat_rows(k), *flat_rows(v), float_array(i), float_array(f))
     with parallel():
-        kernels.scan(inputs, cu.numpy(), parts, shares, np.float32(eps), as_array(h), States(*map(as_array, (end, end_n, end_m))))
+        kernels.scan(
+            inputs, cu.numpy(), splits, shares, np.float32(eps), as_array(h), States(*map(as_array, (end, end_n, end_m)))
+        )
     return h, (end, end_n[:, :, 0].contiguous(), end_m[:, :, 0].contiguous())

@@ -10,6 +10,10 @@ i'_t = exp(i_t - m_t):
 m equals the recurrence's at every token. The exponents of W are running sums down each column, so that exponents near 0, the only
 ones that matter, are sums of small numbers; differences of two sums from the chunk's start would lose precision under strong
 gates.
+
+Arrays are pointers (see `simd`). *Rows*: a row-major matrix. *Panels*: the same matrix cut into vertical strips of TILE_COLUMNS
+columns, each strip a separate matrix, the layout of `tile_product`'s right side and result. Widths are rounded up by `wide`, with
+zeros beyond the true width.
 """
 
 from __future__ import annotations
@@ -20,25 +24,139 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.chunks import Shares
-from runnel.ops.mlstm.tiles import (
-    LOWER_OUT,
-    ZERO,
-    Matrix,
-    Panels,
-    Rows,
-    advance_line,
-    fill,
-    from_row,
-    product,
-    read,
-    scale_rows,
-    turn,
-    wide,
-    write,
-)
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, softplus
-from runnel.ops.simd import LANES, TILE_COLUMNS, add, address, ceil_div, exp, fma, keep, load, mul, shift, splat, store, total
-from runnel.ops.simd_tile import FULL, LOWER, load_up_to, store_up_to
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    add,
+    address,
+    ceil_div,
+    exp,
+    fma,
+    keep,
+    load,
+    mul,
+    shift,
+    splat,
+    store,
+    total,
+)
+from runnel.ops.simd_tile import FULL, LOWER, load_up_to, store_up_to, tile_product, transpose
+
+ZERO = np.float32(0.0)
+LOWER_OUT = 3  # besides FULL and LOWER: a product skips tiles of the result with columns > row
+
+
+class Rows(NamedTuple):
+    """Rows of any width, such as one head's part of consecutive tokens."""
+
+    first: Pointer  # fp32 or bf16 bits
+    stride: int  # numbers from row to row
+
+
+class Panels(NamedTuple):
+    """Panels of fp32, of any height."""
+
+    first: Pointer
+    stride: int  # numbers from panel to panel
+
+
+class Matrix(NamedTuple):
+    """The left side of a product, fp32: element (r, d) is at r * row + d * depth."""
+
+    first: Pointer
+    row: int
+    depth: int
+
+
+@njit(**SERIAL)
+def from_row(rows: Rows, row: int) -> Rows:
+    """Return the rows from number `row` on."""
+    return Rows(shift(rows.first, row * rows.stride), rows.stride)
+
+
+@njit(**SERIAL)
+def wide(size: int) -> int:
+    """Round `size` up to whole panels, which are also whole vectors and whole tiles."""
+    return (size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS  # not `round_up`: the compiled code would be longer
+
+
+@njit(**SERIAL)
+def fill(out: Pointer, count: int, value: Number) -> None:
+    """Set the first `count` elements, a multiple of 16, to a value."""
+    for c in range(0, count, LANES):
+        store(out, c, splat(value))
+
+
+@njit(**SERIAL)
+def read(source: Rows, count: int, rows: int, width: int, factor: Number, out: Pointer) -> None:
+    """Read rows (rows, wide(width)) of fp32: `count` rows of `source` times the factor, then zeros."""
+    columns, scale = wide(width), splat(factor)
+    for j in range(count):
+        for c in range(0, columns, LANES):
+            store(out, j * columns + c, mul(scale, load_up_to(source.first, j * source.stride + c, width - c)))
+    fill(shift(out, count * columns), (rows - count) * columns, ZERO)
+
+
+@njit(**SERIAL)
+def write(source: Pointer, columns: int, count: int, width: int, factors: Pointer, out: Rows) -> None:
+    """Write `count` rows of `source` (rows of `columns`), each times its factor."""
+    for j in range(count):
+        factor = splat(factors[j])
+        for c in range(0, width, LANES):
+            store_up_to(out.first, j * out.stride + c, mul(factor, load(source, j * columns + c)), width - c)
+
+
+@njit(**SERIAL)
+def scale_rows(source: Pointer, columns: int, rows: int, factors: Pointer, out: Pointer) -> None:
+    """Multiply each row by its factor; `out` may be `source`."""
+    for j in range(rows):
+        factor = splat(factors[j])
+        for c in range(j * columns, (j + 1) * columns, LANES):
+            store(out, c, mul(factor, load(source, c)))
+
+
+@njit(**SERIAL)
+def turn(source: Pointer, columns: int, rows: int, out: Panels) -> None:
+    """Convert rows (rows, columns) to panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
+    for j in range(0, rows, LANES):
+        strip = j // TILE_COLUMNS * out.stride + j % TILE_COLUMNS
+        for c in range(0, columns, LANES):
+            transpose(shift(source, j * columns + c), columns, shift(out.first, strip + c * TILE_COLUMNS), TILE_COLUMNS)
+
+
+@njit(**SERIAL)
+def product(out: Panels, factors: Rows, left: Matrix, right: Panels, rows: int, depth: int, columns: int, zeros: int) -> None:
+    """Set out[r, :] = factors[r] * out[r, :] + left[r, :] @ right.
+
+    Args:
+        factors: rows of one fp32 number; with a stride of 0 all rows have the same factor, with stride < 0 `out` is only written.
+        rows, columns: rounded up to whole tiles.   depth: any; with LOWER it equals `rows`.
+        zeros: FULL, LOWER or LOWER_OUT.
+    """
+    for c in range(0, columns, TILE_COLUMNS):
+        panel = c // TILE_COLUMNS
+        target, source = shift(out.first, panel * out.stride), shift(right.first, panel * right.stride)
+        for r in range(0, rows, TILE_ROWS):
+            if zeros == LOWER_OUT and c >= r + TILE_ROWS:
+                continue
+            count = min(r + TILE_ROWS, depth) if zeros == LOWER else depth
+            tile_product(
+                out.first, shift(target, r * TILE_COLUMNS), shift(factors.first, r * max(factors.stride, 0)), factors.stride,
+                shift(left.first, r * left.row), left.row, left.depth, source, count,
+            )  # fmt: skip
+
+
+@njit(**SERIAL)
+def advance_line(line: Pointer, size: int, factor: Number, rows: Pointer, columns: int, count: int) -> None:
+    """Set line = factor * line + the sum of `count` rows, in place; `line` has `size` fp32 numbers, of any length."""
+    for c in range(0, size, LANES):
+        sums = splat(ZERO)
+        for j in range(count):
+            sums = add(sums, load(rows, j * columns + c))
+        store_up_to(line, c, fma(splat(factor), load_up_to(line, c, size - c), sums), size - c)
+
 
 CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
 _ONE = np.float32(1.0)
@@ -263,15 +381,15 @@ def chunk(inputs: HeadInputs, count: int, K: int, V: int, state: HeadState, eps:
 
 
 @njit(**PARALLEL)
-def scan(inputs: Inputs, cu: Array, parts: int, shares: Shares, eps: Number, h: Array, states: States) -> None:
+def scan(inputs: Inputs, cu: Array, splits: int, shares: Shares, eps: Number, h: Array, states: States) -> None:
     """Run every sequence and head.
 
     Args:
         cu: (S+1,).
-        parts: the V of each head is treated in this many parts, item = head * parts + part.
+        splits: the V of each head is treated in this many parts, item = head * splits + part.
         shares: `Shares` of items.
         h: out, (T, H, V).
-        states: in place, with n (S, H, parts, K) and m (S, H, parts); the parts of a head are equal at the start and at the end.
+        states: in place, with n (S, H, splits, K) and m (S, H, splits); those of a head are equal at the start and at the end.
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     _, H, K, V = states.C.shape
@@ -281,10 +399,10 @@ def scan(inputs: Inputs, cu: Array, parts: int, shares: Shares, eps: Number, h: 
         for at in range(share_first[share], share_first[share + 1]):
             s = share_order[at]
             for item in range(share_heads[share, 0], share_heads[share, 1]):
-                head, part = item // parts, item % parts
-                first = panels * part // parts * TILE_COLUMNS
-                width = min(panels * (part + 1) // parts * TILE_COLUMNS, V) - first
-                own = (s * H + head) * parts + part
+                head, part = item // splits, item % splits
+                first = panels * part // splits * TILE_COLUMNS
+                width = min(panels * (part + 1) // splits * TILE_COLUMNS, V) - first
+                own = (s * H + head) * splits + part
                 state = HeadState(
                     Rows(shift(address(states.C), (s * H + head) * K * V + first), V),
                     shift(address(states.n), own * K),
