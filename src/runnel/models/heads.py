@@ -2,7 +2,7 @@
 
     D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
 
-    Q  tokens of the query   T  tokens of the sentence   S  sentences   F  facts of a document (of the second look's heads)
+    S  sentences   F  lexical features   Q  tokens of the query   T  tokens of the sentence
 
 All heads but `LmHead` run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
 """
@@ -434,7 +434,7 @@ class Judge(LateInteraction):
         return float(self.calibration[0]) * scores + float(self.calibration[1])
 
     def answers(self, facts: np.ndarray) -> float:
-        """Return the logit that a document with these facts (F,) answers."""
+        """Return the logit that a document with these `FACTS` answers."""
         return float(self.document(torch.from_numpy(facts).to(self.document.weight.dtype)))
 
     def nearness(self, facts: np.ndarray) -> float:

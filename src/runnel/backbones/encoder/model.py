@@ -295,8 +295,6 @@ def _run(layers: Iterable[nn.Module], hidden: Tensor, packing: Packing) -> Tenso
     return hidden
 
 
-# How a document is laid out in passages. T: its tokens, S: sentences, P: passages, R: tokens of the row, including markers.
-
 NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 
@@ -305,12 +303,12 @@ class Layout:
     """A document as an encoder reads it.
 
     Attributes:
-        ids: (R,) int32.
+        ids: int32, of the text and the markers around its blocks.
         places: (T,) int64, the index of each token of the text in `ids`.
-        starts, ends: (S,) int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than
-            the longest block.
-        passages: (P+1,) int64, the first sentence of each passage, and S.
-        edges: (P+1,) int64, the start of each passage in `ids`, including its marker, and R.
+        starts, ends: int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than the
+            longest block.
+        passages: int64, the first sentence of each passage, and the number of sentences.
+        edges: int64, the start of each passage in `ids`, including its marker, and the length of `ids`.
     """
 
     ids: np.ndarray
@@ -346,9 +344,9 @@ def lay_out(
 
     Args:
         ids: (T,) token ids of the text; without one there is no passage.
-        bounds: (S+1,) token bounds of its sentences, as in `SentenceTokens`.
+        bounds: token bounds of its sentences, one more than these, as in `SentenceTokens`.
         markers: ids that begin and end a block (`Tokenizer.markers`).
-        prompt: (p,) ids that follow the marker at the start of each block.
+        prompt: ids that follow the marker at the start of each block.
         begun: the text continues a document whose first passages are already laid out.
     """
     if not len(ids):
@@ -371,7 +369,7 @@ def lay_out(
 
 
 def passages_of(bounds: np.ndarray, backbone: Backbone, *, prompt: int = 0, begun: bool = False) -> np.ndarray:
-    """Return the first sentence of each passage of `lay_out`, and S: (P+1,). `prompt`: its tokens."""
+    """Return the first sentence of each passage of `lay_out`, and the number of sentences. `prompt`: its tokens."""
     longest = whole_tokens(backbone, prompt)
     if bounds[-1] <= longest and not begun:
         return np.array([0, len(bounds) - 1])
@@ -383,11 +381,11 @@ def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
     """Group sentences into passages, from the start, so that appended text changes only the last one.
 
     Args:
-        bounds: (S+1,) token bounds of the sentences.
+        bounds: token bounds of the sentences, one more than these.
         most: the most tokens of a passage of several sentences.
 
     Returns:
-        (P+1,) the first sentence of each passage, and S. Every passage holds a token.
+        The first sentence of each passage, and the number of sentences. Every passage holds a token.
     """
     chosen = [0]
     for sentence in range(1, len(bounds) - 1):
