@@ -32,7 +32,6 @@ needs_kernels = pytest.mark.skipif(PROBLEM is not None, reason=f"8-bit products 
 
 
 def filled(outputs: int, inputs: int, bias: bool = False) -> Int8Linear:
-    """A layer with random weights."""
     torch.manual_seed(0)
     layer = Int8Linear(inputs, outputs, bias)
     q, scale = quantize(torch.randn(outputs, inputs))

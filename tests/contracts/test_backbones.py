@@ -93,7 +93,6 @@ LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
-    """The same weights with 8-bit linear layers."""
     model = entry.build(config)
     return build_backbone(model.architecture, model.config.to_dict(), model.state_dict(), "int8", "cpu")
 
@@ -153,7 +152,6 @@ def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str,
 @compiled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_of_any_size_share_memory(architecture: Architecture, dtype: torch.dtype) -> None:
-    """A long step, a short one in its memory, and the long one again."""
     model = architecture.build(dtype=dtype)
     model.prepare()
     with torch.no_grad():

@@ -61,7 +61,6 @@ LENGTHS = (5, 0, 1, 133, 3, 2, 64, 0, 33)
 
 
 def _generate(name: str, dtype: torch.dtype, lengths: tuple[int, ...], seed: int = 0) -> tuple[Inputs, Tensor, Tensor | None]:
-    """Inputs rounded to `dtype`, cu_seqlens and a start state."""
     operator, g = OPERATORS[name], torch.Generator().manual_seed(seed)
     inputs = {
         k: v.to(torch.float32 if dtype == torch.bfloat16 and k in operator.fp32_inputs else dtype)
@@ -171,7 +170,6 @@ def test_packing_and_splitting_change_nothing(name: str, backend: str, dtype: to
 
 @pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
 def test_strided_inputs_and_int32_boundaries(name: str, backend: str, dtype: torch.dtype) -> None:
-    """Every input may be some columns of a wider matrix."""
     operator = OPERATORS[name]
     inputs, cu, state = _generate(name, dtype, (7, 30))
     strided = {}

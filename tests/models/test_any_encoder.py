@@ -47,7 +47,6 @@ def sentencepiece(*, byte_level: bool = False) -> Tokenizer:
 
 
 def write_encoder(folder: Path, kind: str, pooling: str = "mean", prompts: dict[str, str] | None = None) -> Path:
-    """A tiny sentence-transformers folder: "bert", or "xlm-roberta" or "roberta" with their vocabularies."""
     folder.mkdir(parents=True)
     if kind == "bert":
         write_tokenizer(folder)
@@ -130,7 +129,6 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
 
 
 def test_the_embedder_is_as_before(retriever: SentenceRetriever, tmp_path: Path) -> None:
-    """One model in memory: texts have the vectors of the published model, and an index those of its passages."""
     embedder = Embedder(retriever.model)
     assert retriever.model.backbone.block is None and "sentences" not in retriever.model.heads
     tensors = zip(retriever.model.backbone.parameters(), retriever.scorer.model.backbone.parameters(), strict=True)
@@ -206,7 +204,6 @@ def test_words_of_other_scripts() -> None:
 
 
 def byte_level_word(*read: str) -> int:
-    """The number of words of pieces of byte-level BPE, given as text."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_of = {piece: split.pre_tokenize_str(piece.removeprefix("Ġ"))[0][0] for piece in read}
     ids = {("Ġ" if piece.startswith("Ġ") else "") + text: number for number, (piece, text) in enumerate(bytes_of.items())}

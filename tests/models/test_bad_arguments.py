@@ -26,8 +26,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 
 class Table(dict[str, list[str]]):
-    """As the tables of pandas: iterating over it yields the names of its columns."""
-
     columns = ("text",)
 
 

@@ -67,7 +67,6 @@ def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixt
 
 
 def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None:
-    """As sentence-transformers counts; the end marker and the prompt stay."""
     end = embedder.model.tokenizer.end_id
     for prompt in ("", "a river runs: "):
         whole = next(embedder.render([TEXT], prompt=prompt))

@@ -24,7 +24,6 @@ DOCUMENTS = ["The cat sat on the mat.", "A river runs to the sea", "Dogs bark. C
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two checkpoints with a World vocabulary of single bytes."""
     folder = tmp_path_factory.mktemp("embedding-rwkv")
     for name in (EMBEDDER, RERANKER):
         shutil.copy(GOLDEN / name, folder)

@@ -144,7 +144,6 @@ def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["cls", "mean"])
 def test_modernbert(tmp_path: Path, mode: str) -> None:
-    """Ettin's encoders and Granite's embedders are folders like this one."""
     folder = write(tmp_path / "a", "modernbert", mode=mode)
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
     ours = Embedder.load(folder, "float32", "cpu")

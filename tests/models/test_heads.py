@@ -23,7 +23,6 @@ def drawn(sentences: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 
 
 def stirred() -> VectorScore:
-    """A head whose every part has a say."""
     torch.manual_seed(3)
     head = VectorScore(D, size=8)
     with torch.no_grad():

@@ -86,7 +86,6 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
 
 
 def judging_model(folder: Path) -> Model:
-    """Wide enough that its matrices are stored in 8 bits."""
     own = {"sentence_layers": 1, "judge_layers": 2, "pair_layers": 1}
     config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own)
     torch.manual_seed(3)

@@ -47,7 +47,6 @@ def test_remembered_documents_score_as_whole_pairs(
 
 @pytest.mark.parametrize("step_tokens", [1, 3, 20, 30])
 def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
-    """The query is longer than a step, or a step has room for some of the documents."""
     memory = reranker.remember(DOCUMENTS, dtype="fp32")
     expected = reranker.score(QUERY, memory)
     monkeypatch.setattr(reranker.model, "engine", reranker.model.new_engine(step_tokens))

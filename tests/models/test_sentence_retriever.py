@@ -53,7 +53,6 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
     query = "when does the train leave"
 
     def ways(text: str) -> Iterator[list[Sentence]]:
-        """The answers in a text, by each way to them."""
         yield retriever.retrieve(query, text)
         yield list(next(retriever.scan(query, [text])).ranked())
         if retriever.remembers:

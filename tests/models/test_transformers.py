@@ -53,7 +53,6 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
 
 
 def words(folder: Path, text: str) -> list[int]:
-    """Ids of a text without special tokens."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -170,7 +169,6 @@ def test_published_cross_encoders_give_the_scores_of_the_library(tmp_path: Path,
 
 
 def test_a_classifier_in_modules(tmp_path: Path) -> None:
-    """As in Ettin's rerankers."""
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Dense, Transformer
     from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling

@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -204,23 +205,16 @@ def stand_in(monkeypatch):
     return called
 
 
-def ssd_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
-    """6 heads in 2 groups."""
-    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
-    x, dt = torch.randn(tokens, 6, 4, generator=g), F.softplus(torch.randn(tokens, 6, generator=g) - 2)
-    B, C = torch.randn(2, tokens, 2, 3, generator=g)
-    rates, skip = -torch.rand(6, generator=g) * 4, torch.randn(6, generator=g)
-    state = torch.randn(len(lengths), 6, 4, 3, generator=g)
-    return [x.to(dtype), dt, rates, B.to(dtype), C.to(dtype), skip], torch.tensor([0, *lengths]).cumsum(0), state
+def drawn(name: str, lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Inputs of an operator, cumulative lengths and a start state."""
+    operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
+    made = operator.make(sum(lengths), g)
+    inputs = [x.to(torch.float32 if key in operator.fp32_inputs else dtype) for key, x in made.items()]
+    state = torch.randn(len(lengths), *operator.state_shape, generator=g)
+    return inputs, torch.tensor([0, *lengths]).cumsum(0), state
 
 
-def wkv7_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
-    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
-    r, w, k, a, b = torch.randn(5, tokens, 2, 3, generator=g)
-    a, v = F.normalize(a, dim=-1), torch.randn(tokens, 2, 4, generator=g)
-    inputs = [x.to(dtype) for x in (r, k, v, -a, a * b.sigmoid())]
-    inputs.insert(1, -w.sigmoid())
-    return inputs, torch.tensor([0, *lengths]).cumsum(0), torch.randn(len(lengths), 2, 3, 4, generator=g)
+ssd_inputs, wkv7_inputs = partial(drawn, "ssd-groups"), partial(drawn, "wkv7-odd")
 
 
 @pytest.mark.parametrize(
@@ -345,3 +339,12 @@ def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
         "-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
     )
     assert "dplr.chunk_dplr_bwd_dgk_kernel" in out
+
+
+def test_native_bf16_agrees_with_cpuinfo() -> None:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        pytest.skip("no /proc/cpuinfo on this system")
+    text = info.read_text()
+    listed = any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    assert backend.has_native_bf16() == listed

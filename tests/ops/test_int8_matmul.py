@@ -15,7 +15,6 @@ pytestmark = pytest.mark.skipif(vnni_problem() is not None, reason=f"8-bit produ
 
 
 def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """`multiply` of bytes x (T, G, Kg), with junk between the groups."""
     tokens, groups, size = x.shape
     room = torch.full((tokens, groups, bytes_per_group(groups * size, groups)), 77, dtype=torch.uint8)
     room[..., :size] = x

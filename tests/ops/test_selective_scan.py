@@ -10,8 +10,6 @@ from runnel.ops.simd import LANES, address, exp2, load, silu, store
 
 
 def _apply(function, values):  # type: ignore[no-untyped-def]
-    """A function of vectors of LANES numbers; returns its inputs and results in fp64."""
-
     @njit(**SERIAL | {"cache": False})
     def run(x, y):  # type: ignore[no-untyped-def]
         for i in range(0, len(x), LANES):

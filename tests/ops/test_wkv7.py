@@ -13,7 +13,6 @@ FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
 
 
 def _inputs(tokens: int, heads: int, key_size: int, value_size: int, *, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """r, w, k, v, a, b as RWKV-7 makes them."""
     g = torch.Generator().manual_seed(0)
     r, w, k, removal, gate = torch.randn(5, tokens, heads, key_size, generator=g, dtype=torch.float64)
     v = torch.randn(tokens, heads, value_size, generator=g, dtype=torch.float64)

@@ -13,7 +13,6 @@ from runnel.errors import CheckpointError
 
 
 def write(folder: Path, *names: str) -> Path:
-    """Weights files of one tensor each, called after its file."""
     folder.mkdir(exist_ok=True)
     for name in names:
         tensors = {name: torch.zeros(2)}
@@ -149,7 +148,6 @@ class Hub:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hub]:
-    """Serve files with these names."""
     monkeypatch.chdir(tmp_path)
 
     def serve(*names: str) -> Hub:

@@ -61,7 +61,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(small: Path, big: Path, dtype: str) -> tuple[int, int, int]:
-    """Bytes of the model, growth of anonymous pages, growth of all pages."""
     command = [sys.executable, "-c", PROGRAM, str(small), str(big), dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     size, anonymous, everything = map(int, done.stdout.split())
@@ -110,7 +109,6 @@ def test_lm_head_is_never_read(tmp_path: Path, file: str) -> None:
 
 
 def mapped_bytes(path: Path) -> int:
-    """How much of a file this process has in memory through mappings."""
     total, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ")[0]:

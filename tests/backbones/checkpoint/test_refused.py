@@ -71,8 +71,6 @@ def test_git_lfs_pointer(tmp_path: Path, file: str) -> None:
 
 
 class Harmful:
-    """Unpickling this would run code."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("harm"),)
 

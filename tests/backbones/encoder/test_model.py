@@ -34,7 +34,6 @@ LENGTHS = (9, 0, 1, 70, 3, 9)
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder of random weights, and the library's model of it in double precision."""
     return written(tmp_path_factory.mktemp("bert"), "bert")
 
 

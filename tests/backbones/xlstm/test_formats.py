@@ -33,7 +33,6 @@ def module_tensors() -> dict[str, Tensor]:
 
 
 def published(prefix: str = "backbone.", embedding: str = "backbone.embeddings.weight") -> dict[str, Tensor]:
-    """The same under published names, with an LM head."""
     tensors = {}
     for name, tensor in module_tensors().items():
         plain = name.replace("layers.", "blocks.").replace("norm_f.", "out_norm.")
