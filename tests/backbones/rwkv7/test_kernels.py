@@ -6,14 +6,14 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from runnel.backbones.rwkv7 import kernel_parts, kernels
+from runnel.backbones.rwkv7 import kernels
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import SERIAL, as_array, parallel
 from runnel.ops.simd import address, sigmoid
 from runnel.ops.simd_tile import load_up_to, store_up_to
 
 DTYPES = [torch.float32, torch.bfloat16]
-TOKENS = kernel_parts.ROWS + 1
+TOKENS = kernels.ROWS + 1
 
 
 def _numbers(x: Tensor, scale: Tensor, width: int) -> Tensor:
@@ -50,9 +50,9 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
 def _sixteen(x: np.ndarray, squashed: np.ndarray, gate: np.ndarray, decayed: np.ndarray) -> None:
     for i in range(0, len(x), 16):
         v = load_up_to(address(x), i, len(x) - i)
-        store_up_to(address(squashed), i, kernel_parts.tanh(v), len(x) - i)
+        store_up_to(address(squashed), i, kernels.tanh(v), len(x) - i)
         store_up_to(address(gate), i, sigmoid(v), len(x) - i)
-        store_up_to(address(decayed), i, kernel_parts.decay(sigmoid(v)), len(x) - i)
+        store_up_to(address(decayed), i, kernels.decay(sigmoid(v)), len(x) - i)
 
 
 def test_functions_are_accurate() -> None:
