@@ -235,14 +235,10 @@ def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], ste
         torch.testing.assert_close(one.state["h"], other.state["h"], rtol=1e-5, atol=1e-5)
 
 
-def test_horizontally_each_text_is_read_in_one_step() -> None:
-    backbone = Toy()
+def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
+    backbone, ids = Toy(), ids_of(50)
     Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
     assert sorted(backbone.steps) == [9, 40, 100]
-
-
-def test_horizontally_a_text_goes_on_from_a_state() -> None:
-    backbone, ids = Toy(), ids_of(50)
     engine = Engine(backbone, step_tokens=8, whole=True)
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
     (result,) = engine.run([Request(ids[20:], state=state)])

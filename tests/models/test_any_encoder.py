@@ -90,15 +90,11 @@ def test_remembered_documents_score_as_read_ones(retriever: SentenceRetriever, t
     assert retriever.score(QUERY, "") == [] and len(retriever.score(QUERY, "Dog")) == 1
     long = "The " + "cat dog river sea mat " * 30 + "sat. "  # one sentence, longer than the model reads at once
     assert len(retriever.score(QUERY, long + TEXT)) == 1 + len(SENTENCES) * 9
+    (scored,) = retriever.scan(QUERY, [TEXT])
+    assert not retriever.calibrated and scored.answers is None and scored.second is not None
     retriever.save(tmp_path / "saved")
     saved = SentenceRetriever.load(tmp_path / "saved", "float32", "cpu")
     assert [s.score for s in saved.score(QUERY, TEXT)] == [s.score for s in read] and not saved.calibrated
-
-
-def test_nothing_is_calibrated(retriever: SentenceRetriever) -> None:
-    (scored,) = retriever.scan(QUERY, [TEXT])
-    assert not retriever.calibrated and scored.answers is None and scored.second is not None
-    assert SentenceRetriever.load("pocket").calibrated
 
 
 def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRetriever) -> None:

@@ -34,9 +34,8 @@ def test_iterators_are_read_as_results_are_taken(embedder: Embedder) -> None:
     assert embedder.encode([]).shape == (0, embedder.dimension)
     close(embedder.encode(t for t in ["cat", "dog"]), embedder.encode(["cat", "dog"]))
     stream = embedder.encode_stream(f"cat {i}" for i in itertools.count())
-    close(next(stream), embedder.encode("cat 0"))
-    close(next(stream), embedder.encode("cat 1"))
-    stream.close()
+    for number in range(2):
+        close(next(stream), embedder.encode(f"cat {number}"))
 
 
 def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None:

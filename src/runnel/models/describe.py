@@ -132,10 +132,8 @@ def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
         model = read_folder(described.folder, config["runnel"], checkpoint, name)
     else:
         try:
-            if isinstance(described.backbone, Encoder):
-                rest = read_encoder(described.folder, described.backbone)
-            else:
-                rest = read_bare(described.folder, checkpoint)
+            encoder = described.backbone if isinstance(described.backbone, Encoder) else None
+            rest = read_bare(described.folder, checkpoint) if encoder is None else read_encoder(described.folder, encoder)
         except CheckpointError as error:
             return {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}, "problem": str(error)}
         model = Model(described.backbone, **vars(rest), source=name)

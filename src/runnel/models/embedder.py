@@ -109,11 +109,9 @@ class Embedder:
         check_width(truncate_dim, self.dimension)
         check_precision(precision, ranges, truncate_dim or self.dimension)
         single = isinstance(texts, str)
-        rows = self.encode_stream(
-            [texts] if isinstance(texts, str) else texts, prompt=prompt, max_tokens=max_tokens, progress=progress
-        )
-        found = list(rows)
-        vectors = np.stack(found) if found else np.empty((0, self.dimension), dtype=np.float32)
+        series = [texts] if isinstance(texts, str) else texts
+        rows = list(self.encode_stream(series, prompt=prompt, max_tokens=max_tokens, progress=progress))
+        vectors = np.stack(rows) if rows else np.empty((0, self.dimension), dtype=np.float32)
         vectors = quantize(truncated(vectors, truncate_dim or self.dimension), precision, ranges)
         return vectors[0] if single else vectors
 

@@ -147,9 +147,8 @@ def _longest(folder: Path) -> int | None:
                 f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
                 "tokenizer.json"
             )
-    limit = settings.get("max_seq_length") or read_model_json(folder / "tokenizer_config.json", default={}).get(
-        "model_max_length"
-    )
+    tokenizer = read_model_json(folder / "tokenizer_config.json", default={})
+    limit = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
 
 

@@ -327,9 +327,8 @@ class WholeReader(Reader):
         template, prompt = model.templates["document"], "document" if "document" in model.prompts else None
         most, longest = options.passage_tokens, model.backbone.longest_text
         if longest is not None:
-            most = min(
-                most, longest - len(next(self.embedder.render(["a"], prompt=prompt)))
-            )  # the prompt and special tokens, and "a"
+            around = len(next(self.embedder.render(["a"], prompt=prompt)))  # the prompt and special tokens, and "a"
+            most = min(most, longest - around)
         spans, rows, counts, texts = [], [], [], list(map(text_of, documents))
         for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
             sentences = split_sentences(text)
@@ -365,12 +364,7 @@ def document_scorer(model: Model) -> StateScorer | VectorScorer:
 def sentence_scorer(model: Model) -> Scanner | VectorScorer:
     """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
     able = model.for_sentences
-    return vector_scorer(able) if stores_vectors(able, "sentences") else Scanner(able)
-
-
-def vector_scorer(model: Model) -> VectorScorer:
-    """Return what reads documents into vectors of their sentences, for a model whose head scores these."""
-    return VectorScorer(model)
+    return VectorScorer(able) if stores_vectors(able, "sentences") else Scanner(able)
 
 
 def stores_vectors(model: Model, job: str) -> bool:

@@ -30,14 +30,7 @@ from runnel.backbones.library import Library, is_decoder, open_library, require_
 from runnel.errors import CheckpointError, InputError
 from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
-from runnel.models.foreign import (
-    Job,
-    pair_template,
-    published_prompts,
-    read_sentence_transformer,
-    text_template,
-    warn,
-)
+from runnel.models.foreign import Job, pair_template, published_prompts, read_sentence_transformer, text_template, warn
 from runnel.models.heads import FirstVector, Head, Pooling, check_pooling, score, vector_head, wide
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
