@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import peak_bytes, reset_peak
-from runnel.backbones.encoder.layout import passages_of
+from runnel.backbones.encoder.model import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
 from runnel.models.memory import DocumentState, Memory

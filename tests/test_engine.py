@@ -1,21 +1,20 @@
-"""The engine: whatever is packed with what, every request gets what it would get alone."""
-
-from __future__ import annotations
+"""The engine: whatever is packed with what, in one thread or several, every request gets what it would get alone."""
 
 import threading
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.toy import Toy, alone, ids_of
-from helpers.waiting import GIVE_UP_S
+from helpers.waiting import GIVE_UP_S, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.engine import Engine, Request
+from runnel.engine import Engine, Request, Result
 from runnel.errors import Cancelled, InputError, NumericalError, StateError
 
 
@@ -25,11 +24,8 @@ def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: i
     backbone = Toy()
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
     results = Engine(backbone, step_tokens=step).run([Request(ids, positions=range(len(ids)), keep_state=True) for ids in texts])
-    assert (
-        max(backbone.steps) <= step
-        and (max(backbone.steps) == step or max(lengths) < step)
-        and sum(backbone.steps) == sum(lengths)
-    )
+    assert sum(backbone.steps) == sum(lengths)
+    assert max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step)
     for ids, result in zip(texts, results, strict=True):
         hidden, state = backbone(torch.as_tensor(ids))
         torch.testing.assert_close(result.hidden, hidden, rtol=1e-5, atol=1e-5)
@@ -96,15 +92,8 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     def broken(start: int, hidden: torch.Tensor) -> None:
         raise RuntimeError("this reader is broken")
 
-    backbone = Toy()
-    good = ids_of(40)
-    requests = [
-        Request(good),
-        Request(ids_of(10), take=broken),
-        Request(np.array([1, 999])),
-        Request(np.array([], dtype=int)),
-        Request(good),
-    ]
+    backbone, good, bad = Toy(), ids_of(40), (np.array([1, 999]), np.array([], dtype=int))
+    requests = [Request(good), Request(ids_of(10), take=broken), *map(Request, bad), Request(good)]
     results = list(Engine(backbone, step_tokens=8).map(requests))
     assert [r.error is None for r in results] == [True, False, False, False, True]
     assert "1 to 999, int64 of shape" in str(results[2].error)
@@ -122,26 +111,18 @@ def test_nan_is_reported_with_its_position() -> None:
     assert results[1].error is None
 
 
-def test_cancelling_one_request() -> None:
-    engine = Engine(Toy(), step_tokens=8)
-    long, short = Request(ids_of(1000)), Request(ids_of(3))
-    results = engine.as_completed([long, short])
-    first = next(results)
-    assert first.index == 1
-    long.cancel()
-    second = next(results)
-    assert isinstance(second.error, Cancelled)
-    assert len(engine._free) == len(engine._pool), "all state rows are free again"
-
-
-def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
-    backbone = Toy()
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_cancelling_and_closing_free_the_rows_and_the_engine_goes_on(end: str) -> None:
+    backbone, ids, long = Toy(), ids_of(20), Request(ids_of(1000))
     engine = Engine(backbone, step_tokens=8)
-    results = engine.as_completed([Request(ids_of(1000)), Request(ids_of(3))])
-    next(results)
-    results.close()
+    results = engine.as_completed([long, Request(ids_of(3))])
+    assert next(results).index == 1
+    if end == "cancel":
+        long.cancel()
+        assert isinstance(next(results).error, Cancelled)
+    else:
+        results.close()
     assert len(engine._free) == len(engine._pool)
-    ids = ids_of(20)
     torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
@@ -182,8 +163,6 @@ def test_the_same_tokens_after_several_states() -> None:
     wanted = engine.run([Request(ids, range(11), state=s, marks=m) for s, m in zip(states, marks, strict=True)])
     torch.testing.assert_close(engine.extend(State.concatenate(states), ids, marks), torch.stack([one.hidden for one in wanted]))
 
-
-# ---- a backbone without a state --------------------------------------------------------------------------------------
 
 LONGEST = 40
 
@@ -229,11 +208,12 @@ def test_short_requests_share_a_step_and_a_long_one_takes_its_own() -> None:
 
 def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
     whole, good = Whole(), ids_of(20)
+    state = State({}, torch.zeros(1, dtype=torch.int64))
     requests = [
         Request(good),
         Request(good, keep_state=True),
         Request(ids_of(LONGEST + 1)),
-        Request(good, state=State({}, torch.zeros(1, dtype=torch.int64))),
+        Request(good, state=state),
         Request(good),
     ]
     results = list(Engine(whole, step_tokens=16).map(requests))
@@ -242,9 +222,6 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
     assert isinstance(results[2].error, InputError) and "41 tokens" in str(results[2].error)
     for result in (results[0], results[4]):
         torch.testing.assert_close(result.get().hidden[0], whole.alone(torch.as_tensor(good))[-1])
-
-
-# ---- horizontal inference --------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)
@@ -258,21 +235,15 @@ def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], ste
         torch.testing.assert_close(one.state["h"], other.state["h"], rtol=1e-5, atol=1e-5)
 
 
-def test_horizontally_each_text_is_read_in_one_step() -> None:
-    backbone = Toy()
+def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
+    backbone, ids = Toy(), ids_of(50)
     Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
     assert sorted(backbone.steps) == [9, 40, 100]
-
-
-def test_horizontally_a_text_goes_on_from_a_state() -> None:
-    backbone, ids = Toy(), ids_of(50)
     engine = Engine(backbone, step_tokens=8, whole=True)
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
     (result,) = engine.run([Request(ids[20:], state=state)])
     torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
-
-# ---- blocks ----------------------------------------------------------------------------------------------------------
 
 BEGIN = 7  # the id that begins a block
 
@@ -296,7 +267,6 @@ class Blocks(Toy):
 
 
 def blocks_of(lengths: list[int]) -> np.ndarray:
-    """Ids of blocks of so many tokens, each of which starts with BEGIN."""
     ids = np.concatenate([ids_of(n, n) for n in lengths])
     ids[ids == BEGIN] = BEGIN + 1
     ids[np.cumsum([0, *lengths[:-1]])] = BEGIN
@@ -335,3 +305,147 @@ def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() 
     thread.start()
     thread.join(GIVE_UP_S)
     assert not thread.is_alive()
+
+
+class Gate(Toy):
+    """A backbone whose steps wait until the test allows each one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.allowed = threading.Semaphore(0), threading.Semaphore(0)
+        self.failing: BaseException | None = None
+
+    def step(self, *args: Any) -> Tensor:
+        self.started.release()
+        assert self.allowed.acquire(timeout=GIVE_UP_S)
+        if self.failing is not None:
+            raise self.failing
+        return super().step(*args)
+
+    def allow(self, steps: int = 1) -> None:
+        """Wait for steps to start, and let them end."""
+        for _ in range(steps):
+            assert self.started.acquire(timeout=GIVE_UP_S)
+            self.allowed.release()
+
+
+class Caller(threading.Thread):
+    def __init__(self, engine: Engine, *lengths: int) -> None:
+        super().__init__(daemon=True)
+        self.engine, self.texts = engine, [ids_of(n, n) for n in lengths]
+        self.results: list[Result] = []
+        self.error: BaseException | None = None
+        self.read: list[int] = []
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.results = self.engine.run([Request(ids) for ids in self.texts], self.read.append)
+        except BaseException as error:
+            self.error = error
+
+    def check(self) -> None:
+        self.join(GIVE_UP_S)
+        assert self.error is None
+        for ids, result in zip(self.texts, self.results, strict=True):
+            torch.testing.assert_close(result.hidden[0], alone(Toy(), ids)[-1], rtol=1e-5, atol=1e-5)
+        assert sum(self.read) == sum(map(len, self.texts)), "each call is told of its own tokens only"
+
+
+def test_a_short_text_of_another_thread_joins_the_next_step_of_a_long_one() -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=16)
+    long = Caller(engine, 160)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    shorts = [Caller(engine, 3), Caller(engine, 4)]
+    wait_for(lambda: len(engine._active) == 3)
+    backbone.allowed.release()  # the step that runs already
+    backbone.allow()
+    for short in shorts:
+        short.check()
+    assert backbone.steps == [16, 16] and long.is_alive(), "the second step has read both short texts and a part of the long one"
+    for _ in range(20):
+        backbone.allowed.release()
+    long.check()
+    assert sum(backbone.steps) == 167
+
+
+def test_short_texts_of_many_threads_share_steps() -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=64)
+    first = Caller(engine, 5)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    others = [Caller(engine, 4) for _ in range(16)]
+    wait_for(lambda: len(engine._active) == 17)
+    for _ in range(2):
+        backbone.allowed.release()
+    for caller in (first, *others):
+        caller.check()
+    assert backbone.steps == [5, 64]
+
+
+@pytest.mark.parametrize("failing", [ValueError("no memory"), KeyboardInterrupt()])
+def test_a_failed_step_fails_every_call_in_it_and_no_other(failing: BaseException) -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=8)
+    long = Caller(engine, 800)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    short = Caller(engine, 3)
+    wait_for(lambda: len(engine._active) == 2)
+    backbone.allowed.release()
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    backbone.failing = failing
+    backbone.allowed.release()
+    for caller in (long, short):
+        caller.join(GIVE_UP_S)
+        assert caller.error is not None
+    assert {type(long.error), type(short.error)} <= {type(failing), Cancelled} and failing in (long.error, short.error)
+    backbone.failing = None
+    assert not engine._active and len(engine._free) == len(engine._pool)
+    after = Caller(engine, 3)
+    backbone.allow()
+    after.check()
+
+
+def test_a_map_closed_while_another_thread_runs_a_step_is_dropped_after_it() -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=8)
+    backbone.allowed.release()
+    unfinished = engine.as_completed([Request(ids_of(400)), Request(ids_of(3))])
+    next(unfinished)
+    assert backbone.started.acquire(blocking=False)
+    other = Caller(engine, 3)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    unfinished.close()
+    assert len(engine._active) == 2, "the step still reads for it"
+    backbone.allowed.release()
+    other.check()
+    assert not engine._active and len(engine._free) == len(engine._pool)
+
+
+def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
+    backbone = Gate()
+    engine = Engine(backbone, step_tokens=4)
+    long = Caller(engine, 400)
+    assert backbone.started.acquire(timeout=GIVE_UP_S)
+    done = threading.Event()
+
+    def extend() -> None:
+        engine.extend(backbone.new_state(2), ids_of(2))
+        done.set()
+
+    threading.Thread(target=extend, daemon=True).start()
+    wait_for(lambda: len(engine._turns) == 2)
+    backbone.allowed.release()
+    backbone.allow()
+    assert done.wait(GIVE_UP_S), "the next step after the running one"
+    assert long.is_alive()
+    for _ in range(100):
+        backbone.allowed.release()
+    long.check()
+
+
+def test_threads_share_an_engine() -> None:
+    engine = Engine(Toy(), step_tokens=16)
+    for caller in [Caller(engine, 50 + i, 3, 17) for i in range(6)]:
+        caller.check()

@@ -40,8 +40,6 @@ def test_a_segment_fits_its_budget(backbone):
 
 
 class OnGpu(Toy):
-    """Says that it is on a GPU and reads on the CPU."""
-
     device = property(lambda self: torch.device("cuda"))  # type: ignore[assignment]
 
     def new_state(self, rows: int) -> State:

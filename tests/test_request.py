@@ -1,7 +1,5 @@
 """What a request wants is the same wherever the stream of hidden vectors is cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -67,7 +65,6 @@ def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
 @settings(max_examples=50, deadline=None)
 @given(lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=9), cuts=CUTS)
 def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], cuts: list[int]) -> None:
-    """Ranges with gaps between them, each given out once, in order."""
     edges = np.cumsum(np.array(lengths).ravel())
     ids, hidden, weight = data(int(edges[-1]) + 2)
     sums = RangeSums(edges.reshape(-1, 2))

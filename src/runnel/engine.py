@@ -150,8 +150,6 @@ class Engine:
                 parts.append(hidden.float().unflatten(0, (len(rows), count)))
         return torch.cat(parts, dim=1)
 
-    # ---- scheduling ------------------------------------------------------------------------------------------------
-
     @contextmanager
     def _turn(self, call: Call | None = None) -> Iterator[bool]:
         """Wait for this thread's turn, first come first served; yield False without a turn if `call` has news."""
@@ -302,8 +300,6 @@ class Engine:
             return item.result(state)
         except Exception as error:  # one request's failure is its own result; the others continue
             return Result(item.index, item.request.tag, error=error)
-
-    # ---- rows of the state pool ------------------------------------------------------------------------------------
 
     @cached_property
     def _pool(self) -> State:

@@ -1,17 +1,19 @@
-"""The contract of all backbones, on a toy one."""
-
-from __future__ import annotations
+"""Configs, parameters and bad calls of all backbones; what they compute is in tests/contracts/test_backbones.py."""
 
 import json
+import logging
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from helpers.toy import Toy
+from torch.nn import functional as F
 
 from runnel.backbones.base import BackboneConfig
-from runnel.backbones.mamba1.model import Mamba1Config
+from runnel.backbones.families import BACKBONES
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
@@ -30,8 +32,7 @@ def test_changed_weights_are_seen_after_training() -> None:
         backbone.layers[0].mixer.D.add_(1)
         backbone.eval()
         after = backbone(ids)[0]
-    assert float((before - after).abs().max()) > 1e-3
-    assert backbone.fingerprint() != fingerprint
+    assert float((before - after).abs().max()) > 1e-3 and backbone.fingerprint() != fingerprint
     with torch.enable_grad():
         slow = backbone(ids)[0]
     torch.testing.assert_close(slow.detach(), after, rtol=1e-4, atol=1e-5)
@@ -46,6 +47,47 @@ CONFIGS = {
     "rwkv7": Rwkv7Config(**SHAPE, head_size=16),
     "xlstm": XlstmConfig(**SHAPE, num_heads=3, qk_size=24, v_size=36, ffn_size=40),
 }
+
+
+NAMES = {  # of the first layer
+    "mamba1": "norm mixer.in_proj mixer.conv1d mixer.conv1d.bias mixer.x_proj mixer.dt_proj mixer.dt_proj.bias mixer.A_log "
+    "mixer.D mixer.out_proj",
+    "mamba2": "norm mixer.in_proj mixer.conv1d mixer.conv1d.bias mixer.dt_bias mixer.A_log mixer.D mixer.norm mixer.out_proj",
+    "xlstm": "norm_mlstm norm_ffn ffn.proj_up_gate ffn.proj_up ffn.proj_down mlstm_layer.q mlstm_layer.k mlstm_layer.v "
+    "mlstm_layer.ogate_preact mlstm_layer.out_proj mlstm_layer.multihead_norm mlstm_layer.igate_preact "
+    "mlstm_layer.igate_preact.bias mlstm_layer.fgate_preact mlstm_layer.fgate_preact.bias",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameter_names(name: str) -> None:
+    names = BACKBONES[name](CONFIGS[name]).state_dict()
+    found = {n.removeprefix("layers.0.").removesuffix(".weight") for n in names if not n.startswith(("layers.1.", "layers.2."))}
+    assert found == {"embeddings", "norm_f", *NAMES[name].split()}
+
+
+def test_published_start_values() -> None:
+    mixers = [BACKBONES[name](replace(CONFIGS[name], dt_min=0.0) if name == "mamba2" else CONFIGS[name]) for name in NAMES]
+    first, second, third = mixers[0].layers[0].mixer, mixers[1].layers[0].mixer, mixers[2].layers[1].mlstm_layer
+    assert_close(first.A_log.exp(), torch.arange(1.0, 17.0).expand(96, 16))
+    assert second.A_log.exp().min() >= 1 and second.A_log.exp().max() <= 16.001
+    for bias in (first.dt_proj.bias, second.dt_bias):
+        assert F.softplus(bias).min() >= 0.9e-3 and F.softplus(bias).max() <= 0.11
+    assert third.igate_preact.bias.tolist() == [-10] * 3 and third.fgate_preact.bias.tolist() == [3, 4.5, 6]
+    assert not third.igate_preact.weight.any() and not third.fgate_preact.weight.any()
+    assert third.q.weight.std().item() == pytest.approx((2 / (5 * 48)) ** 0.5, rel=0.1)
+    assert third.out_proj.weight.std().item() == pytest.approx(2 / 3 / 48**0.5, rel=0.1)
+    biased = Mamba1(Mamba1Config(10, 16, 1, proj_bias=True, conv_bias=False)).layers[0].mixer
+    assert biased.out_proj.bias is not None and biased.conv1d.bias is None
+
+
+def test_odd_inner_width_runs_in_plain_torch(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_backbone(Mamba1, Mamba1Config(50, 12, 1))
+    with caplog.at_level(logging.INFO, logger="runnel"):
+        model.prepare()
+    assert model.fast is None and "inner width 24 is not a multiple of 16" in caplog.text
+    with torch.no_grad():
+        assert model(token_ids(5))[0].shape == (5, 12)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -1,14 +1,11 @@
 """8-bit linear layers: their weights, and where they are refused. How they run is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from pydoc_data.topics import topics
 from types import FunctionType, ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -35,7 +32,6 @@ needs_kernels = pytest.mark.skipif(PROBLEM is not None, reason=f"8-bit products 
 
 
 def filled(outputs: int, inputs: int, bias: bool = False) -> Int8Linear:
-    """A layer with random weights."""
     torch.manual_seed(0)
     layer = Int8Linear(inputs, outputs, bias)
     q, scale = quantize(torch.randn(outputs, inputs))
@@ -46,6 +42,10 @@ def filled(outputs: int, inputs: int, bias: bool = False) -> Int8Linear:
 def weights() -> dict[str, Tensor]:
     torch.manual_seed(0)
     return Mamba2(CONFIG).state_dict()
+
+
+def built(tensors: dict[str, Tensor] | None = None, dtype: str = "int8") -> Mamba2:
+    return build_backbone("mamba2", CONFIG.to_dict(), tensors or weights(), dtype, "cpu")
 
 
 def test_weights_in_8_bits() -> None:
@@ -59,14 +59,11 @@ def test_weights_in_8_bits() -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
-    tensors = weights()
-    model = build_backbone("mamba2", CONFIG.to_dict(), tensors, "int8", "cpu")
+    tensors, model = weights(), built()
     assert model.fast is not None
     for name, tensor in model.state_dict().items():
         if name.endswith("_proj.weight"):
-            q, scale = quantize(tensors[name])
-            assert torch.equal(tensor, q)
-            assert torch.equal(model.state_dict()[name + "_scale"], scale)
+            assert all(map(torch.equal, (tensor, model.state_dict()[name + "_scale"]), quantize(tensors[name])))
         elif not name.endswith("_scale"):
             assert tensor.dtype == (torch.bfloat16 if native and name == "embeddings.weight" else torch.float32)
     with torch.no_grad():
@@ -75,19 +72,16 @@ def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native:
 
 @needs_kernels
 def test_a_saved_state_does_not_fit_another_precision() -> None:
-    prints = {build_backbone("mamba2", CONFIG.to_dict(), weights(), dtype).fingerprint() for dtype in ("int8", "bfloat16")}
-    assert len(prints) == 2
+    assert built().fingerprint() != built(dtype="bfloat16").fingerprint()
 
 
 @needs_kernels
 def test_no_gradients_in_8_bits_but_through_them() -> None:
-    model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
+    model = built()
     hidden, _ = model(IDS)  # the embeddings still ask for them, so that this is plain torch
     hidden.square().sum().backward()
     assert model.get_parameter("layers.0.mixer.A_log").grad is not None
-    layer = model.get_submodule("layers.0.mixer.in_proj")
-    assert isinstance(layer, Int8Linear)
-    assert layer.weight.grad is None
+    assert model.get_submodule("layers.0.mixer.in_proj").weight.grad is None
 
 
 def test_a_layer_rounds_its_weight_alone() -> None:
@@ -99,7 +93,7 @@ def test_a_layer_rounds_its_weight_alone() -> None:
 
 @needs_kernels
 def test_without_the_kernels_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
+    model = built()
     monkeypatch.setattr("runnel.backbones.base.int8_problem", lambda device: "of a test")
     model.prepare()
     assert model.fast is None
@@ -114,33 +108,37 @@ def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: 
         for module in (layer, copy.deepcopy(layer)):
             state = module.state_dict()
             assert state.keys() == expected.keys() == {"weight", "weight_scale", "bias"}
-            assert all(
-                torch.equal(state[name], tensor) and state[name].dtype == tensor.dtype for name, tensor in expected.items()
-            )
+            assert all(torch.equal(state[n], t) and state[n].dtype == t.dtype for n, t in expected.items())
     assert torch.equal(copy.deepcopy(layer).to(torch.bfloat16).weight, expected["weight"])
     copied = copy.deepcopy(layer).packed(groups).words
     assert np.array_equal(copied, layer.packed(groups).words)
     assert not np.shares_memory(copied, layer.packed(groups).words)
 
 
+LARGE = {
+    "mamba1": Mamba1Config(64, 512, 2),
+    "mamba2": Mamba2Config(64, 512, 2),
+    "rwkv7": Rwkv7Config(64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64),
+}
+
+
 @needs_kernels
-@pytest.mark.parametrize("name", ["mamba1", "mamba2", "rwkv7"])
+@pytest.mark.parametrize("name", LARGE)
 def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """At half the size of bf16, but for the sums of each group and what fills the last panel of outputs."""
+    """What kernels keep beside them is small. 8 bits take half of bf16, but for sums of groups and what fills the last panel."""
     monkeypatch.setattr(backend, "has_native_bf16", lambda: True)
-    config = {
-        "mamba1": Mamba1Config(40, 256, 2),
-        "mamba2": Mamba2Config(40, 256, 2, state_size=64),
-        "rwkv7": Rwkv7Config(40, 256, 2),
-    }[name]
-    tensors = BACKBONES[name](config).state_dict()
-    half, small = (build_backbone(name, config.to_dict(), tensors, dtype, "cpu") for dtype in ("bfloat16", "int8"))
-    layers = [module for module in small.modules() if isinstance(module, Int8Linear)]
-    linear = sum(2 * layer.in_features * layer.out_features for layer in layers)
-    with torch.inference_mode():
-        for model in (half, small):
+    tensors, held = BACKBONES[name](LARGE[name]).state_dict(), {}
+    for dtype in ("float32", "bfloat16", "int8"):
+        model = build_backbone(name, LARGE[name].to_dict(), tensors, dtype, "cpu")
+        assert model.fast is not None
+        own = sum(p.numel() * p.element_size() for p in model.parameters())
+        held[dtype] = held_bytes(model)
+        assert dtype == "int8" or own <= held[dtype] < 1.06 * own
+        with torch.inference_mode():
             model(IDS[:1])
-    assert held_bytes(half) - held_bytes(small) >= 0.45 * linear
+        held[dtype] = held_bytes(model)
+    layers = [module for module in model.modules() if isinstance(module, Int8Linear)]
+    assert held["bfloat16"] - held["int8"] >= 0.45 * sum(2 * layer.in_features * layer.out_features for layer in layers)
 
 
 def held_bytes(model: nn.Module) -> int:
@@ -165,9 +163,8 @@ def held_bytes(model: nn.Module) -> int:
 
 @needs_kernels
 def test_new_weights_in_a_prepared_model() -> None:
-    model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
-    changed = {name: tensor if "out_proj" not in name else tensor / 2 for name, tensor in weights().items()}
-    other = build_backbone("mamba2", CONFIG.to_dict(), changed, "int8", "cpu")
+    model = built()
+    other = built({name: tensor if "out_proj" not in name else tensor / 2 for name, tensor in weights().items()})
     with torch.inference_mode():
         before, expected = model(IDS)[0], other(IDS)[0]
         model.load_state_dict(other.state_dict())
@@ -178,13 +175,14 @@ def test_new_weights_in_a_prepared_model() -> None:
 def test_weights_that_do_not_fit() -> None:
     layer = filled(3, 5)
     state = layer.state_dict()
-    with pytest.raises(RuntimeError, match=r"weight is torch.int8 \(5, 3\), expected torch.int8 \(3, 5\)"):
-        layer.load_state_dict(state | {"weight": state["weight"].T})
-    with pytest.raises(RuntimeError, match=r"weight is torch.float32 \(3, 5\), expected torch.int8"):
-        layer.load_state_dict(state | {"weight": state["weight"].float()})
-    del state["weight"]
-    with pytest.raises(RuntimeError, match=r'Missing key.*"weight"'):
-        layer.load_state_dict(state)
+    weight = state.pop("weight")
+    for wrong, message in (
+        ({"weight": weight.T}, r"weight is torch.int8 \(5, 3\), expected torch.int8 \(3, 5\)"),
+        ({"weight": weight.float()}, r"weight is torch.float32 \(3, 5\), expected torch.int8"),
+        ({}, r'Missing key.*"weight"'),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            layer.load_state_dict(state | wrong)
 
 
 @needs_kernels
@@ -211,8 +209,7 @@ def test_kernels_round_inputs_as_said(monkeypatch: pytest.MonkeyPatch, config: A
 
 
 def round_input(layer: nn.Module, given: tuple[Tensor]) -> Tensor:
-    assert isinstance(layer, Int8Linear)
-    assert layer._offsets is not None
+    assert isinstance(layer, Int8Linear) and layer._offsets is not None
     x = given[0].unflatten(-1, (layer._offsets.shape[1], -1))
     scale = x.abs().amax(-1, keepdim=True) / 127
     return ((x / scale.clamp(min=1e-30)).round() * scale).flatten(-2)
@@ -228,41 +225,31 @@ def test_pocket_on_real_text() -> None:
     ids = torch.as_tensor(exact.model.tokenizer.encode("\n\n".join(chapters)).ids[:4096])
     with torch.no_grad():
         cosine = F.cosine_similarity(*(embedder.model.backbone(ids)[0] for embedder in (exact, small)))
-    assert cosine.mean() > 0.9995
-    assert cosine.quantile(0.01) > 0.999
+    assert cosine.mean() > 0.9995 and cosine.quantile(0.01) > 0.999
 
 
-# ---- refused ---------------------------------------------------------------------------------------------------------
-
-
-def test_numba_does_not_make_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "value", "folder", "message"),
+    [
+        ("numba.config.DISABLE_JIT", 1, "mamba2-tiny-hf", r"NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\""),
+        ("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}), "mamba2-tiny-hf", "the processor has no VNNI instructions"),
+        ("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}), "xlstm-tiny-hf", "xLSTM has no 8-bit kernels; use"),
+    ],
+)
+def test_where_8_bits_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str, value: object, folder: str, message: str
+) -> None:
     int8.numba_problem.cache_clear()
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    refused = r"8-bit products cannot run because NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\""
-    try:
-        with pytest.raises(BackendUnavailable, match=refused):
-            load_backbone(GOLDEN / "mamba2-tiny-hf", "int8", "cpu")
-    finally:
-        int8.numba_problem.cache_clear()
+    request.addfinalizer(int8.numba_problem.cache_clear)
+    monkeypatch.setattr(place, value)
+    with pytest.raises(BackendUnavailable, match=message):
+        load_backbone(GOLDEN / folder, "int8", "cpu")
 
 
-def test_processor_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}))
-    with pytest.raises(
-        BackendUnavailable, match="the processor has no VNNI instructions, or numba is configured not to use them"
-    ):
-        load_backbone(GOLDEN / "mamba2-tiny-hf", "int8", "cpu")
-
-
-def test_other_device() -> None:
+def test_backbones_and_devices_without_8_bit_kernels() -> None:
     assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"
-
-
-def test_backbones_without_8_bit_kernels() -> None:
     with pytest.raises(BackendUnavailable, match=r"a folder: .* has no 8-bit kernels"):
         check_int8(Library.title, Library.int8_layers, torch.device("cpu"), "a folder")
-    with pytest.raises(BackendUnavailable, match="xLSTM has no 8-bit kernels; use"):
-        load_backbone(GOLDEN / "xlstm-tiny-hf", "int8", "cpu")
 
 
 @needs_kernels
@@ -270,7 +257,7 @@ def test_damaged_weights() -> None:
     tensors = weights()
     tensors["layers.1.mixer.out_proj.weight"][3, 4] = float("nan")
     with pytest.raises(NumericalError, match=r"layers\.1\.mixer\.out_proj\.weight.*NaN"):
-        build_backbone("mamba2", CONFIG.to_dict(), tensors, "int8", "cpu")
+        built(tensors)
 
 
 def test_names_of_the_layers_are_those_of_the_module() -> None:

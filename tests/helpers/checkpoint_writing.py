@@ -1,17 +1,47 @@
-"""Weights files as large as published ones, for tests: zeros, which take no place on the disk."""
-
-from __future__ import annotations
+"""Checkpoints for tests: folders, what loading them gives, and weights files as large as published ones, of zeros."""
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
-from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.checkpoint.load import load_backbone, meta_backbone
 from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.errors import CheckpointError
 
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+def write_checkpoint(folder: Path, tensors: dict[str, Tensor], config: object = None, file: str = "model.safetensors") -> Path:
+    """A folder with these weights and, if there is one, this config: text as it is, anything else as JSON."""
+    folder.mkdir(exist_ok=True)
+    if config is not None:
+        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    save_file(tensors, folder / file) if file.endswith(".safetensors") else torch.save(tensors, folder / file)
+    return folder
+
+
+def assert_holds(backbone: Any, config: object, tensors: dict[str, Tensor]) -> None:
+    """Assert that a loaded backbone has this config and, bit by bit, these tensors."""
+    assert backbone.config == config and not backbone.training
+    found = backbone.state_dict()
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def refused(folder: Path, *varying: str) -> None:
+    """Assert that loading fails with a message of reasonable length that names the folder and has these parts."""
+    with pytest.raises(CheckpointError) as caught:
+        load_backbone(folder, "float32")
+    message = str(caught.value)
+    assert folder.name in message and len(message) < 700
+    assert all(part in message for part in varying), message
 
 
 def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype) -> int:

@@ -19,14 +19,15 @@ from runnel.models.base import Model
 from runnel.models.heads import (
     EndScore,
     EndVector,
+    Judge,
     MatchScore,
     MeanVector,
+    PairJudge,
     PlainMeanVector,
     TokenFeatures,
     VectorRelevance,
     VectorScore,
 )
-from runnel.models.judges import Judge, PairJudge
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 

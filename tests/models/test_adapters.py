@@ -1,7 +1,5 @@
 """LoRA adapters: seen by every path, merged without a trace, saved and loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from runnel.models.graph import Long, make_pair, pair_scores, vectors
 
 
 def outputs(model: Model, long: Long | None = None) -> Tensor:
-    """All numbers of all jobs."""
     long = long or Long()
     found = (
         vectors(model, [render_document(model, text) for text in DOCUMENTS], long),
@@ -37,7 +34,6 @@ def lora(backbone: Backbone) -> dict[str, nn.Parameter]:
 
 
 def train_a_little(model: Model) -> None:
-    """Adapters as training leaves them: none of their matrices zero."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in lora(model.backbone).values():
@@ -86,7 +82,6 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
 @pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
-    """The merged model is a plain one that runs on the kernels and gives what the adapted one gave."""
     model = adapted(tmp_path, architecture, four_bit=four_bit)
     names = set(training_model(tmp_path, architecture).backbone.state_dict())
     train_a_little(model)
@@ -106,7 +101,6 @@ def test_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
 
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_four_bits(tmp_path: Path, architecture: str) -> None:
-    """The large layers are NF4, not far from what they were; adapters on them learn, with recomputing as without."""
     plain = outputs(training_model(tmp_path, architecture))
     model = adapted(tmp_path, architecture, four_bit=True)
     layers = {name: m.base_layer for name, m in model.backbone.named_modules() if hasattr(m, "base_layer")}
@@ -151,10 +145,7 @@ def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
-    for call, message in (
-        (lambda: merge(model), "no adapters"),
-        (lambda: save_adapter(model, tmp_path), "no adapters"),
-    ):
+    for call, message in ((lambda: merge(model), "no adapters"), (lambda: save_adapter(model, tmp_path), "no adapters")):
         with pytest.raises(InputError, match=message):
             call()
     if int8_problem(torch.device("cpu")) is None:

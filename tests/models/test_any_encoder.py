@@ -1,7 +1,5 @@
 """Any encoder finds sentences: passages with its own markers and prompts, the words of its vocabulary, nothing trained."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny import write_tokenizer
+from helpers.tiny_transformers import LONGEST, write_transformer
 from helpers.tokenizers_for_tests import CORPUS
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from runnel import Document, Embedder, Index, SentenceRetriever
@@ -21,11 +19,11 @@ from runnel.models.foreign import published_prompts
 from runnel.models.lexical import sentence_features, word_table, words
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
 
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", "The finally clause is executed. ", "A dog ran. "]
 TEXT = "".join(SENTENCES * 9)  # several passages
 QUERY = "the river"
 PROMPTS = {"query": "query: ", "passage": "passage: "}
-LONGEST = 40
 
 
 def sentencepiece(*, byte_level: bool = False) -> Tokenizer:
@@ -33,18 +31,15 @@ def sentencepiece(*, byte_level: bool = False) -> Tokenizer:
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     texts = [*CORPUS, *SENTENCES, QUERY, "query: passage: rivers River cats River (river) “river” mat-sat. ", "cat dog sea"] * 20
     if byte_level:
-        tokenizer, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer(
-            vocab_size=900, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-        )  # fmt: skip
+        tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     else:
-        tokenizer, trainer = Tokenizer(models.BPE(unk_token="<unk>")), trainers.BpeTrainer(
-            vocab_size=900, special_tokens=special, show_progress=False
-        )  # fmt: skip
+        tokenizer, alphabet = Tokenizer(models.BPE(unk_token="<unk>")), []
         tokenizer.normalizer = normalizers.NFKC()
         punctuation = pre_tokenizers.Punctuation()  # pieces of SentencePiece have no letters and punctuation together
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), punctuation])
-    tokenizer.train_from_iterator(texts, trainer)
+    options = {"vocab_size": 900, "special_tokens": special, "show_progress": False}
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(**options, initial_alphabet=alphabet))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
@@ -52,7 +47,6 @@ def sentencepiece(*, byte_level: bool = False) -> Tokenizer:
 
 
 def write_encoder(folder: Path, kind: str, pooling: str = "mean", prompts: dict[str, str] | None = None) -> Path:
-    """A tiny sentence-transformers folder: "bert", or "xlm-roberta" or "roberta" with their vocabularies."""
     folder.mkdir(parents=True)
     if kind == "bert":
         write_tokenizer(folder)
@@ -64,39 +58,16 @@ def write_encoder(folder: Path, kind: str, pooling: str = "mean", prompts: dict[
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bert": {"cls_token": "[CLS]", "sep_token": "[SEP]"}}.get(kind, {"bos_token": "<s>", "eos_token": "</s>"})
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    padding = 0 if kind == "bert" else 2
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    rows = max(tokenizer.get_vocab_size(), 128)
-    config = {"model_type": kind, "vocab_size": rows, "max_position_embeddings": LONGEST + padding, "pad_token_id": 1, **sizes}
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(rows, LONGEST + padding), folder / "model.safetensors")
-    types = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
-    modules = [{"idx": i, "name": n, "path": p, "type": f"sentence_transformers.models.{t}"} for i, (n, p, t) in enumerate(types)]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    write_transformer(folder, kind, vocab_size=max(tokenizer.get_vocab_size(), 128))
+    types = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in types.items()]
+    (folder / "modules.json").write_text(json.dumps([{"idx": i, "name": str(i), **module} for i, module in enumerate(modules)]))
     (folder / "1_Pooling").mkdir()
     mode = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
     (folder / "1_Pooling/config.json").write_text(json.dumps({mode: True}))
     if prompts:
         (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     return folder
-
-
-def _weights(rows: int, positions: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(3)
-    shapes = {f"embeddings.{name}_embeddings.weight": (n, 32) for name, n in (("word", rows), ("position", positions))}
-    shapes["embeddings.token_type_embeddings.weight"] = (2, 32)
-    linear = {"attention.self.query": (32, 32), "attention.self.key": (32, 32), "attention.self.value": (32, 32)}
-    linear |= {"attention.output.dense": (32, 32), "intermediate.dense": (48, 32), "output.dense": (32, 48)}
-    norms = ["embeddings.LayerNorm"]
-    for layer in range(2):
-        prefix = f"encoder.layer.{layer}."
-        shapes |= {f"{prefix}{name}.weight": shape for name, shape in linear.items()}
-        shapes |= {f"{prefix}{name}.bias": shape[:1] for name, shape in linear.items()}
-        norms += [prefix + "attention.output.LayerNorm", prefix + "output.LayerNorm"]
-    tensors = {name: 0.3 * torch.randn(shape) for name, shape in shapes.items()}
-    for norm in norms:
-        tensors |= {f"{norm}.weight": 1 + 0.1 * torch.randn(32), f"{norm}.bias": 0.1 * torch.randn(32)}
-    return tensors
 
 
 CASES = [("bert", "mean", None), ("bert", "cls", None), ("xlm-roberta", "mean", PROMPTS), ("roberta", "cls", {"query": "find: "})]
@@ -119,15 +90,11 @@ def test_remembered_documents_score_as_read_ones(retriever: SentenceRetriever, t
     assert retriever.score(QUERY, "") == [] and len(retriever.score(QUERY, "Dog")) == 1
     long = "The " + "cat dog river sea mat " * 30 + "sat. "  # one sentence, longer than the model reads at once
     assert len(retriever.score(QUERY, long + TEXT)) == 1 + len(SENTENCES) * 9
+    (scored,) = retriever.scan(QUERY, [TEXT])
+    assert not retriever.calibrated and scored.answers is None and scored.second is not None
     retriever.save(tmp_path / "saved")
     saved = SentenceRetriever.load(tmp_path / "saved", "float32", "cpu")
     assert [s.score for s in saved.score(QUERY, TEXT)] == [s.score for s in read] and not saved.calibrated
-
-
-def test_nothing_is_calibrated(retriever: SentenceRetriever) -> None:
-    (scored,) = retriever.scan(QUERY, [TEXT])
-    assert not retriever.calibrated and scored.answers is None and scored.second is not None
-    assert SentenceRetriever.load("pocket").calibrated
 
 
 def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRetriever) -> None:
@@ -158,23 +125,17 @@ def test_sentence_vectors_are_means_of_tokens_in_passages(retriever: SentenceRet
 
 
 def test_the_embedder_is_as_before(retriever: SentenceRetriever, tmp_path: Path) -> None:
-    """One model in memory: texts have the vectors of the published model, and an index those of its passages."""
     embedder = Embedder(retriever.model)
     assert retriever.model.backbone.block is None and "sentences" not in retriever.model.heads
     tensors = zip(retriever.model.backbone.parameters(), retriever.scorer.model.backbone.parameters(), strict=True)
     assert all(a is b for a, b in tensors)
     with Index.create(tmp_path / "index", embedder) as index:
         index.add([Document("long", TEXT), Document("short", "The cat sat on the mat."), Document("word", "Dog")])
-        hits = index.search(QUERY, top_k=3)
-        assert {hit.id for hit in hits} == {"long", "short", "word"} and all(hit.sentences for hit in hits)
-        best = next(hit for hit in hits if hit.id == "long")
-        assert any("river" in sentence.text for sentence in best.sentences)
-        memories = index.store.memories(["long", "short"])
-        assert set(memories) == {"long", "short"}
-        vector = embedder.encode_document("The cat sat on the mat.")
-        (near, *_) = index.store.nearest(vector, 1, [])
+        hits = {hit.id: hit for hit in index.search(QUERY, top_k=3)}
+        assert hits.keys() == {"long", "short", "word"} and all(hit.sentences for hit in hits.values())
+        assert any("river" in sentence.text for sentence in hits["long"].sentences)
+        (near, *_) = index.store.nearest(embedder.encode_document("The cat sat on the mat."), 1, [])
         assert near.document == "short" and near.score > 0.9999
-    Index.open(tmp_path / "index", embedder).close()
 
 
 def test_prompts_of_published_models(tmp_path: Path) -> None:
@@ -195,9 +156,6 @@ def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="marker"):
         SentenceRetriever.load(folder, "float32", "cpu")
-
-
-# ---- words of other vocabularies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("byte_level", [False, True], ids=["sentencepiece", "byte-level"])
@@ -224,24 +182,7 @@ def test_words_are_those_of_a_wordpiece_vocabulary(tmp_path: Path, byte_level: b
 
 def test_words_of_other_scripts() -> None:
     """A vowel sign continues a word, punctuation ends one, and each piece of a script without spaces is one."""
-    pieces = [
-        "<s>",
-        "▁",
-        ",",
-        "▁नम",
-        "स्ते",
-        "▁दुनिया",
-        "▁U",
-        ".",
-        "S",
-        "▁今天",
-        "天气",
-        "▁The",
-        "▁the",
-        "▁rivers",
-        "▁river",
-        "river",
-    ]
+    pieces = "<s> ▁ , ▁नम स्ते ▁दुनिया ▁U . S ▁今天 天气 ▁The ▁the ▁rivers ▁river river".split()
     ids = {piece: number for number, piece in enumerate(pieces)}
     table = word_table(ids, np.ones(len(pieces), np.float32))
 
@@ -259,7 +200,6 @@ def test_words_of_other_scripts() -> None:
 
 
 def byte_level_word(*read: str) -> int:
-    """The number of words of pieces of byte-level BPE, given as text."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_of = {piece: split.pre_tokenize_str(piece.removeprefix("Ġ"))[0][0] for piece in read}
     ids = {("Ġ" if piece.startswith("Ġ") else "") + text: number for number, (piece, text) in enumerate(bytes_of.items())}

@@ -1,7 +1,5 @@
 """Arguments of other types get an InputError that names what came; none is read as something else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 
 class Table(dict[str, list[str]]):
-    """As the tables of pandas: iterating over it yields the names of its columns."""
-
     columns = ("text",)
 
 

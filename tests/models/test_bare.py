@@ -1,19 +1,20 @@
-"""Bare checkpoints of every architecture with their published vocabularies: markers, templates, tokenizers that are missing."""
-
-from __future__ import annotations
+"""Checkpoints of other libraries and papers: vocabularies, markers, templates and heads, and tokenizers that are missing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import write_tokenizer
 from helpers.tokenizers_for_tests import SAVED_AS, build, published_file, put_published
 from safetensors.torch import load_file, save_file
 
-from runnel import Embedder, Reranker
+from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.families import BACKBONES
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models.bare import markers, vocabulary_name
 from runnel.text.library import LibraryTokenizer
@@ -85,10 +86,8 @@ def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path:
     model = Embedder.load(put_published(CASES[case][3], checkpoint(case, tmp_path)), dtype="float32").model
     assert str(model.templates["rerank"]) == expected
     begin = "{begin}" if expected.startswith("{begin}") else ""
-    assert [str(model.templates[name]) for name in ("document", "sentences")] == [
-        begin + "{document}{end}",
-        begin + "{query}\n{document}",
-    ]
+    assert str(model.templates["document"]) == begin + "{document}{end}"
+    assert str(model.templates["sentences"]) == begin + "{query}\n{document}"
     with pytest.raises(CheckpointError, match="has no 'rerank' head"):
         Reranker(model)
 
@@ -107,9 +106,6 @@ def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
     assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
 
 
-# ---- markers ------------------------------------------------------------------------------------------------------------
-
-
 def test_markers_of_files_that_contradict_the_vocabulary_are_not_taken() -> None:
     neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config
     assert neox.encode("!").ids.tolist() == [2]
@@ -123,12 +119,8 @@ def test_other_vocabularies_keep_their_own(architecture: str, begin: int | None)
     assert markers(BACKBONES[architecture], tokenizer) == (begin, 4)
 
 
-# ---- tokenizers that are missing -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hub cache, and no hub."""
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
@@ -137,7 +129,6 @@ def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put_into(cache: Path) -> None:
-    """GPT-NeoX's tokenizer.json as the hub's client stores it."""
     repository = cache / "models--EleutherAI--gpt-neox-20b"
     snapshot = repository / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -163,14 +154,13 @@ def test_gpt_neox_is_fetched_once(tmp_path: Path, offline_cache: Path, monkeypat
     assert (tmp_path / "saved" / "tokenizer.json").read_text() == published_file("gpt_neox_20b").read_text()
 
 
+NEOX_FILE = r"tokenizer\.json of EleutherAI/gpt-neox-20b"
+MISTRAL_FILES = r"tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"
+
+
 @pytest.mark.parametrize(
     ("case", "files"),
-    [
-        ("xlstm", r"tokenizer\.json of EleutherAI/gpt-neox-20b"),
-        ("rwkv7-pile", r"tokenizer\.json of EleutherAI/gpt-neox-20b"),
-        ("rwkv7", r"rwkv_vocab_v20230424\.txt"),
-        ("codestral", r"tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"),
-    ],
+    [("xlstm", NEOX_FILE), ("rwkv7-pile", NEOX_FILE), ("rwkv7", r"rwkv_vocab_v20230424\.txt"), ("codestral", MISTRAL_FILES)],
 )
 def test_the_error_names_the_missing_file(case: str, files: str, tmp_path: Path, offline_cache: Path) -> None:
     with pytest.raises(CheckpointError, match=f"model has no tokenizer: .*needs {files}"):
@@ -181,3 +171,58 @@ def test_unknown_vocabularies_are_not_guessed(tmp_path: Path, offline_cache: Pat
     put_into(offline_cache)
     with pytest.raises(CheckpointError, match="has no tokenizer: none of"):
         Embedder.load(GOLDEN / "mamba1-tiny-original")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "tests/golden/mamba1-tiny-hf", tmp_path / "base")
+    write_tokenizer(tmp_path / "base")
+    weights = load_file(tmp_path / "base/model.safetensors")
+    (tmp_path / "base/model.safetensors").unlink()
+    backbone = {name.removeprefix("backbone."): tensor for name, tensor in weights.items() if name.startswith("backbone.")}
+    linear = {"weight": torch.randn(1, 64), "bias": torch.randn(1)}
+    theirs = {f"base_model.{name}": tensor for name, tensor in backbone.items()}
+    theirs |= {f"regressor.classifier.{name}": tensor for name, tensor in linear.items()}
+    torch.save(theirs, tmp_path / "pytorch_model.bin")
+
+    monkeypatch.chdir(tmp_path)
+    docs = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"(?:^    .*\n|^\n)+", docs, re.M) if "regressor.classifier" in block)
+    exec("\n".join(line[4:] for line in code.splitlines()), {})
+
+    reranker = Reranker.load(tmp_path / "rankmamba-130m", "float32", "cpu")
+    assert str(reranker.model.templates["rerank"]) == "Document: {document}\n\nQuery: {query}{end}"
+    encode = reranker.model.tokenizer.encode
+    ids = [encode(text).ids.tolist() for text in ("Document: a dog runs", "Query: the river")]
+    hidden = reranker.model.backbone(torch.tensor([*ids[0], *ids[1], 3]))[0][-1]
+    expected = float(hidden @ linear["weight"][0] + linear["bias"])
+    assert reranker.score("the river", ["a dog runs"])[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("load", [Embedder.load, Reranker.load])
+def test_adapters_are_no_models(tmp_path: Path, load: object) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "meta-llama/x"}))
+    torch.save({"base_model.model.score.weight": torch.zeros(1, 4)}, tmp_path / "adapter_model.bin")
+    with pytest.raises(CheckpointError, match=r"holds an adapter \(adapter_config\.json\), not a whole model; merge it"):
+        load(tmp_path)  # type: ignore[operator]
+
+
+def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+    tensors = {f"backbone.{k}": v for k, v in backbone.state_dict().items()}
+    tensors |= {"binary_head.weight": torch.randn(1, 32), "binary_head.bias": torch.randn(1)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    write_tokenizer(tmp_path)
+    retriever = SentenceRetriever.load(tmp_path, dtype="float32")
+    document = "The cat sat on the mat. A river runs to the sea."
+    assert len(retriever.score("cat", document)) == 1, "the released weights score groups of clauses"
+    first, second = retriever.score("cat", document, unit="sentence")
+    ids = [*retriever.model.tokenizer.encode("cat").ids, *retriever.model.tokenizer.encode(document).ids]
+    hidden = backbone(torch.tensor(ids))[0][[-8, -1]]
+    expected = hidden @ tensors["binary_head.weight"][0] + tensors["binary_head.bias"]
+    np.testing.assert_allclose([first.score, second.score], expected.detach().numpy(), atol=1e-4)

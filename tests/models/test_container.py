@@ -1,7 +1,5 @@
 """What is stored of a model's work: any damage is an error with one remedy before a kernel, which checks no bounds, sees it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -69,11 +67,7 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
         yield document.to_bytes(), TEXT, rank
     if not model.backbone.recurrent:
         (sentences,) = SentenceRetriever(model).remember([TEXT])
-        yield (
-            sentences.to_bytes(),
-            TEXT,
-            lambda data: SentenceRetriever(model).score("river", SentenceVectors.from_bytes(data, TEXT)),
-        )
+        yield sentences.to_bytes(), TEXT, lambda data: SentenceRetriever(model).score("river", kind.from_bytes(data, TEXT))
         return
     (first,) = read_documents(embedder, [TEXT * 6], passage_tokens=30, save_from=20)
     assert first.saved is not None

@@ -1,7 +1,5 @@
 """Embedder: batches, streams and spans all agree with one text read alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -36,9 +34,8 @@ def test_iterators_are_read_as_results_are_taken(embedder: Embedder) -> None:
     assert embedder.encode([]).shape == (0, embedder.dimension)
     close(embedder.encode(t for t in ["cat", "dog"]), embedder.encode(["cat", "dog"]))
     stream = embedder.encode_stream(f"cat {i}" for i in itertools.count())
-    close(next(stream), embedder.encode("cat 0"))
-    close(next(stream), embedder.encode("cat 1"))
-    stream.close()
+    for number in range(2):
+        close(next(stream), embedder.encode(f"cat {number}"))
 
 
 def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None:
@@ -69,7 +66,6 @@ def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixt
 
 
 def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None:
-    """As sentence-transformers counts; the end marker and the prompt stay."""
     end = embedder.model.tokenizer.end_id
     for prompt in ("", "a river runs: "):
         whole = next(embedder.render([TEXT], prompt=prompt))

@@ -1,7 +1,5 @@
 """EmbeddingRWKV: vectors and scores of its authors' code, remembered documents, saving, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -26,7 +24,6 @@ DOCUMENTS = ["The cat sat on the mat.", "A river runs to the sea", "Dogs bark. C
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two checkpoints with a World vocabulary of single bytes."""
     folder = tmp_path_factory.mktemp("embedding-rwkv")
     for name in (EMBEDDER, RERANKER):
         shutil.copy(GOLDEN / name, folder)

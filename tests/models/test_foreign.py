@@ -1,7 +1,5 @@
 """Folders of sentence-transformers: the vectors that it gives, or an error by name; end markers are added as the files say."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -117,10 +115,7 @@ def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytes
     with caplog.at_level(logging.WARNING, "runnel"):
         ours = Embedder.load(tmp_path / "a", "float32", "cpu")
     (record,) = told(caplog)
-    assert record.getMessage() == (
-        f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker: the vector of a text is taken at its last "
-        "word, as in sentence-transformers"
-    )
+    assert record.getMessage().startswith(f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker")
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
 
 
@@ -149,7 +144,6 @@ def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["cls", "mean"])
 def test_modernbert(tmp_path: Path, mode: str) -> None:
-    """Ettin's encoders and Granite's embedders are folders like this one."""
     folder = write(tmp_path / "a", "modernbert", mode=mode)
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
     ours = Embedder.load(folder, "float32", "cpu")

@@ -23,7 +23,6 @@ def drawn(sentences: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 
 
 def stirred() -> VectorScore:
-    """A head whose every part has a say."""
     torch.manual_seed(3)
     head = VectorScore(D, size=8)
     with torch.no_grad():
@@ -73,9 +72,6 @@ def test_a_head_that_matches_needs_token_features(tmp_path: Path):
     model.heads["sentences"] = MatchScore(32, 2, 8)
     with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
         model.head("sentences")
-
-
-# ---- the parts of a score ---------------------------------------------------------------------------------------------
 
 
 def of_one_document(sentences: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,7 +1,5 @@
 """Model folders with a damaged or hostile config.json: one CheckpointError each, at once, and without memory for its numbers."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil
@@ -67,12 +65,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
     return shutil.copytree(whole, tmp_path / "model")
 
 
 def refused(read: Callable[[str], object], folder: Path) -> str:
-    """The message; it comes at once, and no memory is taken for the numbers in the config."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(CheckpointError) as caught:
         read(str(folder))

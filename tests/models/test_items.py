@@ -1,7 +1,5 @@
 """Scores of units are the same wherever the stream of hidden vectors is cut."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from helpers.streams import WIDTH, data, mean, segments

@@ -37,7 +37,6 @@ def ids(text: str) -> np.ndarray:
 
 
 def singular(piece: str) -> str:
-    """As the module documents it, on the text of a piece."""
     drops = piece.endswith("s") and not piece.endswith("ss") and len(piece.removeprefix("##")) > 3
     return piece[:-1] if drops and piece[:-1] in VOCABULARY else piece
 
@@ -73,7 +72,6 @@ def plain_bm25(counts: list[dict], lengths: list[float], weight: dict) -> tuple[
 
 
 def plain_features(numbers: np.ndarray, bounds: np.ndarray, query: np.ndarray, table: WordTable) -> np.ndarray:
-    """The columns, one after the other, with loops and dictionaries."""
     size = len(bounds) - 1
     asked = [(w, idf) for w, idf, content, _ in plain_words(query, table) if content]
     weight = {w: sum(v == w for v, _ in asked) for w, _ in asked}

@@ -1,7 +1,5 @@
 """Model folders: saved and loaded without loss, in 8 bits with little, and refused when damaged."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -36,8 +34,12 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     again = load_model(tmp_path / "model", dtype="float32")
     assert np.array_equal(Embedder(model).encode("cat sat"), Embedder(again).encode("cat sat"))
     assert np.array_equal(Reranker(model).score("cat", ["a cat", "dog"]), Reranker(again).score("cat", ["a cat", "dog"]))
-    sentences = [SentenceRetriever(one).score("cat", "A cat sat. A dog.") for one in (model, again)]
+    sentences = [SentenceRetriever(loaded).score("cat", "A cat sat. A dog.") for loaded in (model, again)]
     assert sentences[0] == sentences[1] and again.prompts == model.prompts
+    for unit in UNITS:
+        model.unit = unit
+        model.save(tmp_path / "other")
+        assert load_model(tmp_path / "other").unit == unit
     assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() == model.fingerprint()
     with torch.no_grad():
         again.heads["sentences"].cosine_weight += 1
@@ -56,19 +58,10 @@ def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: p
     assert written == [".partial"] * 6
 
 
-def test_the_unit_is_kept(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path / "tokenizer")
-    for unit in UNITS:
-        model.unit = unit
-        model.save(tmp_path / "model")
-        assert load_model(tmp_path / "model").unit == unit
-
-
 def test_int8_is_small_and_close(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "tokenizer")
     model.save(tmp_path / "model")
-    with torch.no_grad():  # wider than the threshold below which matrices are left alone
-        assert model.backbone.layers[0].mixer.out_proj.weight.shape[1] >= 64
+    assert model.backbone.layers[0].mixer.out_proj.weight.shape[1] >= 64  # narrower matrices are left alone
     model.save(tmp_path / "small", weights="int8")
     assert (tmp_path / "small/model.safetensors").stat().st_size < (tmp_path / "model/model.safetensors").stat().st_size
     a, b = Embedder(model).encode("the cat sat"), Embedder.load(tmp_path / "small", dtype="float32").encode("the cat sat")
@@ -92,11 +85,7 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
         load_model(tmp_path / "model")
 
 
-# ---- an encoder with other upper layers for sentences and for judging -----------------------------------------------------
-
-
 def judging_model(folder: Path) -> Model:
-    """Wide enough that its matrices are stored in 8 bits."""
     own = {"sentence_layers": 1, "judge_layers": 2, "pair_layers": 1}
     config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own)
     torch.manual_seed(3)
@@ -112,13 +101,8 @@ def hidden(engine: Engine) -> Tensor:
 
 
 def engines(model: Model) -> list[Engine]:
-    return [
-        model.engine,
-        model.sentence_engine(texts=False),
-        model.sentence_engine(texts=True),
-        model.judge_engine("judge"),
-        model.judge_engine("pair"),
-    ]
+    sentences = [model.sentence_engine(texts=texts) for texts in (False, True)]
+    return [model.engine, *sentences, model.judge_engine("judge"), model.judge_engine("pair")]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +113,8 @@ def engines(model: Model) -> list[Engine]:
 def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str) -> None:
     model = judging_model(tmp_path / "tokenizer")
     model.save(tmp_path / "first", weights=weights)
-    stored = {
-        n.split(".")[1]: t.dtype for n, t in load_file(tmp_path / "first/model.safetensors").items() if n.endswith("0.qkv.weight")
-    }
+    tensors = load_file(tmp_path / "first/model.safetensors")
+    stored = {name.split(".")[1]: tensor.dtype for name, tensor in tensors.items() if name.endswith("0.qkv.weight")}
     assert set(stored) == {"layers", "sentence_layers", "judge_layers", "pair_layers"} and len(set(stored.values())) == 1
     first = load_model(tmp_path / "first", dtype, "cpu")
     first.save(tmp_path / "second")

@@ -1,18 +1,20 @@
-"""One pass over documents gives what `encode_document` and `encode_spans` give; appended text costs its own tokens only."""
-
-from __future__ import annotations
+"""One pass over documents gives what `encode_document` and `encode_spans` give, and transformers read each passage apart."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_model
+from helpers.tiny import tiny_model, write_tokenizer
+from helpers.tiny_transformers import LONGEST, write_transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 
-from runnel import Embedder, Reranker
+from runnel import Document, Embedder, Index, Reranker
+from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
 from runnel.models.memory import DocumentState
 from runnel.models.readers import passage_bounds, read_documents
@@ -135,3 +137,57 @@ def test_passages_tile_hold_tokens_and_are_stable(lengths: list[int], most: int,
     more = data.draw(st.lists(st.integers(0, 40), max_size=10))
     longer = passage_bounds(np.cumsum([0, *lengths, *more]), most)
     assert longer[: len(chosen) - 1].tolist() == chosen[:-1].tolist()
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
+APART = "The cat sat on the mat. A river runs to the sea, and the dog runs to the river. Dog! The mat is executed." * 5
+
+
+@pytest.fixture(
+    scope="module", params=[("modernbert", None, {}), ("bert", "mean", {"document": "the river "})], ids=["cls", "mean"]
+)
+def transformer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    architecture, pooling, prompts = request.param
+    folder = tmp_path_factory.mktemp(architecture)
+    write_transformer(folder, architecture)
+    write_tokenizer(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}))
+    loaded = Embedder.load(folder, "float32", "cpu", pooling=pooling)
+    loaded.model.prompts = dict(prompts)
+    return loaded
+
+
+@pytest.mark.parametrize("passage_tokens", [1, 12, 256])
+def test_passages_have_the_vectors_of_their_texts(transformer: Embedder, passage_tokens: int) -> None:
+    texts = [APART, "Dog!", "The cat sat. The dog sat."]
+    for text, read in zip(texts, read_documents(transformer, texts, passage_tokens=passage_tokens), strict=True):
+        edges = read.spans.flatten().tolist()
+        assert edges[0] == 0 and edges[-1] == len(text) and edges[1:-1:2] == edges[2::2]  # they tile the text
+        pieces = [text[start:end] for start, end in read.spans]
+        np.testing.assert_allclose(read.passages, transformer.encode_document(pieces), atol=1e-6)
+        rows = list(transformer.render(pieces, prompt="document" if transformer.model.prompts else None))
+        assert max(map(len, rows)) <= LONGEST and read.tokens == read.tokens_read == sum(map(len, rows))
+        mean = sum(len(row) * vector for row, vector in zip(rows, read.passages, strict=True))
+        np.testing.assert_allclose(read.vector, mean / np.linalg.norm(mean), atol=1e-6)
+        if len(pieces) == 1:
+            np.testing.assert_allclose(read.vector, transformer.encode_document(text), atol=1e-6)
+    assert read_documents(transformer, []) == []
+
+
+def test_a_sentence_longer_than_a_transformer_reads_is_an_error(transformer: Embedder) -> None:
+    with pytest.raises(InputError, match=r"has 5. tokens with its special ones, and this .* reads at most 40"):
+        read_documents(transformer, ["A river. " + "dog " * 50])
+
+
+def test_an_index_of_a_transformer(transformer: Embedder, tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", transformer) as index:
+        index.add([Document("long", APART), Document("river", "A river runs to the sea."), Document("no", "dog " * 50)])
+        found = index.search("A river runs to the sea.", dense_weight=1.0)
+    # runnel's encoder reads a long sentence in parts, a library's model does not: it is left out, with a warning
+    read = {"river", "long", "no"} if isinstance(transformer.model.backbone, Encoder) else {"river", "long"}
+    assert found[0].id == "river" and {hit.id for hit in found} == read

@@ -1,7 +1,5 @@
 """The built-in encoder: its teacher's vectors, and answers that are right."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 
@@ -47,6 +45,7 @@ def test_one_of_the_two_best_sentences_answers(model: Model, question: str, answ
 def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model) -> None:
     other = "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead it well."
     retriever, reranker = SentenceRetriever(model), Reranker(model)
+    assert retriever.calibrated
     for question in QUESTIONS:
         right, wrong = (float(scored.scores.max()) for scored in retriever.scan(question, [TEXT, other]))
         assert right > wrong

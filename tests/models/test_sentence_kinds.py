@@ -1,7 +1,5 @@
 """Kinds of sentences go with a document from its text to its memory, whatever reads it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +37,7 @@ def page() -> DocumentText:
 
 
 def kinds(found: SentenceVectors) -> list[int]:
-    listed: list[int] = found.kinds.tolist()
-    return listed
+    return found.kinds.tolist()
 
 
 def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
@@ -66,9 +63,8 @@ def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_pa
         assert retriever.retrieve("dog", document, spans=[(0, 9)]) == retriever.retrieve("dog", TEXT_ALONE, spans=[(0, 9)])
     (one,), (other,) = (SentenceRetriever(model).remember([content]) for content in (document, TEXT_ALONE))
     assert kinds(one) == kinds(other) == [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT]
-    assert Reranker(model).score("dog", [document, "The cat sat."]).tolist() == Reranker(model).score(
-        "dog", [TEXT_ALONE, "The cat sat."]
-    ).tolist()  # fmt: skip
+    scores = [Reranker(model).score("dog", [content, "The cat sat."]).tolist() for content in (document, TEXT_ALONE)]
+    assert scores[0] == scores[1]
     with pytest.raises(InputError, match="3"):
         list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
 

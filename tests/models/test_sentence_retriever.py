@@ -1,7 +1,5 @@
 """Sentence retriever: sentences tile the document, and scores do not depend on how the pass is cut."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +53,6 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
     query = "when does the train leave"
 
     def ways(text: str) -> Iterator[list[Sentence]]:
-        """The answers in a text, by each way to them."""
         yield retriever.retrieve(query, text)
         yield list(next(retriever.scan(query, [text])).ranked())
         if retriever.remembers:
@@ -76,17 +73,6 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
     check()
 
 
-def test_any_step_size_gives_the_same(retriever: SentenceRetriever) -> None:
-    expected = scores(retriever.score(QUERY, DOCUMENT))
-    usual = retriever.model.engine
-    try:
-        for size in (1, 3, 17, 64):
-            retriever.model.engine = retriever.model.new_engine(step_tokens=size)
-            np.testing.assert_allclose(scores(retriever.score(QUERY, DOCUMENT)), expected, atol=2e-4)
-    finally:
-        retriever.model.engine = usual
-
-
 def test_a_score_depends_on_the_query_and_on_what_came_before_only(retriever: SentenceRetriever) -> None:
     expected = scores(retriever.score(QUERY, DOCUMENT))
     assert np.abs(scores(retriever.score("cat", DOCUMENT)) - expected).max() > 1e-3
@@ -94,12 +80,15 @@ def test_a_score_depends_on_the_query_and_on_what_came_before_only(retriever: Se
         np.testing.assert_allclose(scores(retriever.score(QUERY, DOCUMENT + "More words here."))[:24], expected, atol=2e-4)
 
 
-def test_many_documents_at_once(retriever: SentenceRetriever) -> None:
+def test_many_documents_at_once_and_tokenized_in_pieces(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3, ""]
     together = list(retriever.score_many(QUERY, documents))
     assert [len(s) for s in together] == [24, 0, 1, 1, 72, 0]
     for document, sentences in zip(documents, together, strict=True):
         np.testing.assert_allclose(scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4)
+    monkeypatch.setattr("runnel.models.sentence_vectors._PIECES_CHARS", 20)
+    monkeypatch.setattr("runnel.models.sentence_vectors._TOGETHER_CHARS", 40)
+    assert list(retriever.score_many(QUERY, documents)) == together
 
 
 def test_the_papers_head_reads_each_sentences_last_token(tmp_path: Path) -> None:
@@ -173,16 +162,6 @@ def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetr
             retriever.score(QUERY, DOCUMENT, spans=bad)
     with pytest.raises(InputError, match="unit and spans"):
         retriever.score(QUERY, DOCUMENT, spans=words, unit="sentence")
-
-
-def test_long_documents_are_tokenized_in_pieces_without_a_difference(
-    retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3]
-    expected = list(retriever.score_many(QUERY, documents))
-    monkeypatch.setattr("runnel.models.sentence_vectors._PIECES_CHARS", 20)
-    monkeypatch.setattr("runnel.models.sentence_vectors._TOGETHER_CHARS", 40)
-    assert list(retriever.score_many(QUERY, documents)) == expected
 
 
 def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:

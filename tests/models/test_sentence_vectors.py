@@ -1,6 +1,4 @@
-"""Sentence vectors: a document is read once, in passages, and answers every question as if it were read for it."""
-
-from __future__ import annotations
+"""Sentence vectors: a document is read once, in passages, and answers every question and ranking as if it were read for it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -8,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import lay_out, passages_of
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.encoder.model import Encoder, lay_out, passages_of
 from runnel.errors import InputError
-from runnel.models.base import Model, load_model
+from runnel.models.base import Model
+from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
 from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import SentenceVectors
@@ -44,7 +43,6 @@ def documents() -> st.SearchStrategy[str]:
 
 
 def expected_sums(model: Model, text: str) -> torch.Tensor:
-    """Sums of hidden vectors of each sentence, every block read alone."""
     tokens = read_sentences(text, [model.tokenizer.encode(text)])
     row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
     blocks = np.split(row.ids, _ends(model, row.ids))
@@ -100,6 +98,7 @@ def test_blocks_hold_every_token_once_and_whole_sentences(model: Model) -> None:
 def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, texts: list[str]) -> None:
     remembered = list(retriever.remember(texts))
     again = [SentenceVectors.from_bytes(one.to_bytes(), one.text) for one in remembered]
+    assert all(len(one.to_bytes()) < len(one) * (32 + 20) + 2 * len(one.ids) + 700 for one in remembered)
     read = list(retriever.scan(QUERY, texts))
     assert [scored.text for scored in read] == texts
     for kinds in (remembered, again):
@@ -108,15 +107,6 @@ def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, 
     mixed = [texts[0], *again[1:]]
     for one, other in zip(retriever.scan(QUERY, mixed), read, strict=True):  # the first is now read in a step of its own
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
-
-
-def test_scores_and_best_sentences_of_a_remembered_document(retriever: SentenceRetriever) -> None:
-    text = "".join(SENTENCES) * 3
-    (remembered,) = retriever.remember([text])
-    assert retriever.remembers
-    assert retriever.score(QUERY, remembered) == retriever.score(QUERY, text)
-    assert retriever.retrieve(QUERY, remembered, 3) == retriever.retrieve(QUERY, text, 3)
-    assert len(remembered.to_bytes()) < len(remembered) * (32 + 20) + 2 * len(remembered.ids) + 700
 
 
 def test_units_and_spans_of_ones_own(retriever: SentenceRetriever) -> None:
@@ -183,9 +173,6 @@ def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
         Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
 
 
-# ---- the same pass for the embedder ----------------------------------------------------------------------------------
-
-
 @settings(max_examples=20, deadline=None)
 @given(text=documents().filter(lambda text: "." in text))
 def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: SentenceRetriever, text: str) -> None:
@@ -219,10 +206,67 @@ def test_long_texts_are_cut_only_when_asked(model: Model) -> None:
     np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)
 
 
-def test_a_saved_folder_scores_the_same(model: Model, retriever: SentenceRetriever, tmp_path: Path) -> None:
-    text = "".join(SENTENCES) * 2
-    model.save(tmp_path / "saved")
-    again = SentenceRetriever(load_model(tmp_path / "saved", dtype="float32"))
-    assert [s.score for s in again.score(QUERY, text)] == [s.score for s in retriever.score(QUERY, text)]
-    model.save(tmp_path / "small", weights="int8")
-    assert len(SentenceRetriever.load(tmp_path / "small").score(QUERY, text)) == len(retriever.score(QUERY, text))
+DOCUMENTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "", "The river. " * 20, "A river runs to the sea."]
+QUESTION = "where does the river run"
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
+def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reranker:
+    return Reranker(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
+
+
+def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None:
+    model = reranker.model
+    linear = model.heads["rerank"].linear
+    assert model.features is not None
+    table = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
+    text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} " * 2
+    ids = [model.tokenizer.encode(text).ids for text in (QUESTION, text)]
+    memory = reranker.remember([text])
+    document = memory["0"]
+    assert isinstance(document, SentenceVectors)
+    ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
+
+    row = lay_out(document.ids, document.bounds, model.backbone, model.tokenizer.markers())
+    blocks = np.split(row.ids, row.edges[1:-1])
+    sums = torch.stack([model.backbone(torch.from_numpy(block).long())[0][1:-1].sum(0) for block in blocks])
+    assert len(sums) > 2
+    nearest = float(F.cosine_similarity(sums, ask[None]).max())
+    features = [nearest, float(F.cosine_similarity(sums.sum(0), ask, dim=0)), static_bm25(ids[1], ids[0], table)]
+    expected = linear.weight[0] @ linear.weight.new_tensor(features) + linear.bias[0]
+    assert reranker.score(QUESTION, [text])[0] == pytest.approx(float(expected), abs=0.01)  # 8 bits
+
+
+def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:
+    scores = reranker.score(QUESTION, DOCUMENTS)
+    assert scores.shape == (5,) and scores[1] == scores[4] and np.isfinite(scores).all()
+    assert scores[2] == reranker.score(QUESTION, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
+    memory = reranker.remember(DOCUMENTS)
+    assert len(memory) == 5
+    np.testing.assert_allclose(reranker.score(QUESTION, memory), scores, atol=0.05)
+    for text, score in zip(DOCUMENTS, scores, strict=True):
+        np.testing.assert_allclose(reranker.score(QUESTION, [text]), [score], atol=0.05)  # 8 bits of other steps
+    hits = reranker.rank(QUESTION, memory.select(["3", "0"]))
+    assert {hit.id for hit in hits} == {"3", "0"} and hits[0].score >= hits[1].score
+    assert [hit.rank for hit in reranker.rank(QUESTION, {"a": DOCUMENTS[0], "b": DOCUMENTS[1]}, 1)] == [1]
+    assert reranker.score(QUESTION, []).shape == (0,)
+
+
+def test_progress_counts_every_token_once(reranker: Reranker) -> None:
+    seen: list[int] = []
+    reranker.score(QUESTION, DOCUMENTS[:2], progress=lambda done, total: seen.append(done))
+    assert seen[-1] == sum(len(reranker.model.tokenizer.encode(text).ids) + 2 for text in DOCUMENTS[:2])
+
+
+def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = Reranker(tiny_model(tmp_path_factory.mktemp("other")))
+    memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
+    for call, message in (
+        (lambda: reranker.score(QUESTION, DOCUMENTS, max_tokens=50), "do not give max_tokens"),
+        (lambda: reranker.score(QUESTION, memories[1]), "made by another model"),
+        (lambda: other.score(QUESTION, memories[0]), "made by another model"),
+        (lambda: reranker.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
+        (lambda: other.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()

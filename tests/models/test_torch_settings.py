@@ -1,7 +1,5 @@
 """What the calling program sets in torch for its own tensors changes no result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -47,7 +45,6 @@ SETTINGS: dict[str, Setting] = {
 
 
 def results(model: Model) -> list[np.ndarray]:
-    """Return vectors, scores and sentences, read at once, in pieces and from memory; and hidden vectors."""
     embedder, reranker, retriever = Embedder(model), Reranker(model), SentenceRetriever(model)
     sentences = [[sentence.score for sentence in retriever.score("the cat", text)] for text in TEXTS]
     return [

@@ -1,7 +1,5 @@
 """Transformers as embedders and rerankers: the numbers of the libraries that made them, and what is refused by name."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -38,12 +36,8 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
     model = write_transformer(folder, architecture, kind, **changes)
     write_tokenizer(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    frames = {
-        "t5": ("$A [SEP]", "$A [SEP] $B:1 [SEP]:1"),
-        "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
-        "bart": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
-        "llama": ("[CLS] $A", "[CLS] $A $B"),
-    }
+    twice = ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]")
+    frames = {"t5": ("$A [SEP]", "$A [SEP] $B:1 [SEP]:1"), "roberta": twice, "bart": twice, "llama": ("[CLS] $A", "[CLS] $A $B")}
     default = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ENCODERS else None
     if frame := frames.get(architecture, default):
         special = [("[CLS]", 2), ("[SEP]", 3)]
@@ -59,7 +53,6 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
 
 
 def words(folder: Path, text: str) -> list[int]:
-    """Ids of a text without special tokens."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -97,9 +90,6 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     with pytest.raises(InputError, match=r"the text has 602 tokens.*reads at most 256; cut it with max_tokens="):
         ours.encode(long)
     assert ours.encode(long, max_tokens=256) @ theirs.encode(long) > least and ours.truncated == 1
-
-
-# ---- embedders -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", ["electra", "modernbert", "bart", "t5", "gpt_neox", "llama", "qwen2"])
@@ -160,9 +150,6 @@ def test_spans_and_lengths_of_an_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(cut[1], embedder.encode(" ".join(["cat"] * (LONGEST - 2))), atol=1e-5)
 
 
-# ---- rerankers -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("architecture", "labels"), [("electra", 1), ("modernbert", 2), ("bart", 1), ("t5", 1), ("llama", 1)])
 def test_published_cross_encoders_give_the_scores_of_the_library(tmp_path: Path, architecture: str, labels: int) -> None:
     model = write(tmp_path, architecture, "ForSequenceClassification", num_labels=labels)
@@ -182,7 +169,6 @@ def test_published_cross_encoders_give_the_scores_of_the_library(tmp_path: Path,
 
 
 def test_a_classifier_in_modules(tmp_path: Path) -> None:
-    """As in Ettin's rerankers."""
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Dense, Transformer
     from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
@@ -214,9 +200,8 @@ def test_a_new_layer_for_pairs_and_its_template_are_saved(tmp_path: Path, archit
     write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
     model = load_model(tmp_path, "float32", template=template, job="rerank")
     pair = model.templates["rerank"]
-    fields = {
-        name: pair.encode(model.tokenizer, name, text).ids for name, text in (("query", "is the cat"), ("document", "a dog"))
-    }
+    texts = {"query": "is the cat", "document": "a dog"}
+    fields = {name: pair.encode(model.tokenizer, name, text).ids for name, text in texts.items()}
     tokens = {number: token for token, number in model.tokenizer.vocabulary.items()}
     pieces = [tokens[int(i)] for i in pair.render(model.tokenizer, **fields).ids]
     text = "".join(piece.removeprefix("##") if piece.startswith("##") else " " + piece for piece in pieces).strip()
@@ -242,9 +227,6 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
         reranker.remember(["a cat"])
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored, monot5 = "ForSequenceClassification", "ForConditionalGeneration"
     for name, (architecture, kind) in {"plain": ("bert", "Model"), "three": ("bert", scored), "monot5": ("t5", monot5)}.items():
@@ -261,9 +243,8 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
     monkeypatch.setitem(PAIR_TEMPLATES, "mine", PairTemplate(Template.parse("{document} ? {query}{end}"), None))
-    assert str(load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]).endswith(
-        "{document} ? {query}{end}"
-    )
+    mine = load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
+    assert str(mine).endswith("{document} ? {query}{end}")
     write(tmp_path / "llama", "llama")
     with pytest.raises(InputError, match="llama is causal: its first token cannot"):
         Embedder.load(tmp_path / "llama", pooling="cls")
@@ -276,11 +257,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("llama", {"architectures": ["LlamaBiModel"]}, "it names the class LlamaBiModel, so its authors read a text both ways"),
         ("opt", {"num_hidden_layers": 3}, r"missing tensors '(decoder\.)?layers\.2"),
         ("llama", {"num_attention_heads": 5}, "sentence-transformers cannot load"),
-        (
-            "llama",
-            {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}},
-            "is a 'nvembed' model",
-        ),
+        ("llama", {"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}}, "is a 'nvembed' model"),
         ("bert", {"model_type": "m2_bert"}, "is a 'm2_bert' model"),
     ],
 )

@@ -4,13 +4,12 @@ imported (it is no development dependency), the kernels in Triton's interpreter 
 On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the commands.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -50,9 +49,6 @@ def run_apart(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-# --- what is chosen ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def cuda(monkeypatch):
     """An input that says it is on a GPU, and packages that can be imported unless a test says otherwise."""
@@ -80,10 +76,8 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
 
 def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
     monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
-    assert [o for o in sorted(backend.KERNELS["gpu"]) if backend.choose(o, "auto", cuda()) == "gpu"] == [
-        "mlstm",
-        "selective_scan",
-    ]
+    chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
+    assert chosen == ["mlstm", "selective_scan"]
 
 
 def test_other_gpus_and_dtypes_run_in_torch(cuda, monkeypatch):
@@ -103,22 +97,15 @@ def test_gpu_kernels_asked_for_without_a_gpu():
 
 def test_a_missing_package_is_named():
     problem = backend._import_problem("no_such_package")
-    assert problem is not None
-    assert "no_such_package cannot be imported" in problem
-    assert install_command("gpu") in problem
-
-
-# --- what the kernels share ----------------------------------------------------------------------------------------------------
+    assert problem is not None and "no_such_package cannot be imported" in problem and install_command("gpu") in problem
 
 
 def test_chunks_start_with_their_sequences():
     chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
     assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
-    assert (
-        GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count,
-        GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most,
-    ) == (0, 0)
+    assert GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count == 0
+    assert GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most == 0
 
 
 def test_rows_of_a_wider_matrix_are_not_copied():
@@ -157,9 +144,6 @@ def test_backward_of_the_torch_path():
     assert ran == ["kernel", "kernel", "path", "path"]
 
 
-# --- how flash-linear-attention is called --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def stand_in(monkeypatch):
     """Loops over time with flash-linear-attention's conventions in place of its kernels; the names called are noted."""
@@ -167,11 +151,8 @@ def stand_in(monkeypatch):
 
     def recurrence(name, step):
         def run(*inputs, scale, initial_state, output_final_state, cu_seqlens, **options):
-            assert scale == 1.0
-            assert output_final_state
-            assert cu_seqlens.dtype == torch.int64
-            assert bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
-            assert initial_state.is_contiguous()
+            assert scale == 1.0 and output_final_state and initial_state.is_contiguous()
+            assert cu_seqlens.dtype == torch.int64 and bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
             assert options.keys() <= ({"cu_seqlens_cpu"} if name.startswith("chunk") else set())
             called.append(name)
             out, ends = [], []
@@ -224,23 +205,16 @@ def stand_in(monkeypatch):
     return called
 
 
-def ssd_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
-    """6 heads in 2 groups."""
-    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
-    x, dt = torch.randn(tokens, 6, 4, generator=g), F.softplus(torch.randn(tokens, 6, generator=g) - 2)
-    B, C = torch.randn(2, tokens, 2, 3, generator=g)
-    rates, skip = -torch.rand(6, generator=g) * 4, torch.randn(6, generator=g)
-    state = torch.randn(len(lengths), 6, 4, 3, generator=g)
-    return [x.to(dtype), dt, rates, B.to(dtype), C.to(dtype), skip], torch.tensor([0, *lengths]).cumsum(0), state
+def drawn(name: str, lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Inputs of an operator, cumulative lengths and a start state."""
+    operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
+    made = operator.make(sum(lengths), g)
+    inputs = [x.to(torch.float32 if key in operator.fp32_inputs else dtype) for key, x in made.items()]
+    state = torch.randn(len(lengths), *operator.state_shape, generator=g)
+    return inputs, torch.tensor([0, *lengths]).cumsum(0), state
 
 
-def wkv7_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
-    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
-    r, w, k, a, b = torch.randn(5, tokens, 2, 3, generator=g)
-    a, v = F.normalize(a, dim=-1), torch.randn(tokens, 2, 4, generator=g)
-    inputs = [x.to(dtype) for x in (r, k, v, -a, a * b.sigmoid())]
-    inputs.insert(1, -w.sigmoid())
-    return inputs, torch.tensor([0, *lengths]).cumsum(0), torch.randn(len(lengths), 2, 3, 4, generator=g)
+ssd_inputs, wkv7_inputs = partial(drawn, "ssd-groups"), partial(drawn, "wkv7-odd")
 
 
 @pytest.mark.parametrize(
@@ -328,13 +302,9 @@ def test_nothing_to_attend_to(stand_in):
         for lengths in ((), (0, 0)):
             inputs, cu, state = make(lengths)
             y, end = run(*inputs, cu, state)
-            assert y.shape[0] == 0
-            assert torch.equal(end, state)
+            assert y.shape[0] == 0 and torch.equal(end, state)
             assert end.data_ptr() != state.data_ptr() or not state.numel()
     assert not stand_in
-
-
-# --- the kernels themselves ----------------------------------------------------------------------------------------------------
 
 
 @needs("triton")
@@ -360,8 +330,7 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
     out = run_apart("-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     found = dict(line.split() for line in out.splitlines())
     assert {name.partition(".")[0] for name in found} == {"mlstm", "selective_scan"}
-    assert len(found) == 6
-    assert set(found.values()) == {"0"}
+    assert len(found) == 6 and set(found.values()) == {"0"}
 
 
 @needs("triton", "fla")
@@ -370,3 +339,12 @@ def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
         "-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
     )
     assert "dplr.chunk_dplr_bwd_dgk_kernel" in out
+
+
+def test_native_bf16_agrees_with_cpuinfo() -> None:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        pytest.skip("no /proc/cpuinfo on this system")
+    text = info.read_text()
+    listed = any(flag in text.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+    assert backend.has_native_bf16() == listed

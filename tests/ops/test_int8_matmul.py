@@ -1,7 +1,5 @@
 """8-bit products against exact integers, and the bytes that go into them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ pytestmark = pytest.mark.skipif(vnni_problem() is not None, reason=f"8-bit produ
 
 
 def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """`multiply` of bytes x (T, G, Kg), with junk between the groups."""
     tokens, groups, size = x.shape
     room = torch.full((tokens, groups, bytes_per_group(groups * size, groups)), 77, dtype=torch.uint8)
     room[..., :size] = x
@@ -69,11 +66,8 @@ def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) ->
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_and_neighbours_change_nothing(threads: int) -> None:
     torch.manual_seed(0)
-    x, scales, (q, scale) = (
-        torch.randint(0, 256, (513, 1, 36), dtype=torch.uint8),
-        torch.rand(513, 1),
-        quantize(torch.randn(65, 36)),
-    )
+    x, scales = torch.randint(0, 256, (513, 1, 36), dtype=torch.uint8), torch.rand(513, 1)
+    q, scale = quantize(torch.randn(65, 36))
     whole, before = _product(x, scales, q, scale), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -96,8 +90,7 @@ def test_inputs_in_8_bits(size: int) -> None:
     scale = _quantize(exact, size, target)
     assert scale == pytest.approx(np.abs(exact).max() / 127)
     assert np.abs((target[:size].astype(float) - 128) * scale - exact).max() <= scale * 0.5001
-    assert target[:size].min() >= 1
-    assert target[size] == 0
+    assert target[:size].min() >= 1 and target[size] == 0
 
 
 @pytest.mark.parametrize(("value", "expected"), [(float("nan"), "nan"), (float("inf"), "inf"), (0.0, "0.0"), (1e-40, "7.87")])

@@ -1,8 +1,6 @@
 """What the contract test of all operators (tests/contracts/test_ops.py) cannot see: the formula itself, other implementations,
 extreme gates."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -25,7 +23,6 @@ def _inputs(tokens: int, heads: int, width: int, size: int, dtype: torch.dtype =
 
 
 def _gates(tokens: int, i: float, f: float) -> list[Tensor]:
-    """Inputs of one head, all ones, with constant gates."""
     ones = torch.ones(tokens, 1, 2, dtype=torch.float64)
     return [ones, ones, ones, torch.full((tokens, 1), i, dtype=torch.float64), torch.full((tokens, 1), f, dtype=torch.float64)]
 

@@ -1,7 +1,5 @@
 """Processes that fork after they have used a model, and kernels in several Python threads: no hang, no kill."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -12,8 +10,6 @@ from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S
 
 pytestmark = pytest.mark.slow
-
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 START = """
 import logging, multiprocessing, os, sys, warnings
@@ -66,14 +62,7 @@ REFUSED = (
 )
 
 
-@FORKS
-def test_a_child_of_a_process_that_used_a_model_says_that_it_cannot(tmp_path: Path) -> None:
-    assert run(tmp_path, USED + FORK) == f"BackendUnavailable {REFUSED}\nstatus 0"
-
-
-@FORKS
-def test_a_pool_of_forked_processes_raises_and_does_not_hang(tmp_path: Path) -> None:
-    pool = """
+REFUSED_POOL = """
 try:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.map(read, texts)
@@ -81,22 +70,21 @@ except Exception as error:
     print(type(error).__name__, error)
 print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.get_num_threads())
 """
-    assert run(tmp_path, USED + pool) == f"BackendUnavailable {REFUSED}\nTrue 2"
 
 
-@FORKS
-def test_a_child_of_a_process_that_only_loaded_keeps_its_threads(tmp_path: Path) -> None:
-    assert run(tmp_path, "expected = []\n" + FORK) == "same 2\nstatus 0"
-
-
-@FORKS
-def test_on_threads_of_numba_a_child_goes_on(tmp_path: Path) -> None:
-    assert run(tmp_path, USED + FORK, NUMBA_THREADING_LAYER="workqueue") == "same 1\nstatus 0"
-
-
-@FORKS
-def test_on_threads_of_numba_pools_of_forked_processes_answer(tmp_path: Path) -> None:
-    assert run(tmp_path, USED + POOL, NUMBA_THREADING_LAYER="workqueue") == "True\nTrue\nTrue 2"
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize(
+    ("code", "environment", "printed"),
+    [
+        pytest.param(USED + FORK, {}, f"BackendUnavailable {REFUSED}\nstatus 0", id="used"),
+        pytest.param(USED + REFUSED_POOL, {}, f"BackendUnavailable {REFUSED}\nTrue 2", id="used, a pool"),
+        pytest.param("expected = []\n" + FORK, {}, "same 2\nstatus 0", id="loaded only"),
+        pytest.param(USED + FORK, {"NUMBA_THREADING_LAYER": "workqueue"}, "same 1\nstatus 0", id="numba's threads"),
+        pytest.param(USED + POOL, {"NUMBA_THREADING_LAYER": "workqueue"}, "True\nTrue\nTrue 2", id="numba's threads, pools"),
+    ],
+)
+def test_forked_processes(tmp_path: Path, code: str, environment: dict[str, str], printed: str) -> None:
+    assert run(tmp_path, code, **environment) == printed
 
 
 THREADS = """

@@ -1,7 +1,5 @@
 """Kernels compiled for x86 processors without AVX-512, and for Arm, where only the assembly is checked."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Residual + norm against fp64 and in 8 bits, and the chunks of a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -10,14 +8,10 @@ from torch.nn import functional as F
 
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.numba_math import parallel
+from runnel.ops.numba_math import as_array, parallel
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 
-DTYPES = [torch.float32, torch.bfloat16]
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+SIZES = pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
 
 
 def _near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -25,8 +19,8 @@ def _near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     torch.testing.assert_close(actual.double(), expected, atol=tolerance * scale, rtol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@SIZES
 def test_residual_and_norm_equal_fp64(tokens: int, width: int, parts: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     residual, added, weight = torch.randn(tokens, width), torch.randn(tokens, width).to(dtype), torch.randn(width)
@@ -34,12 +28,12 @@ def test_residual_and_norm_equal_fp64(tokens: int, width: int, parts: int, dtype
     scale = torch.rsqrt(squares.double().sum(1, keepdim=True) / 9 + 1e-5) if parts else 1.0
     expected = residual.double() + scale * added.double()
     with parallel():
-        add_rms_norm(residual.numpy(), _array(added), squares.numpy(), 9, weight.numpy(), 1e-5, _array(out))
+        add_rms_norm(residual.numpy(), as_array(added), squares.numpy(), 9, weight.numpy(), 1e-5, as_array(out))
     _near(residual, expected, 1e-6)
     _near(out, F.rms_norm(expected, (width,), weight.double(), 1e-5), 1e-6 if dtype == torch.float32 else 1e-2)
 
 
-@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+@SIZES
 def test_norm_in_8_bits(tokens: int, width: int, parts: int) -> None:
     torch.manual_seed(0)
     residual, added, weight = torch.randn(tokens, width), torch.randn(tokens, width), torch.randn(width)

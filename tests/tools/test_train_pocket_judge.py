@@ -11,7 +11,7 @@ from helpers.tiny import judging_encoder
 
 from runnel import SentenceRetriever
 from runnel.backbones.encoder.model import Encoder
-from runnel.models.judges import Judge
+from runnel.models.heads import Judge
 from tools.train_pocket import judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 

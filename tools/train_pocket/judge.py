@@ -25,10 +25,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.encoder.layout import whole_tokens
-from runnel.backbones.encoder.model import Encoder, EncoderLayer
+from runnel.backbones.encoder.model import Encoder, EncoderLayer, whole_tokens
 from runnel.models.base import load_model
-from runnel.models.judges import Judge, PairJudge
+from runnel.models.heads import Judge, PairJudge
 from runnel.models.second_look import lay_around
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runnel.models.base import Model
-from runnel.models.judges import Judge
+from runnel.models.heads import Judge
 from runnel.models.second_look import facts_with_judged
 from runnel.models.sentence_retriever import SentenceRetriever
 from tools.train_pocket.data import EVIDENCE

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import passage_bounds
+from runnel.backbones.encoder.model import passage_bounds
 from runnel.models.base import load_model
 from runnel.models.lexical import WordTable
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, relevance_features

@@ -172,8 +172,6 @@ class Backbone(nn.Module, ABC):
         """Whether a layer has a LoRA adapter, which the kernels would ignore: they read plain weights."""
         return any(hasattr(module, "base_layer") for module in self.modules())
 
-    # ---- the public calls ------------------------------------------------------------------------------------------
-
     def forward(
         self,
         ids: Tensor,
@@ -263,7 +261,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def passage_tokens(self) -> int | None:
-        """The tokens of the passages, each read whole, of long texts; see `encoder/layout.py`. None: it reads otherwise."""
+        """The tokens of the passages, each read whole, of long texts; see `encoder/model.py`. None: it reads otherwise."""
         return None if self.block == 1 else self.block
 
     @property
@@ -277,8 +275,6 @@ class Backbone(nn.Module, ABC):
         The blocks depend on ids (T,) alone, so a text that is read in any steps of whole blocks gives the same hidden vectors.
         """
         return None if self.recurrent else np.array([len(ids)])
-
-    # ---- facts -----------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:

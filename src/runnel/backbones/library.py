@@ -53,14 +53,14 @@ class Library(Backbone):
         super().__init__()
         self.model = model
         self._inner: Any = model.transformers_model
-        self._facts = facts = self._inner.config.get_text_config()
-        self.config = LibraryConfig(facts.model_type, facts.num_hidden_layers)
+        self._facts = settings = self._inner.config.get_text_config()
+        self.config = LibraryConfig(settings.model_type, settings.num_hidden_layers)
         self.title = type(self._inner).__name__  # type: ignore[misc]  # each has a name of its own
-        self.vocab_size, self.num_layers = facts.vocab_size, facts.num_hidden_layers
+        self.vocab_size, self.num_layers = settings.vocab_size, settings.num_hidden_layers
         self.scores = type(model).__name__ == "CrossEncoder"
         self.hidden_size = model.num_labels if self.scores else model.get_embedding_dimension()
         self.max_tokens = model.max_seq_length
-        self._types = "token_type_ids" in model.tokenizer.model_input_names and getattr(facts, "type_vocab_size", 0) > 1
+        self._types = "token_type_ids" in model.tokenizer.model_input_names and getattr(settings, "type_vocab_size", 0) > 1
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}
@@ -119,7 +119,7 @@ class Library(Backbone):
         """Return (T, D) on the device of `ids`."""
         lengths = cu_seqlens.diff().tolist()
         rows = ids.to(self.device, torch.int64).split(lengths)
-        parts = [torch.zeros(0, self.hidden_size, device=self.device)] * len(lengths)
+        outputs = [torch.zeros(0, self.hidden_size, device=self.device)] * len(lengths)
         padding = self.model.tokenizer.pad_token_id or 0
         for batch in sub_batches(lengths):
             features = {
@@ -130,8 +130,8 @@ class Library(Backbone):
                 features["token_type_ids"] = self._segments(features["input_ids"])
             found = self.model(features)["scores" if self.scores else "sentence_embedding"]
             for row, i in zip(found, batch, strict=True):
-                parts[i] = row.expand(lengths[i], -1)
-        hidden = torch.cat(parts) if parts else torch.zeros(0, self.hidden_size)
+                outputs[i] = row.expand(lengths[i], -1)
+        hidden = torch.cat(outputs) if outputs else torch.zeros(0, self.hidden_size)
         return hidden.to(ids.device, stream_dtype(next(self.parameters())))
 
     def _segments(self, ids: Tensor) -> Tensor:
@@ -203,10 +203,10 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     """Raise CheckpointError for weights that a folder lacks: the library draws them at random and only logs it."""
     import transformers
 
-    log, found = logging.getLogger("transformers.modeling_utils"), [""]
+    log, messages = logging.getLogger("transformers.modeling_utils"), [""]
 
     def take(record: logging.LogRecord) -> bool:
-        found.append(re.sub(r"\x1b\[[\d;]*m", "", record.getMessage()))
+        messages.append(re.sub(r"\x1b\[[\d;]*m", "", record.getMessage()))
         return False
 
     settings, level = transformers.utils.logging, log.level
@@ -221,7 +221,7 @@ def _whole_weights(folder: Path) -> Iterator[None]:
         log.setLevel(level)
         if bars:
             settings.enable_progress_bar()
-    missing = [name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(found), re.M) if "pooler." not in name]
+    missing = [name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(messages), re.M) if "pooler." not in name]
     check_tensors({}, dict.fromkeys(missing, ()), str(folder))
 
 

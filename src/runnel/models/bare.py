@@ -14,9 +14,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.files import Checkpoint, read_config
-from runnel.backbones.checkpoint.tensors import reason_of
-from runnel.backbones.checkpoint.values import code_classes
+from runnel.backbones.checkpoint.load import Checkpoint, read_config
+from runnel.backbones.checkpoint.tensors import code_classes, reason_of
 from runnel.errors import CheckpointError
 from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn

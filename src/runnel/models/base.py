@@ -24,8 +24,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, digest_weights
-from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_config
-from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint, valid_config
+from runnel.backbones.checkpoint.load import (
+    Checkpoint,
+    NoRandomNumbers,
+    find_checkpoint,
+    load_checkpoint,
+    read_config,
+    valid_config,
+)
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.encoder.model import Encoder, Form
 from runnel.backbones.int8 import quantize
@@ -34,11 +40,20 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.json_objects import arguments
-from runnel.models import embedding_rwkv, heads, judges
+from runnel.models import embedding_rwkv, heads
 from runnel.models.bare import read_bare
 from runnel.models.foreign import JOBS, Job, write_sentence_transformer
-from runnel.models.heads import POOLINGS, Head, Pooling, TokenFeatures, check_pooling, head_kind, vector_head
-from runnel.models.judges import LateInteraction, sentence_heads
+from runnel.models.heads import (
+    POOLINGS,
+    Head,
+    LateInteraction,
+    Pooling,
+    TokenFeatures,
+    check_pooling,
+    head_kind,
+    sentence_heads,
+    vector_head,
+)
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
 from runnel.models.transformers import LIBRARY_FOLDER, is_transformer, load_transformer, pair_notation, save_library
@@ -51,7 +66,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 HEADS: dict[str, Any] = {
     head_kind(head): head
-    for module in (heads, judges, embedding_rwkv)
+    for module in (heads, embedding_rwkv)
     for head in vars(module).values()
     if isinstance(head, type) and issubclass(head, Head) and head not in (Head, LateInteraction)
 }
@@ -280,9 +295,9 @@ def load_model(
     """
     if pooling is not None:
         expect_choice(pooling, POOLINGS, "pooling")
-    found, prefix = find_model(name)
-    folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
-    config = read_config(found) or {}
+    path, prefix = find_model(name)
+    folder = path if path.is_dir() else path.parent  # a weights file: the other files are in its folder
+    config = read_config(path) or {}
     transformer = bool(prefix) or ("runnel" not in config and is_transformer(folder, config))
 
     def load() -> Model:
@@ -290,7 +305,7 @@ def load_model(
             options: Any = {"pooling": pooling, "template": template, "job": job, "prefix": prefix}
             backbone, parts = load_transformer(folder, config, dtype, device, **options)
             return Model(backbone, **vars(parts), source=str(name))
-        checkpoint = load_checkpoint(found, dtype=dtype, device=device)
+        checkpoint = load_checkpoint(path, dtype=dtype, device=device)
         if "runnel" in config:
             model = read_folder(folder, config["runnel"], checkpoint, str(name))
         else:
@@ -299,7 +314,7 @@ def load_model(
 
     if kept is None:
         return load()
-    key = (str(name), found.absolute(), dtype, wanted_device(device), pooling, template, job if transformer else None)
+    key = (str(name), path.absolute(), dtype, wanted_device(device), pooling, template, job if transformer else None)
     return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.load import meta_backbone, recognize
+from runnel.backbones.checkpoint.load import Checkpoint, find_checkpoint, meta_backbone, open_weights, read_config, recognize
 from runnel.backbones.checkpoint.tensors import check_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
@@ -85,34 +84,34 @@ def describe_model(name: str) -> dict[str, Any]:
     return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
 
 
-def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
-    backbone = facts.backbone
+def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
+    backbone = described.backbone
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = wanted_dtype("auto", torch.device(device))
     return {
-        "path": str(facts.checkpoint),
+        "path": str(described.checkpoint),
         "architecture": backbone.architecture,
         "title": backbone.title,
-        "layout": facts.layout,
+        "layout": described.layout,
         "layers": backbone.num_layers,
         "width": backbone.hidden_size,
         "vocabulary": backbone.vocab_size,
         "config": backbone.config.to_dict(),
-        "parameters": facts.parameters,
-        "embedding_parameters": facts.embedding_parameters,
-        "files": facts.files,
-        "file_bytes": sum(facts.files.values()),
-        "stored_bytes": {_name(kind): size for kind, size in facts.stored.items()},
+        "parameters": described.parameters,
+        "embedding_parameters": described.embedding_parameters,
+        "files": described.files,
+        "file_bytes": sum(described.files.values()),
+        "stored_bytes": {_name(kind): size for kind, size in described.stored.items()},
         "device": device,
         "dtype": _name(dtype),
-        "weight_bytes": facts.weight_bytes(dtype),
+        "weight_bytes": described.weight_bytes(dtype),
         "recurrent": backbone.recurrent,
         "max_tokens": backbone.max_tokens,
         "passage_tokens": backbone.passage_tokens,
         "state_bytes_per_sequence": backbone.state_bytes,
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
-        "standard_flops_per_token": 2 * facts.parameters,
+        "standard_flops_per_token": 2 * described.parameters,
         "attention": None if backbone.recurrent else _attention(backbone),
     }
 
@@ -123,24 +122,22 @@ def _attention(backbone: Backbone) -> dict[str, int]:
     return {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
 
 
-def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
+def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     """Return tokenizer, markers, heads, templates and prompts, as loading would combine them."""
     zero = torch.zeros(())
-    heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}  # right shapes, no memory
-    checkpoint = Checkpoint(facts.backbone, heads, facts.layout, facts.folder)
-    config = read_config(facts.checkpoint) or {}
+    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}  # right shapes, no memory
+    checkpoint = Checkpoint(described.backbone, heads, described.layout, described.folder)
+    config = read_config(described.checkpoint) or {}
     if "runnel" in config:
-        model = read_folder(facts.folder, config["runnel"], checkpoint, name)
+        model = read_folder(described.folder, config["runnel"], checkpoint, name)
     else:
         try:
-            if isinstance(facts.backbone, Encoder):
-                parts = read_encoder(facts.folder, facts.backbone)
-            else:
-                parts = read_bare(facts.folder, checkpoint)
+            encoder = described.backbone if isinstance(described.backbone, Encoder) else None
+            rest = read_bare(described.folder, checkpoint) if encoder is None else read_encoder(described.folder, encoder)
         except CheckpointError as error:
             return {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}, "problem": str(error)}
-        model = Model(facts.backbone, **vars(parts), source=name)
-    file, tokenizer = tokenizer_file(facts.folder), model.tokenizer
+        model = Model(described.backbone, **vars(rest), source=name)
+    file, tokenizer = tokenizer_file(described.folder), model.tokenizer
     return {
         "tokenizer": {
             "kind": type(tokenizer).__name__.removesuffix("Tokenizer").lower(),
@@ -159,16 +156,16 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
     }
 
 
-def _machine(facts: CheckpointFacts) -> dict[str, Any]:
+def _machine(described: CheckpointFacts) -> dict[str, Any]:
     """Return what fits into the memory that is free now, with the default dtype."""
-    free, loaded = available_memory(), facts.weight_bytes(wanted_dtype("auto", torch.device("cpu")))
-    room, backbone = max(0, free - loaded), facts.backbone
+    free, loaded = available_memory(), described.weight_bytes(wanted_dtype("auto", torch.device("cpu")))
+    room, backbone = max(0, free - loaded), described.backbone
     facts_here: dict[str, Any] = {
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "native_bf16": has_native_bf16(),
         "memory_free_bytes": free,
-        "fits": _fits(facts, free),
+        "fits": _fits(described, free),
         "states_that_fit": room // backbone.state_bytes if backbone.state_bytes else None,
         "step_tokens": Engine(backbone).step_tokens,
         "longest_step_tokens": _longest_step(backbone, room),
@@ -176,7 +173,7 @@ def _machine(facts: CheckpointFacts) -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
-        facts_here["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(facts, free)}
+        facts_here["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(described, free)}
     return facts_here
 
 

@@ -76,8 +76,6 @@ class Embedder:
         """Write a model folder (see `Model.save`)."""
         self.model.save(folder, weights=weights, job="embed")
 
-    # ---- encode ----------------------------------------------------------------------------------------------------
-
     def encode(
         self,
         texts: str | Iterable[str],
@@ -109,14 +107,12 @@ class Embedder:
         """
         check_width(truncate_dim, self.dimension)
         check_precision(precision, ranges, truncate_dim or self.dimension)
-        one = isinstance(texts, str)
-        rows = self.encode_stream(
-            [texts] if isinstance(texts, str) else texts, prompt=prompt, max_tokens=max_tokens, progress=progress
-        )
-        found = list(rows)
-        vectors = np.stack(found) if found else np.empty((0, self.dimension), dtype=np.float32)
+        single = isinstance(texts, str)
+        series = [texts] if isinstance(texts, str) else texts
+        rows = list(self.encode_stream(series, prompt=prompt, max_tokens=max_tokens, progress=progress))
+        vectors = np.stack(rows) if rows else np.empty((0, self.dimension), dtype=np.float32)
         vectors = quantize(truncated(vectors, truncate_dim or self.dimension), precision, ranges)
-        return vectors[0] if one else vectors
+        return vectors[0] if single else vectors
 
     def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's query prompt, if it has one."""
@@ -188,8 +184,6 @@ class Embedder:
             kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
             raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
 
-    # ---- many vectors from one pass ------------------------------------------------------------------------------------
-
     def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
         """Return a vector for each [start, end) character span, float32 (len(spans), d), from one pass over `text`.
 
@@ -217,8 +211,6 @@ class Embedder:
         request = Request(row, ranges=ranges) if self.pooling == "mean" else Request(row, ranges[:, 1] - 1)
         (result,) = self.model.engine.run([request])
         return self.vectors(self._head.pooled(result))
-
-    # ---- streams -------------------------------------------------------------------------------------------------------
 
     def stream(self, *, prompt: str | None = None) -> Stream:
         """Open a stream for a text that arrives in pieces; see `Stream`.

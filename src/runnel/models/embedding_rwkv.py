@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.checkpoint.files import Checkpoint
-from runnel.backbones.checkpoint.load import NoRandomNumbers
+from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
@@ -112,13 +111,13 @@ def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str)
 
     tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
     classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
-    found = read_rwkv7({}, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
-    assert isinstance(found.config, Rwkv7Config)
+    reader = read_rwkv7({}, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
+    assert isinstance(reader.config, Rwkv7Config)
     chosen = checkpoint.heads.get(READ_LAYERS)
-    layers = range(found.config.num_layers) if chosen is None else chosen.flatten().int().tolist()
+    layers = range(reader.config.num_layers) if chosen is None else chosen.flatten().int().tolist()
     with torch.device("meta"), NoRandomNumbers():
-        head = StateScore(checkpoint.backbone.state_shapes(), found.config, tuple(layers))
-    read = {f"reader.{name}": stored.read() for name, stored in found.backbone.items()}
+        head = StateScore(checkpoint.backbone.state_shapes(), reader.config, tuple(layers))
+    read = {f"reader.{name}": stored.read() for name, stored in reader.backbone.items()}
     for name, tensor in read.items():
         if name.endswith(("_down.weight", "_up.weight")):  # stored transposed
             read[name] = tensor.contiguous()

@@ -147,9 +147,8 @@ def _longest(folder: Path) -> int | None:
                 f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
                 "tokenizer.json"
             )
-    limit = settings.get("max_seq_length") or read_model_json(folder / "tokenizer_config.json", default={}).get(
-        "model_max_length"
-    )
+    tokenizer = read_model_json(folder / "tokenizer_config.json", default={})
+    limit = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
 
 
@@ -207,9 +206,9 @@ def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
-    parts: list[str] = []
+    pieces: list[str] = []
     for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
         part = "{token:" + token + "}" if text is None else fields[text]
-        if text is None or part not in parts:  # a text may be several tokens
-            parts.append(part)
-    return parts
+        if text is None or part not in pieces:  # a text may be several tokens
+            pieces.append(part)
+    return pieces

@@ -113,9 +113,6 @@ def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple
     return packed.parts(hidden, None if features is None else features.weight()), state
 
 
-# ---- vectors and scores -------------------------------------------------------------------------------------------------
-
-
 def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
     """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
     head = model.head("embed")

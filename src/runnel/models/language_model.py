@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.load import load_checkpoint
+from runnel.backbones.checkpoint.load import find_checkpoint, load_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -126,15 +125,15 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
 
 def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
     """Load a recurrent model with the head "generate": a published checkpoint, or a generator that `runnel lab train` wrote."""
-    found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
-    config = read_config(found) or {}
+    path = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
+    config = read_config(path) or {}
     if "runnel" in config:
         model = load_model(name, dtype, device)
         model.head("generate").to(embedding_table(model.backbone).dtype)
         return model
-    checkpoint = load_checkpoint(found, dtype=dtype, device=device)
+    checkpoint = load_checkpoint(path, dtype=dtype, device=device)
     _expect_recurrent(checkpoint.backbone, name)
-    head = read_lm_head(found, config, checkpoint.backbone)
+    head = read_lm_head(path, config, checkpoint.backbone)
     tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
     return Model(checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name))
 

@@ -372,18 +372,18 @@ def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
     return np.bincount(row, share[term], sentences)
 
 
-def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.ndarray, query: Words, terms: Terms) -> np.ndarray:
+def _pairs(term: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.ndarray, query: Words, terms: Terms) -> np.ndarray:
     """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are neighbors in the sentence."""
     sentences, n = len(bounds) - 1, len(terms.keys)
     asked = np.searchsorted(terms.keys, query.keys[query.content])
     wanted = np.unique(asked[:-1] * n + asked[1:])
-    if not len(wanted) or len(found) < 2:
+    if not len(wanted) or len(term) < 2:
         return np.zeros(sentences)
     place = order[where]
     next_to = np.flatnonzero(place[1:] == place[:-1] + 1)
-    pair = np.searchsorted(wanted, found[next_to] * n + found[next_to + 1])
+    pair = np.searchsorted(wanted, term[next_to] * n + term[next_to + 1])
     pair[pair == len(wanted)] = 0
-    hit = wanted[pair] == found[next_to] * n + found[next_to + 1]
+    hit = wanted[pair] == term[next_to] * n + term[next_to + 1]
     first, second = where[next_to[hit]], where[next_to[hit] + 1]
     inside = second < bounds[np.searchsorted(bounds, first, side="right")]
     hits = _count(bounds, first[inside], pair[hit][inside], len(wanted))

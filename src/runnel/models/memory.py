@@ -141,9 +141,6 @@ def remember_in(
     return Memory(backbone, {name: stored[text_of(document)] for name, document in documents.items()})
 
 
-# ---- states of recurrent models ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class DocumentState(Remembered):
     """The state after a document, in a precision, with the mean of its hidden vectors and its distinct token ids."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import lay_out, passage_bounds
+from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
@@ -165,23 +165,24 @@ class StateReader(Reader):
         read = [len(reading.ids) - reading.begin for reading in readings]
         count, engine = TokenCount(options.progress), self.model.engine
         first = [reading for reading in readings if reading.split > reading.begin]
-        for result in engine.map([self._request(one, one.split, keep_state=True) for one in first], count.add):
+        for result in engine.map([self._request(each, each.split, keep_state=True) for each in first], count.add):
             self._take(result)
             result.tag.state, result.tag.begin = result.state, result.tag.split
         for reading in readings:
             if reading.split:
                 reading.saved = self._dump(reading)
-        for result in engine.map([self._request(one, len(one.ids), keep_state=options.remember) for one in readings], count.add):
+        requests = [self._request(each, len(each.ids), keep_state=options.remember) for each in readings]
+        for result in engine.map(requests, count.add):
             after = self._take(result)
             if result.state is not None:
                 result.tag.memory = self._remembered(result.tag, result.state, after)
-        parts: list[Tensor] = []
+        pooled: list[Tensor] = []
         for reading in readings:
             assert reading.known is not None and reading.sum is not None
-            parts.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
+            pooled.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
         return [
-            ReadDocument(vectors[-1], one.spans, vectors[:-1], len(one.ids), count, one.saved, one.memory)
-            for one, vectors, count in zip(readings, self._vectors(parts), read, strict=True)
+            ReadDocument(vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory)
+            for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
         ]
 
     def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
@@ -329,9 +330,8 @@ class WholeReader(Reader):
         template, prompt = model.templates["document"], "document" if "document" in model.prompts else None
         most, longest = options.passage_tokens, model.backbone.longest_text
         if longest is not None:
-            most = min(
-                most, longest - len(next(self.embedder.render(["a"], prompt=prompt)))
-            )  # the prompt and special tokens, and "a"
+            around = len(next(self.embedder.render(["a"], prompt=prompt)))  # the prompt and special tokens, and "a"
+            most = min(most, longest - around)
         spans, rows, counts, texts = [], [], [], list(map(text_of, documents))
         for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
             sentences = split_sentences(text)
@@ -367,12 +367,7 @@ def document_scorer(model: Model) -> StateScorer | VectorScorer:
 def sentence_scorer(model: Model) -> Scanner | VectorScorer:
     """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
     able = model.for_sentences
-    return vector_scorer(able) if stores_vectors(able, "sentences") else Scanner(able)
-
-
-def vector_scorer(model: Model) -> VectorScorer:
-    """Return what reads documents into vectors of their sentences, for a model whose head scores these."""
-    return VectorScorer(model)
+    return VectorScorer(able) if stores_vectors(able, "sentences") else Scanner(able)
 
 
 def stores_vectors(model: Model, job: str) -> bool:

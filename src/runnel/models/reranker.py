@@ -100,7 +100,7 @@ class Reranker:
             unread = [document for document in documents if not isinstance(document, Remembered)]
             groups, count = (Memory(self.model.backbone, kept), unread), TokenCount(progress)
             known, read = (iter(self.score(query, group, progress=count.part(), max_tokens=max_tokens)) for group in groups)
-            return np.array([next(known if isinstance(one, Remembered) else read) for one in documents], dtype=np.float32)
+            return np.array([next(known if isinstance(item, Remembered) else read) for item in documents], dtype=np.float32)
         given = [text for _, text in _texts(documents)]
         texts = list(dict.fromkeys(given))
         if not self.scorer.reads_pairs:
@@ -113,7 +113,7 @@ class Reranker:
         query_ids = self._template.encode_query(self.model.tokenizer, query)
         max_tokens = self.pair_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
-        full = {text: one.ids for text, one in zip(texts, encoded, strict=True) if len(one)}
+        full = {text: item.ids for text, item in zip(texts, encoded, strict=True) if len(item)}
         requests = self._from_texts(query_ids, full, Counter(given), max_tokens)
         results = self.model.engine.map(requests, TokenCount(progress).add)
         scores = dict.fromkeys(texts, WITHOUT_TOKENS)

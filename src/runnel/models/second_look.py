@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import whole_tokens
+from runnel.backbones.encoder.model import whole_tokens
 from runnel.models.base import Model
-from runnel.models.judges import Judge, PairJudge
+from runnel.models.heads import Judge, PairJudge
 from runnel.models.lexical import COLUMNS
 from runnel.ops.backend import inference
 from runnel.request import Request
@@ -84,13 +84,13 @@ class SecondLook:
     led: np.ndarray = field(repr=False)
 
 
-def first_look(query: np.ndarray, document: Any, plain: np.ndarray, facts: np.ndarray, *, lead: bool) -> FirstLook:
+def first_look(query: np.ndarray, document: Any, plain: np.ndarray, evidence: np.ndarray, *, lead: bool) -> FirstLook:
     """Return the first look of a `SentenceVectors` with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
         scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
-    return FirstLook(query, document.ids, document.bounds, kinds, plain, scores, facts)
+    return FirstLook(query, document.ids, document.bounds, kinds, plain, scores, evidence)
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -215,12 +215,12 @@ class Judging:
         if not self._head.calibrated:
             apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
             floor = float(apart.min(initial=0.0))
-        found = []
+        looked = []
         for d, look in enumerate(looks):
             own, again = document == d, np.full(len(look.scores), -np.inf)
             again[sentence[own]] = (apart + together)[own]
-            found.append(self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0))))
-        return found
+            looked.append(self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0))))
+        return looked
 
     def nearness(self, look: FirstLook) -> float:
         """Return what is added to a document's scores to choose among sentences of several documents."""

@@ -240,18 +240,16 @@ class SentenceRetriever:
         scored = document if isinstance(document, Scored) else next(self.scan(query, [document]))
         if scored.vectors is None or scored.first is None:
             raise no_vectors_error(self.model)
-        parts: dict[str, float] = {}
+        summands: dict[str, float] = {}
         first, second = scored.first, scored.second
         if scored.scores[index] > -np.inf:
             read: Any = self.scorer.read_query(query)
-            parts = self.scorer.parts(read, scored.vectors, index)
-        if parts and second is not None:
-            parts["second look"] = float(second.judged[index])
-            parts["question or heading above"] = float(first.scores[index] - first.plain[index] + second.led[index])
-            parts["document"] = float(scored.scores[index] - first.plain[index]) - sum(list(parts.values())[-2:])
-        return parts
-
-    # ---- one document ------------------------------------------------------------------------------------------------
+            summands = self.scorer.parts(read, scored.vectors, index)
+        if summands and second is not None:
+            summands["second look"] = float(second.judged[index])
+            summands["question or heading above"] = float(first.scores[index] - first.plain[index] + second.led[index])
+            summands["document"] = float(scored.scores[index] - first.plain[index]) - sum(list(summands.values())[-2:])
+        return summands
 
     def _spans(self, text: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""

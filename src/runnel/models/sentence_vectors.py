@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import lay_out, passages_of
+from runnel.backbones.encoder.model import lay_out, passages_of
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore
@@ -153,9 +153,6 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
     wide = vectors.astype(np.float32)
     wide *= scales[:, None]
     return torch.from_numpy(wide)
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,12 +294,12 @@ class VectorScorer:
         """Score a document that has been read."""
         plain = np.full(len(document), -np.inf, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
-        facts = np.zeros(FACTS)
+        evidence = np.zeros(FACTS)
         if full.any():
             with inference():
                 plain[full] = self._head(query.vector, vectors, features).numpy()
-                facts = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
-        look = first_look(query.ids, document, plain, facts, lead=self.judging is not None)
+                evidence = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
+        look = first_look(query.ids, document, plain, evidence, lead=self.judging is not None)
         return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
+from runnel.backbones.encoder.model import Layout, lay_out, whole_tokens
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError
 from runnel.files import write

@@ -23,21 +23,14 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import KNOWN_TYPES, load_backbone
-from runnel.backbones.checkpoint.values import code_classes, reads_both_ways
+from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
 from runnel.errors import CheckpointError, InputError
 from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
-from runnel.models.foreign import (
-    Job,
-    pair_template,
-    published_prompts,
-    read_sentence_transformer,
-    text_template,
-    warn,
-)
+from runnel.models.foreign import Job, pair_template, published_prompts, read_sentence_transformer, text_template, warn
 from runnel.models.heads import FirstVector, Head, Pooling, check_pooling, score, vector_head, wide
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
@@ -100,9 +93,9 @@ def load_transformer(
     check_pooling(pooling, str(config.get("model_type")), causal=decoder and config.get("is_causal") is not False)
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
     whole = pairs or (theirs is not None and pooling is None and job == "embed")  # with the folder's own modules
-    found = open_library(folder, dtype, device, None if whole else mode, scores=pairs or job == "rerank", own_code=own_code)
+    library = open_library(folder, dtype, device, None if whole else mode, scores=pairs or job == "rerank", own_code=own_code)
     place = folder / theirs.path if theirs else folder
-    tokenizer, stored = Tokenizer.load(place), getattr(found.model.transformers_model.config, _TEMPLATES, {})
+    tokenizer, stored = Tokenizer.load(place), getattr(library.model.transformers_model.config, _TEMPLATES, {})
     text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
     before = text.partition("{document}")[0]
     pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
@@ -111,11 +104,11 @@ def load_transformer(
     written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
-    heads: dict[str, nn.Module] = {} if found.scores else {"embed": FirstVector()}
+    heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
     templates = {name: Template.parse(notation) for name, notation in written.items()}
-    return found, Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
+    return library, Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
 
 
 def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:

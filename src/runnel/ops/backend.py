@@ -64,16 +64,16 @@ def wanted_device(device: str | torch.device) -> torch.device:
         return _default_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(device)) is None:
         raise InputError(f'device must be "auto", "cpu", "cuda" or "cuda:1", got {str(device)!r}')
-    found = torch.device(device)
-    if found.type == "cpu":
-        return found
+    target = torch.device(device)
+    if target.type == "cpu":
+        return target
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (found.index or 0) >= count:
+    if (target.index or 0) >= count:
         raise BackendUnavailable(
             f"the device {str(device)!r} does not exist: torch sees {count} CUDA device(s); use device='cpu', "
             "or install a CUDA build of torch"
         )
-    return found
+    return target
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:

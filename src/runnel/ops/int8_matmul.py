@@ -66,9 +66,6 @@ def vnni_problem() -> str | None:
     return None
 
 
-# ---- weights ---------------------------------------------------------------------------------------------------------
-
-
 class Int8Weights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
@@ -100,9 +97,6 @@ def unpack(w: Int8Weights, inputs: int) -> Tensor:
 def bytes_per_group(inputs: int, groups: int) -> int:
     """Return Kp of a layer with `inputs` inputs; a row of its input has Kp `groups` bytes."""
     return round_up(ceil_div(inputs, groups), _BYTES_PER_WORD)
-
-
-# ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
 def _build_larger(builder: Any, a: Any, b: Any) -> Any:
@@ -172,20 +166,17 @@ def quantize_rows(source: Array, target: Array, scales: Array) -> None:
             scales[t, g] = quantize_row(own, size, shift(address(target), t * target.shape[1] + g * padded))
 
 
-# ---- the product -----------------------------------------------------------------------------------------------------
-
-
 def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
     """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
     if "avx512vnni" in FEATURES:
         return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
     half = ir.VectorType(I32, LANES // 2)
-    parts = []
+    halves = []
     for start in (0, LANES // 2):
         order = ir.Constant(half, list(range(start, start + LANES // 2)))
         own = [builder.shuffle_vector(v, ir.Constant(VI32, ir.Undefined), order) for v in (sums, inputs, weights)]
-        parts.append(build_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, own))
-    return builder.shuffle_vector(*parts, ir.Constant(VI32, list(range(LANES))))
+        halves.append(build_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, own))
+    return builder.shuffle_vector(*halves, ir.Constant(VI32, list(range(LANES))))
 
 
 @intrinsic
@@ -203,17 +194,17 @@ def _tile(
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x_, stride, count, scales_, groups_, words_, offsets_, depth_, out_ = values
-        parts = range(0, TILE_COLUMNS, LANES)
+        vectors = range(0, TILE_COLUMNS, LANES)
         last = builder.sub(count, ir.Constant(I64, 1))
         rows_ = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
         rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]  # not past the last token
         starts = [builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer()) for r in rows_]
-        sums = [[cgutils.alloca_once(builder, VI32) for _ in parts] for _ in rows_]
-        totals = [[cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in parts] for _ in rows_]
+        sums = [[cgutils.alloca_once(builder, VI32) for _ in vectors] for _ in rows_]
+        totals = [[cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in vectors] for _ in rows_]
 
         def columns(base: Any, row: Any) -> list[Any]:
             first = builder.mul(row, ir.Constant(I64, TILE_COLUMNS))
-            places = [build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32) for c in parts]
+            places = [build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32) for c in vectors]
             return [builder.load(place, align=4) for place in places]
 
         with cgutils.for_range(builder, groups_) as group:
@@ -234,7 +225,7 @@ def _tile(
                     value = builder.sitofp(builder.load(slot), VF32)
                     builder.store(build_fma(builder, value, scale, builder.load(target)), target)
         for r, total in enumerate(totals):
-            for c, slot in zip(parts, total, strict=True):
+            for c, slot in zip(vectors, total, strict=True):
                 place = build_pointer(builder, out_, ir.Constant(I64, r * TILE_COLUMNS + c), VF32)
                 builder.store(builder.load(slot), place, align=4)
         return context.get_dummy_value()

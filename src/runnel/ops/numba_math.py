@@ -263,9 +263,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# ---- tensors as arrays ---------------------------------------------------------------------------------------------------
-
-
 def as_array(tensor: Tensor) -> np.ndarray:
     """Return a view of the tensor as numpy; bf16 as bit patterns (uint16)."""
     tensor = tensor.detach()

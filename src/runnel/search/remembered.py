@@ -203,7 +203,7 @@ class DocumentCache:
 
 def model_digest(model: Model, name: str) -> str:
     """Return a digest of the files of a model and of the dtypes of its loaded weights."""
-    from runnel.backbones.checkpoint.files import find_checkpoint
+    from runnel.backbones.checkpoint.load import find_checkpoint
     from runnel.models.base import BUILT_IN
 
     found = BUILT_IN.get(name) or find_checkpoint(name)

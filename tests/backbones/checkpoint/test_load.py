@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from helpers.checkpoint_writing import assert_holds, write_checkpoint
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import NoRandomNumbers, _scaled, build_backbone, load_backbone, load_checkpoint
@@ -37,31 +37,8 @@ def tensors_of(config: Mamba1Config | Mamba2Config, prefix: str = "") -> dict[st
     return {prefix + name: tensor.detach().clone() for name, tensor in new_model(config).state_dict().items()}
 
 
-def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None, file: str = "model.safetensors") -> Path:
-    folder.mkdir(exist_ok=True)
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-    if file.endswith(".safetensors"):
-        save_file(tensors, folder / file)
-    else:
-        torch.save(tensors, folder / file)
-    return folder
-
-
-@torch.no_grad()
-def hidden_of(backbone: Any, ids: Tensor = IDS) -> Tensor:
-    return backbone(ids)[0]
-
-
 def assert_same(backbone: Any, config: Mamba1Config | Mamba2Config) -> None:
-    expected = new_model(config)
-    assert backbone.config == config
-    assert not backbone.training
-    for name, tensor in expected.state_dict().items():
-        assert torch.equal(backbone.state_dict()[name], tensor), name
-
-
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+    assert_holds(backbone, config, new_model(config).state_dict())
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -79,17 +56,16 @@ def test_shapes_alone_tell_the_config(tmp_path: Path, kind: str, prefix: str, fi
             "model_type": "mamba",
             "pad_vocab_size_multiple": 1,
         }
-    found = load_checkpoint(write(tmp_path / "m", tensors_of(config, prefix), declared, file), dtype="float32")
+    found = load_checkpoint(write_checkpoint(tmp_path / "m", tensors_of(config, prefix), declared, file), dtype="float32")
     assert_same(found.backbone, config)
     assert found.heads == {}
     assert ("Mamba-1" if kind == "mamba1" else "Mamba-2") in found.layout
 
 
 def test_params_json_is_the_older_name(tmp_path: Path) -> None:
-    folder = write(tmp_path, tensors_of(GROUPED, "model.backbone."), None, "consolidated.safetensors")
-    (folder / "params.json").write_text(
-        json.dumps({"dim": 48, "n_layers": 2, "vocab_size": 60, "n_groups": 3, "pad_vocab_size_multiple": 8})
-    )
+    folder = write_checkpoint(tmp_path, tensors_of(GROUPED, "model.backbone."), None, "consolidated.safetensors")
+    declared = {"dim": 48, "n_layers": 2, "vocab_size": 60, "n_groups": 3, "pad_vocab_size_multiple": 8}
+    (folder / "params.json").write_text(json.dumps(declared))
     assert_same(load_backbone(folder, "float32"), GROUPED)
 
 
@@ -99,7 +75,7 @@ def test_original_options(tmp_path: Path) -> None:
     declared = {"d_model": 32, "n_layer": 2, "vocab_size": 57, "pad_vocab_size_multiple": 16, "d_intermediate": 0}
     options = {"layer": "Mamba2", "d_state": 8, "headdim": 16, "ngroups": 2, "d_conv": 3, "expand": 3, "conv_bias": False}
     declared["ssm_cfg"] = options | {"dt_limit": [0.01, 0.2], "chunk_size": 64, "norm_before_gate": False, "d_ssm": None}
-    assert_same(load_backbone(write(tmp_path, tensors_of(config, "backbone."), declared), "float32"), config)
+    assert_same(load_backbone(write_checkpoint(tmp_path, tensors_of(config, "backbone."), declared), "float32"), config)
 
 
 @pytest.mark.parametrize(
@@ -110,37 +86,29 @@ def test_original_options(tmp_path: Path) -> None:
 def test_single_pass_scanner(tmp_path: Path, declared: dict[str, Any] | None, with_lm_head: bool) -> None:
     tensors = tensors_of(SMALL_2, "backbone.")
     tensors["backbone.embedding.weight"] = tensors.pop("backbone.embeddings.weight")
-    head = {"binary_head.weight": torch.randn(1, 32), "binary_head.bias": torch.randn(1)}
+    head = {"weight": torch.randn(1, 32), "bias": torch.randn(1)}
     if with_lm_head:
         tensors["lm_head.weight"] = tensors["backbone.embedding.weight"]
-    found = load_checkpoint(write(tmp_path, tensors | head, declared, "pytorch_model.bin"), dtype="float32")
+    tensors |= {f"binary_head.{name}": tensor for name, tensor in head.items()}
+    found = load_checkpoint(write_checkpoint(tmp_path, tensors, declared, "pytorch_model.bin"), dtype="float32")
     assert_same(found.backbone, SMALL_2)
     assert found.layout == "Mamba-2, single-pass scanner layout"
-    assert torch.equal(found.heads["weight"], head["binary_head.weight"])
-    assert torch.equal(found.heads["bias"], head["binary_head.bias"])
+    assert all(torch.equal(found.heads[name], tensor) for name, tensor in head.items())
 
 
 def test_untied_lm_head_is_left_out(tmp_path: Path) -> None:
     tensors = tensors_of(SMALL_1, "backbone.") | {"lm_head.weight": torch.randn(64, 32)}
-    assert_same(load_backbone(write(tmp_path, tensors, None), "float32"), SMALL_1)
+    assert_same(load_backbone(write_checkpoint(tmp_path, tensors, None), "float32"), SMALL_1)
 
 
-def split(tensors: dict[str, Tensor], folder: Path, suffix: str) -> None:
-    """Write `tensors` as three shards and their index."""
-    folder.mkdir(exist_ok=True)
-    names, weight_map = sorted(tensors), {}
+@pytest.mark.parametrize(("stem", "suffix"), [("model", "safetensors"), ("pytorch_model", "bin")])
+def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
+    tensors, weight_map = tensors_of(SMALL_2, "backbone."), {}
     for part in range(3):
-        file = f"{'model' if suffix == 'safetensors' else 'pytorch_model'}-0000{part + 1}-of-00003.{suffix}"
-        chosen = {name: tensors[name] for name in names[part::3]}
-        save_file(chosen, folder / file) if suffix == "safetensors" else torch.save(chosen, folder / file)
+        chosen = {name: tensors[name] for name in sorted(tensors)[part::3]}
+        write_checkpoint(tmp_path, chosen, None, file := f"{stem}-0000{part + 1}-of-00003.{suffix}")
         weight_map |= dict.fromkeys(chosen, file)
-    index = "model.safetensors.index.json" if suffix == "safetensors" else "pytorch_model.bin.index.json"
-    (folder / index).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
-
-
-@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_shards(tmp_path: Path, suffix: str) -> None:
-    split(tensors_of(SMALL_2, "backbone."), tmp_path, suffix)
+    (tmp_path / f"{stem}.{suffix}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     assert_same(load_backbone(tmp_path, "float32"), SMALL_2)
 
 
@@ -151,7 +119,9 @@ def test_runnel_folder(tmp_path: Path) -> None:
     tensors["backbone.embeddings.weight"] = (matrix / scale[:, None]).round().to(torch.int8)
     tensors["backbone.embeddings.weight.scale"] = scale
     declared = {"runnel": {"version": 1, "backbone": {"architecture": "mamba2", "config": GROUPED.to_dict()}, "heads": {}}}
-    found = load_checkpoint(write(tmp_path, tensors | {"heads.embed.weight": torch.ones(2)}, declared), dtype="float32")
+    found = load_checkpoint(
+        write_checkpoint(tmp_path, tensors | {"heads.embed.weight": torch.ones(2)}, declared), dtype="float32"
+    )
     assert found.backbone.config == GROUPED
     assert found.layout == "Mamba-2, runnel layout"
     assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
@@ -165,46 +135,31 @@ def test_scaling_by_blocks_of_rows(rows: int) -> None:
     assert torch.equal(_scaled(matrix, scale), matrix.float() * scale[:, None])
 
 
-# ---- against transformers --------------------------------------------------------------------------------------------
-
-
-def transformers_model(kind: str, **options: Any) -> Any:
-    import transformers
-
-    torch.manual_seed(1)
-    shared = {"vocab_size": 64, "num_hidden_layers": 2, "initializer_range": 0.3}
-    config, model = {"mamba": ("MambaConfig", "MambaModel"), "mamba2": ("Mamba2Config", "Mamba2Model")}[kind]
-    return getattr(transformers, model)(getattr(transformers, config)(**shared, **options)).eval()
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("mamba", {"hidden_size": 40, "state_size": 5, "time_step_rank": 7, "expand": 3, "layer_norm_epsilon": 1e-3}),
-        ("mamba", {"hidden_size": 32, "state_size": 16, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
-        ("mamba2", {"hidden_size": 48, "num_heads": 6, "head_dim": 16, "n_groups": 3, "state_size": 12, "use_bias": True}),
-        ("mamba2", {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "n_groups": 4, "use_conv_bias": False}),
-        ("mamba2", {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "n_groups": 1, "time_step_limit": (0.02, 0.5)}),
+        ("Mamba", {"hidden_size": 40, "state_size": 5, "time_step_rank": 7, "expand": 3, "layer_norm_epsilon": 1e-3}),
+        ("Mamba", {"hidden_size": 32, "state_size": 16, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
+        ("Mamba2", {"hidden_size": 48, "num_heads": 6, "head_dim": 16, "n_groups": 3, "state_size": 12, "use_bias": True}),
+        ("Mamba2", {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "n_groups": 4, "use_conv_bias": False}),
+        ("Mamba2", {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "n_groups": 1, "time_step_limit": (0.02, 0.5)}),
     ],
 )
 @torch.no_grad()
 def test_transformers_agrees(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     """A bare, sharded folder as `save_pretrained` writes it, lengths that are no multiple of any chunk."""
-    model = transformers_model(kind, **options)
+    import transformers
+
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=64, num_hidden_layers=2, initializer_range=0.3, **options)
+    model = getattr(transformers, f"{kind}Model")(config).eval()
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     expected = model(IDS[None]).last_hidden_state[0]
     backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
-    torch.testing.assert_close(hidden_of(backbone), expected, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(backbone(IDS)[0], expected, atol=2e-5, rtol=1e-4)
     halves = backbone(IDS[:18])
     torch.testing.assert_close(backbone(IDS[18:], state=halves[1])[0], expected[18:], atol=2e-5, rtol=1e-4)
-
-
-# ---- dtypes and memory -----------------------------------------------------------------------------------------------
-
-
-def matrix(name: str) -> bool:
-    return name.endswith(("_proj.weight", "embeddings.weight"))
 
 
 @pytest.mark.parametrize("config", [SMALL_1, SMALL_2])
@@ -213,19 +168,19 @@ def matrix(name: str) -> bool:
 )
 def test_only_matrices_take_the_dtype(tmp_path: Path, config: Any, stored: torch.dtype, dtype: str | torch.dtype) -> None:
     tensors = {name: tensor.to(stored) for name, tensor in tensors_of(config).items()}
-    backbone = load_backbone(write(tmp_path, tensors, None), dtype)
+    backbone = load_backbone(write_checkpoint(tmp_path, tensors, None), dtype)
     wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     for name, parameter in backbone.named_parameters():
         small = torch.float64 if wanted == torch.float64 else torch.float32
-        assert parameter.dtype == (wanted if matrix(name) else small), name
+        assert parameter.dtype == (wanted if name.endswith(("_proj.weight", "embeddings.weight")) else small), name
         assert torch.equal(parameter.detach(), tensors[name].to(parameter.dtype)), name
-    assert torch.isfinite(hidden_of(backbone)).all()
+    assert torch.isfinite(backbone(IDS)[0]).all()
 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
-    backbone = load_backbone(write(tmp_path, tensors_of(SMALL_2), None), device="cpu")
+    backbone = load_backbone(write_checkpoint(tmp_path, tensors_of(SMALL_2), None), device="cpu")
     assert backbone.embeddings.weight.dtype == (torch.bfloat16 if native else torch.float32)
     assert backbone.layers[0].mixer.A_log.dtype == torch.float32
 
@@ -237,7 +192,7 @@ def test_wanted_dtype_is_mapped_not_copied(tmp_path: Path, file: str, monkeypatc
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux lists a process's mapped files")
-    write(tmp_path, {name: t.bfloat16() for name, t in tensors_of(SMALL_2).items()}, None, file)
+    write_checkpoint(tmp_path, {name: t.bfloat16() for name, t in tensors_of(SMALL_2).items()}, None, file)
     backbone = load_backbone(tmp_path, "bfloat16")
     address = backbone.layers[0].mixer.in_proj.weight.data_ptr()
     mapped = [line.split() for line in maps.read_text().splitlines() if line.endswith(file)]
@@ -249,9 +204,6 @@ def test_given_tensors_are_used_as_they_are() -> None:
     backbone = build_backbone("mamba2", SMALL_2.to_dict(), tensors, dtype="float32")
     assert_same(backbone, SMALL_2)
     assert backbone.embeddings.weight.data_ptr() == tensors["embeddings.weight"].data_ptr()
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bf16", "uint8", torch.float16, torch.int64, None])

@@ -4,20 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers.checkpoint_writing import shapes_of, write_sparse
+from helpers.checkpoint_writing import shapes_of, write_checkpoint, write_sparse
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint.files import open_weights
-from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
+from runnel.backbones.checkpoint.load import load_backbone, open_weights
 from runnel.backbones.checkpoint.tensors import read_tensor
-from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7.model import Rwkv7Config
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +61,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(small: Path, big: Path, dtype: str) -> tuple[int, int, int]:
-    """Bytes of the model, growth of anonymous pages, growth of all pages."""
     command = [sys.executable, "-c", PROGRAM, str(small), str(big), dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     size, anonymous, everything = map(int, done.stdout.split())
@@ -105,22 +99,16 @@ def test_a_pickle_is_in_memory_once(small: Path, tmp_path: Path, dtype: str, own
     check(measure(small, tmp_path, dtype), own)
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_lm_head_is_never_read(tmp_path: Path, file: str) -> None:
-    torch.manual_seed(0)
     model = Mamba2(SMALL)
     tensors = {f"backbone.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors["lm_head.weight"] = torch.full((64, 32), float("nan"))  # would be refused, were it looked at
-    save_file(tensors, tmp_path / file) if file.endswith("safetensors") else torch.save(tensors, tmp_path / file)
-    loaded = load_backbone(tmp_path, "float32")
+    loaded = load_backbone(write_checkpoint(tmp_path, tensors, None, file), "float32")
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def mapped_bytes(path: Path) -> int:
-    """How much of a file this process has in memory through mappings."""
     total, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ")[0]:
@@ -135,8 +123,7 @@ def mapped_bytes(path: Path) -> int:
 def test_pages_of_converted_tensors_are_given_back(tmp_path: Path, file: str) -> None:
     size = 1 << 22
     tensors = {"a": torch.ones(size), "b": torch.full((size,), 2.0)}
-    path = tmp_path / file
-    save_file(tensors, path) if file.endswith("safetensors") else torch.save(tensors, path)
+    path = write_checkpoint(tmp_path, tensors, None, file) / file
     stored = open_weights(path)
     assert mapped_bytes(path) < size  # names and shapes alone
     kept = read_tensor("b", stored["b"], "")
@@ -151,12 +138,8 @@ def test_pages_of_converted_tensors_are_given_back(tmp_path: Path, file: str) ->
 
 def test_odd_places_in_the_file(tmp_path: Path) -> None:
     """Elements that do not start at a multiple of their size, and tensors without elements."""
-    header = {
-        "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-        "b": {"dtype": "F32", "shape": [2], "data_offsets": [3, 11]},
-    }
-    header["c"] = {"dtype": "F16", "shape": [4, 0], "data_offsets": [11, 11]}
-    text = json.dumps(header).encode()
+    places = {"a": ("U8", [3], [0, 3]), "b": ("F32", [2], [3, 11]), "c": ("F16", [4, 0], [11, 11])}
+    text = json.dumps({n: dict(zip(("dtype", "shape", "data_offsets"), p, strict=True)) for n, p in places.items()}).encode()
     numbers = torch.tensor([1.5, -2.0]).view(torch.uint8).numpy().tobytes()
     (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes([1, 2, 3]) + numbers)
     stored = open_weights(tmp_path)
@@ -168,13 +151,7 @@ def test_odd_places_in_the_file(tmp_path: Path) -> None:
 def test_views_in_a_pickle(tmp_path: Path) -> None:
     """Transposed tensors, parts of a larger one, and two names for the same numbers."""
     whole = torch.arange(12.0).view(3, 4)
-    tensors = {
-        "t": whole.t(),
-        "row": whole[1],
-        "column": whole[:, 2],
-        "same": whole,
-        "other": torch.ones(2, dtype=torch.bfloat16),
-    }
+    tensors = {"t": whole.t(), "row": whole[1], "column": whole[:, 2], "same": whole, "other": torch.ones(2).bfloat16()}
     torch.save(tensors, tmp_path / "model.pth")
     stored = open_weights(tmp_path)
     for name, tensor in tensors.items():
@@ -187,45 +164,3 @@ def test_pickles_from_before_torch_1_6(tmp_path: Path) -> None:
     torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     loaded = load_backbone(tmp_path, "float32")
     assert all(torch.equal(loaded.state_dict()[name], tensor.float()) for name, tensor in tensors.items())
-
-
-# ---- what kernels keep -----------------------------------------------------------------------------------------------
-
-
-def arrays_in(value: object, seen: dict[int, object]) -> list[torch.Tensor]:
-    """All tensors and arrays that an object of runnel holds, at any depth."""
-    if id(value) in seen:
-        return []
-    seen[id(value)] = value
-    if isinstance(value, torch.Tensor):
-        return [value.detach()]
-    if isinstance(value, np.ndarray):
-        return [torch.from_numpy(value)]
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif not isinstance(value, list | tuple) and type(value).__module__.startswith(("runnel.", "torch.nn.")):
-        value = list(vars(value).values())
-    return [found for item in value for found in arrays_in(item, seen)] if isinstance(value, list | tuple) else []
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("architecture", "config"),
-    [
-        ("mamba1", Mamba1Config(64, 512, 2)),
-        ("mamba2", Mamba2Config(64, 512, 2)),
-        ("rwkv7", Rwkv7Config(64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64)),
-    ],
-    ids=["mamba1", "mamba2", "rwkv7"],
-)
-def test_kernels_hold_no_second_copy(architecture: str, config: Any, dtype: str) -> None:
-    """What a fast path keeps beside the model's own tensors is small: norms, convolutions, time steps."""
-    names = meta_backbone(architecture, config).state_dict()
-    backbone = build_backbone(architecture, config.to_dict(), {n: torch.rand(t.shape) for n, t in names.items()}, dtype, "cpu")
-    if backbone.fast is None:
-        pytest.skip("this architecture has no kernels for this processor")
-    own = {p.untyped_storage().data_ptr() for p in backbone.parameters()}
-    kept = {a.untyped_storage().data_ptr(): a.untyped_storage().nbytes() for a in arrays_in(backbone.fast, {})}
-    assert own & kept.keys()  # the walk does see the weights
-    extra = sum(size for pointer, size in kept.items() if pointer not in own)
-    assert extra < 0.06 * sum(p.numel() * p.element_size() for p in backbone.parameters())

@@ -1,7 +1,5 @@
 """Other upper layers for sentences and for judging: each form is what an encoder with these layers alone is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 
@@ -44,7 +42,6 @@ def built(config: EncoderConfig, weights: dict[str, Tensor], dtype: str, kernels
 
 
 def read(model: Encoder, lengths: tuple[int, ...], forms: tuple[Form, ...] = ()) -> Tensor:
-    """Hidden vectors of `step`, or of these forms."""
     ids, cu = token_ids(sum(lengths)), cumulative(lengths)
     nowhere = torch.full((len(lengths),), -1)
     return model.step_forms(ids, cu, forms=forms) if forms else model.step(ids, cu, model.new_state(1), nowhere, nowhere)

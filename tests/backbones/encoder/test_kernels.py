@@ -1,7 +1,5 @@
 """The encoder's kernels against torch in double precision: attention, LayerNorm and GELU, each with what is fused into it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -89,9 +87,6 @@ def test_attention_in_8_bits(heads: int, size: int) -> None:
     )
 
 
-# ---- layer norm ----------------------------------------------------------------------------------------------------------
-
-
 @DTYPES
 @pytest.mark.parametrize(("tokens", "width"), [(0, 16), (1, 1), (5, 24), (33, 48), (17, 384)])
 def test_layer_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
@@ -115,9 +110,6 @@ def test_layer_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
     torch.testing.assert_close(half.float(), out, atol=1e-6, rtol=1.01 * 2**-8)  # half a unit of the last place
     error = (from_bytes(read, scales, width // groups) - out).abs().unflatten(1, (groups, -1))
     assert torch.all(error <= 0.51 * torch.from_numpy(scales)[..., None])
-
-
-# ---- gelu ----------------------------------------------------------------------------------------------------------------
 
 
 def test_gelu_is_exact_everywhere() -> None:

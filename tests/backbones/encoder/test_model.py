@@ -1,7 +1,5 @@
 """The encoder is BERT: the transformers library's model is what it must agree with. What all backbones share is in contracts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoint_writing import write_checkpoint
 from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
 from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
@@ -35,16 +34,12 @@ LENGTHS = (9, 0, 1, 70, 3, 9)
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder of random weights, and the library's model of it in double precision."""
     return written(tmp_path_factory.mktemp("bert"), "bert")
 
 
 def written(folder: Path, kind: str, **changes: Any) -> tuple[Path, Any]:
     write_transformer(folder, kind, **changes)
     return folder, library_class(kind, "Model").from_pretrained(folder, attn_implementation="eager").double().eval()
-
-
-# ---- the library's model -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
@@ -82,50 +77,10 @@ def test_kernels_read_any_shape(
                 assert F.cosine_similarity(found.double(), expected).min() > cosine
 
 
-def test_gradients_equal_the_library_s(bert: tuple[Path, Any]) -> None:
-    folder, theirs = bert
-    ours = load_backbone(folder, "float64", "cpu").train().requires_grad_(True)
-    lengths = (5, 0, 1, 12)
-    ids, cu = token_ids(sum(lengths)), cumulative(lengths)
-    weights = torch.randn(len(ids), 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    (ours(ids, cu)[0] * weights).sum().backward()
-    for start, end in pairwise(cu.tolist()):
-        if end > start:
-            (theirs(input_ids=ids[None, start:end]).last_hidden_state[0] * weights[start:end]).sum().backward()
-    found = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    for name, parameter in theirs.named_parameters():
-        if name.startswith(("pooler", "embeddings.token_type")):
-            continue
-        layer = name.replace("encoder.layer", "layers")
-        if ".self." in name:
-            part = ("query", "key", "value").index(name.split(".")[-2])
-            grad = found[layer.split("attention")[0] + "qkv." + name.split(".")[-1]].chunk(3)[part]
-        else:
-            names = {
-                "embeddings.word_embeddings": "embeddings",
-                "embeddings.position_embeddings": "positions",
-                "embeddings.LayerNorm": "norm",
-                "attention.output.dense": "out",
-                "attention.output.LayerNorm": "attention_norm",
-                "intermediate.dense": "up",
-                "output.dense": "down",
-                "output.LayerNorm": "norm",
-            }
-            theirs_name = next(known for known in names if known in layer)
-            grad = found[layer.replace(theirs_name, names[theirs_name])]
-        assert_close(grad, parameter.grad, 1e-9)
-
-
 def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
-    code = (
-        "import sys; from runnel.backbones.checkpoint.load import load_backbone; "
-        f"load_backbone({str(bert[0])!r}, 'float32', 'cpu'); "
-        "assert 'transformers' not in sys.modules"
-    )
+    code = "import sys; from runnel.backbones.checkpoint.load import load_backbone; "
+    code += f"load_backbone({str(bert[0])!r}, 'float32', 'cpu'); assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# ---- packed sequences ----------------------------------------------------------------------------------------------------
 
 
 def model(dtype: torch.dtype = torch.float32) -> Encoder:
@@ -176,12 +131,8 @@ def test_the_engine_reads_each_request_whole() -> None:
             assert_close(result.hidden, exact(text)[0], 1e-5)
 
 
-# ---- what it cannot do, and what it costs ----------------------------------------------------------------------------------
-
-
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
-    encoder = model().eval()
-    nowhere = torch.tensor([-1])
+    encoder, nowhere = model().eval(), torch.tensor([-1])
     with pytest.raises(StateError, match="Encoder reads a text only whole: it has no state"):
         encoder(token_ids(3), state=encoder(token_ids(3))[1])
     with pytest.raises(StateError, match="no state"):
@@ -221,17 +172,10 @@ def test_operations_are_counted() -> None:
     assert encoder.flops(60) == counter.get_total_flops()
 
 
-# ---- checkpoints that are none -------------------------------------------------------------------------------------------
-
-
 def changed(bert: tuple[Path, Any], place: Path, tensors: dict[str, Tensor | None], config: dict[str, Any]) -> Path:
-    weights = load_file(bert[0] / "model.safetensors") | {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    for name, tensor in tensors.items():
-        if tensor is None:
-            del weights[name]
-    save_file(weights, place / "model.safetensors")
-    (place / "config.json").write_text(json.dumps(json.loads((bert[0] / "config.json").read_text()) | config))
-    return place
+    weights = load_file(bert[0] / "model.safetensors") | tensors
+    config = json.loads((bert[0] / "config.json").read_text()) | config
+    return write_checkpoint(place, {name: tensor for name, tensor in weights.items() if tensor is not None}, config)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +220,6 @@ def test_a_shortened_encoder_reads_the_same(bert: tuple[Path, Any]) -> None:
     assert (short.max_tokens, short.config.max_positions, len(short.positions.weight)) == (9, 9, 9)
     with pytest.raises(InputError, match=r"has 10 tokens .* reads at most 9"):
         short(token_ids(10))
-
-
-# ---- 8 bits --------------------------------------------------------------------------------------------------------------
 
 
 def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, workers: int) -> None:

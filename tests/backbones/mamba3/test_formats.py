@@ -1,7 +1,5 @@
 """Mamba-3 checkpoints of state-spaces: with and without config, runnel's own folders, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,16 +1,13 @@
 """RWKV-7 checkpoints: both published layouts in all their variants, and what looks similar but is refused."""
 
-from __future__ import annotations
-
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.checkpoint_writing import assert_holds, write_checkpoint
 from helpers.tiny_backbones import tiny_backbone
-from safetensors.torch import save_file
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import build, load_backbone, recognize
@@ -73,10 +70,7 @@ def fla(config: Rwkv7Config, prefix: str = "model.", stacked: bool = False) -> d
             out[f"{layer}attn.{theirs}_proj.weight"] = ours[f"{layer}att.{name}.weight"]
         for name in "wavg" if index else "wag":
             lora = f"{layer}attn.{name}_lora.lora."
-            out |= {
-                lora + "0.weight": ours[f"{layer}att.{name}_down.weight"],
-                lora + "2.weight": ours[f"{layer}att.{name}_up.weight"],
-            }
+            out |= {f"{lora}{n}.weight": ours[f"{layer}att.{name}_{way}.weight"] for n, way in ((0, "down"), (2, "up"))}
             if name != "g":
                 out[lora + "2.bias"] = ours[f"{layer}att.{name}0"]
         out |= {layer + name: ours[layer + name] for name in ("ffn.x_k", "ffn.key.weight", "ffn.value.weight")}
@@ -84,25 +78,8 @@ def fla(config: Rwkv7Config, prefix: str = "model.", stacked: bool = False) -> d
     return out | ({"lm_head.weight": torch.randn(config.vocab_size, config.hidden_size)} if prefix else {})
 
 
-def write(
-    folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None = None, file: str = "model.safetensors"
-) -> Path:
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-    if file.endswith(".safetensors"):
-        save_file(tensors, folder / file)
-    else:
-        torch.save(tensors, folder / file)
-    return folder
-
-
 def assert_same(backbone: Any, config: Rwkv7Config) -> None:
-    assert backbone.config == config
-    expected = tiny_backbone(Rwkv7, config).state_dict()
-    found = backbone.state_dict()
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
+    assert_holds(backbone, config, tiny_backbone(Rwkv7, config).state_dict())
 
 
 def refused(tensors: dict[str, Tensor], config: dict[str, Any] | None, *parts: str) -> None:
@@ -110,19 +87,14 @@ def refused(tensors: dict[str, Tensor], config: dict[str, Any] | None, *parts: s
         found = recognize(config, from_tensors(tensors, "some.file"), "that/folder")
         build(found.architecture, found.config, found.backbone, torch.float32, torch.device("cpu"), "that/folder")
     message = str(caught.value)
-    assert message.startswith("that/folder")
-    assert len(message) < 700
-    for part in parts:
-        assert part in message, message
-
-
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+    assert message.startswith("that/folder") and len(message) < 700
+    assert all(part in message for part in parts), message
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_official_file(tmp_path: Path, kind: str) -> None:
     name = "rwkv7-g1a-0.0b-20250905-ctx4096.pth"
-    folder = write(tmp_path, official(CONFIGS[kind]), None, name)
+    folder = write_checkpoint(tmp_path, official(CONFIGS[kind]), None, name)
     assert_same(load_backbone(folder, "float32"), CONFIGS[kind])
     assert_same(load_backbone(folder / name, "float32"), CONFIGS[kind])
 
@@ -132,7 +104,7 @@ def test_official_file_without_what_it_does_not_use(tmp_path: Path) -> None:
     del tensors["head.weight"]
     assert "blocks.0.att.value.weight" in tensors
     assert "blocks.0.att.v1" not in tensors
-    assert_same(load_backbone(write(tmp_path, tensors, None, "any.pth"), "float32"), UNEVEN)
+    assert_same(load_backbone(write_checkpoint(tmp_path, tensors, None, "any.pth"), "float32"), UNEVEN)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -142,23 +114,13 @@ def test_fla_folder(tmp_path: Path, kind: str, prefix: str, stacked: bool) -> No
     config = CONFIGS[kind]
     declared = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_layers, "head_dim": config.head_size}
     declared |= {"vocab_size": config.vocab_size, "value_dim": config.hidden_size}
-    folder = write(tmp_path, fla(config, prefix, stacked), FLA | declared)
+    folder = write_checkpoint(tmp_path, fla(config, prefix, stacked), FLA | declared)
     assert_same(load_backbone(folder, "float32"), config)
-
-
-def test_fla_tensors_alone(tmp_path: Path) -> None:
-    assert_same(load_backbone(write(tmp_path, fla(UNEVEN)), "float32"), UNEVEN)
 
 
 def test_what_configs_say_wrongly_is_not_believed() -> None:
     wrong = {"num_heads": 32, "decay_low_rank_dim": 64, "gate_low_rank_dim": 128, "a_low_rank_dim": 64, "v_low_rank_dim": 16}
-    wrong |= {
-        "hidden_ratio": 4.0,
-        "intermediate_size": None,
-        "bos_token_id": 1,
-        "attn_mode": "fused_recurrent",
-        "value_dim": None,
-    }
+    wrong |= {"hidden_ratio": 4.0, "intermediate_size": None, "attn_mode": "fused_recurrent", "value_dim": None}
     assert read_rwkv7(FLA | wrong, from_tensors(fla(UNEVEN), "f"), "here").config == UNEVEN
 
 
@@ -170,13 +132,10 @@ def test_norm_eps_is_that_of_the_config() -> None:
 
 
 def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
-    backbone = load_backbone(write(tmp_path, official(UNEVEN), None, "any.pth"), "bfloat16")
+    backbone = load_backbone(write_checkpoint(tmp_path, official(UNEVEN), None, "any.pth"), "bfloat16")
     for name, parameter in backbone.named_parameters():
         matrix = parameter.ndim == 2 and not name.endswith("r_k")
         assert parameter.dtype == (torch.bfloat16 if matrix else torch.float32), name
-
-
-# ---- every tensor exactly once ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["official", "fla", "fla-stacked"])
@@ -207,29 +166,18 @@ def test_every_tensor_is_read_once(layout: str) -> None:
 
 def test_low_rank_halves_keep_their_orientation(tmp_path: Path) -> None:
     """At square ranks shapes cannot tell: both formats of one model must still give one backbone, and not its transpose."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    left = load_backbone(write(tmp_path / "a", official(SQUARE), None, "a.pth"), "float32")
-    right = load_backbone(write(tmp_path / "b", fla(SQUARE)), "float32")
+    left = load_backbone(write_checkpoint(tmp_path / "a", official(SQUARE), None, "a.pth"), "float32")
+    right = load_backbone(write_checkpoint(tmp_path / "b", fla(SQUARE)), "float32")  # its tensors alone
     assert left.fingerprint() == right.fingerprint()
     matrix = official(SQUARE)["blocks.1.att.w1"]
     assert not torch.equal(matrix, matrix.T)
     assert torch.equal(left.get_parameter("layers.1.att.w_down.weight"), matrix.T)
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "blocks.0.ffn.s_emb.weight",  # RWKV-7a
-        "blocks.1.ffn.enn.weight",  # RWKV-8
-        "blocks.0.att.time_state",  # a start state
-        "blocks.0.att.key.weight_mx",  # quantized
-    ],
-)
+@pytest.mark.parametrize("name", ["ffn.s_emb.weight", "ffn.enn.weight", "att.time_state", "att.key.weight_mx"])
 def test_relatives_are_refused(name: str) -> None:
+    """RWKV-7a, RWKV-8, a start state, quantized weights."""
+    name = f"blocks.0.{name}"
     refused(official(UNEVEN) | {name: torch.zeros(2)}, None, f"unexpected tensor {name!r}")
     refused({name: torch.zeros(2)}, None, name)
 

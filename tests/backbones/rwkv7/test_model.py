@@ -1,7 +1,5 @@
 """What is particular to RWKV-7; what all backbones share is in tests/contracts/test_backbones.py."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -94,27 +92,19 @@ class Sequential:
         return self.p[name + "value.weight"] @ k.clamp(min=0).square()
 
 
-# ---- configuration and parameters ----------------------------------------------------------------------------------------
-
-
 def test_fresh_layers_add_nothing_and_start_as_published() -> None:
     model, ids = Rwkv7(TINY), token_ids(6)
     assert_close(model(ids)[0], model.norm_f(model.norm_0(model.embeddings(ids))))
     last = model.blocks[-1].att
     decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(last.w0))
-    assert decay.max() > 0.99
-    assert decay.min() < 0.65
-    assert last.x_r[0] == 1.0
-    assert 0 <= last.x_r.min() < 0.2
+    assert decay.max() > 0.99 and decay.min() < 0.65
+    assert last.x_r[0] == 1.0 and 0 <= last.x_r.min() < 0.2
     assert last.k_k[[0, -1]].tolist() == pytest.approx([0.76, 0.66])
     assert [layer.att.ln_x.weight[0].item() for layer in model.blocks] == pytest.approx([(1 / 3) ** 0.7, (2 / 3) ** 0.7, 1])
     assert not last.w_down.weight.any()
     assert_close(last.w_up.weight.T @ last.w_up.weight, 0.01 * torch.eye(5))
     for config in (Rwkv7Config(5, 1, 1, head_size=1), Rwkv7Config(5, 8, 1, head_size=1)):
         assert all(parameter.isfinite().all() for parameter in Rwkv7(config).parameters())
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -133,17 +123,6 @@ def test_equals_the_sequential_transcription(shape: str) -> None:
         assert_close(state["ffn_shift"][0, index].detach(), ffn, 1e-10)
 
 
-def test_gradients_equal_those_of_the_sequential_transcription() -> None:
-    model, ids, weights = tiny_backbone(Rwkv7, TINY).double(), token_ids(12), torch.randn(12, 48, dtype=torch.float64)
-    reference = Sequential(model)
-    (reference.read(ids, reference.start())[0] * weights).sum().backward()
-    (model(ids)[0] * weights).sum().backward()
-    for name, parameter in model.named_parameters():
-        expected = reference.p[name].grad
-        assert expected.abs().max() > 0, name
-        torch.testing.assert_close(parameter.grad, expected, atol=1e-9, rtol=1e-8, msg=lambda text, name=name: f"{name}: {text}")
-
-
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1e-8])
 @pytest.mark.parametrize("fast", [True, False])
 def test_short_removal_keys_are_normed_as_in_the_official_code(scale: float, fast: bool) -> None:
@@ -158,23 +137,6 @@ def test_short_removal_keys_are_normed_as_in_the_official_code(scale: float, fas
     reference = Sequential(model)
     with torch.no_grad():
         assert_close(model(ids)[0].double(), reference.read(ids, reference.start())[0], 2e-5)
-
-
-@pytest.mark.parametrize("bias", [-90.0, 90.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fast", [True, False])
-def test_extreme_decays_and_gates_give_finite_numbers(bias: float, dtype: torch.dtype, fast: bool) -> None:
-    model, ids = tiny_backbone(Rwkv7, TINY, dtype), token_ids(200)
-    with torch.no_grad():
-        for layer in model.blocks:
-            layer.att.w0.fill_(bias)
-            layer.att.a0.fill_(-bias)
-    if fast:
-        model.prepare()
-        assert model.fast is not None
-    with torch.no_grad():
-        hidden, state = model(ids)
-    assert all(tensor.isfinite().all() for tensor in (hidden, *state.tensors.values()))
 
 
 def test_added_vectors_join_the_residual_stream() -> None:

@@ -1,7 +1,5 @@
 """xLSTM checkpoints: transformers' layout, the official folder, runnel's own; and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -10,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from helpers.checkpoint_writing import assert_holds, refused, write_checkpoint
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import Stored, from_tensors
 from runnel.backbones.xlstm.formats import read
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.errors import CheckpointError
 
 SMALL = XlstmConfig(vocab_size=40, hidden_size=24, num_layers=2, num_heads=2, qk_size=12, v_size=24, ffn_size=64)
 TRANSFORMERS: dict[str, Any] = {
@@ -27,7 +24,7 @@ TRANSFORMERS: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_heads": 2,
 }
-OFFICIAL: dict[str, Any] = {"vocab_size": 40, "embedding_dim": 24, "num_blocks": 2, "num_heads": 2}
+OFFICIAL = {"vocab_size": 40, "embedding_dim": 24, "num_blocks": 2, "num_heads": 2}
 
 
 def module_tensors() -> dict[str, Tensor]:
@@ -36,7 +33,6 @@ def module_tensors() -> dict[str, Tensor]:
 
 
 def published(prefix: str = "backbone.", embedding: str = "backbone.embeddings.weight") -> dict[str, Tensor]:
-    """The same under published names, with an LM head."""
     tensors = {}
     for name, tensor in module_tensors().items():
         plain = name.replace("layers.", "blocks.").replace("norm_f.", "out_norm.")
@@ -45,32 +41,14 @@ def published(prefix: str = "backbone.", embedding: str = "backbone.embeddings.w
 
 
 def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None, file: str = "model.safetensors") -> Path:
-    if config is not None and "model_type" in config:
-        (folder / "config.json").write_text(json.dumps(config))
-    elif config is not None:
+    if config is not None and "model_type" not in config:
         (folder / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
-    save_file(tensors, folder / file)
-    return folder
+        config = None
+    return write_checkpoint(folder, tensors, config, file)
 
 
 def assert_same(backbone: Any, config: XlstmConfig = SMALL) -> None:
-    assert isinstance(backbone, Xlstm)
-    assert backbone.config == config
-    assert not backbone.training
-    expected = module_tensors()
-    assert backbone.state_dict().keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(backbone.state_dict()[name], tensor), name
-
-
-def refused(folder: Path, *parts: str) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        load_backbone(folder, "float32")
-    for part in parts:
-        assert part in str(caught.value)
-
-
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+    assert_holds(backbone, config, module_tensors())
 
 
 @pytest.mark.parametrize("prefix", ["backbone.", ""])
@@ -89,8 +67,7 @@ def test_transformers(tmp_path: Path, prefix: str, shard: str) -> None:
         write(tmp_path, tensors, TRANSFORMERS)
     found = load_checkpoint(tmp_path, dtype="float32")
     assert_same(found.backbone)
-    assert found.layout == "xLSTM, transformers layout"
-    assert found.heads == {}
+    assert found.layout == "xLSTM, transformers layout" and found.heads == {}
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -123,7 +100,7 @@ def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
     "options",
     [
         {"hidden_size": 64, "num_heads": 2, "qk_dim_factor": 1.0, "v_dim_factor": 2.0},
-        {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0},
+        {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0, "norm_eps": 1e-3, "eps": 1e-2},
         {"hidden_size": 64, "num_heads": 2, "weight_mode": "fused"},
     ],
 )
@@ -158,11 +135,9 @@ def test_fused_rows_are_split_in_order() -> None:
     found = read(TRANSFORMERS | {"weight_mode": "fused"}, from_tensors(fused, "memory"), "here")
     assert found.config == SMALL
     named = found.backbone
-    expected = module_tensors()
-    assert named.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert named[name].shape == tuple(tensor.shape)
-        assert torch.equal(named[name].read(), tensor), name
+    assert named.keys() == module_tensors().keys()
+    for name, tensor in module_tensors().items():
+        assert named[name].shape == tuple(tensor.shape) and torch.equal(named[name].read(), tensor), name
 
 
 def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -192,9 +167,6 @@ def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
     low = {name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16}
     assert low == {name for name in backbone.state_dict() if not re.search(r"norm|[if]gate_preact", name)}
     assert backbone(torch.arange(9))[0].isfinite().all()
-
-
-# ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

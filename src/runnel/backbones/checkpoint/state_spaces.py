@@ -8,8 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_layers, renamed, shape_of, some
-from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number, whole
+from runnel.backbones.checkpoint.tensors import (
+    OFF,
+    Stored,
+    check_tensors,
+    count_layers,
+    expect_agreement,
+    expect_fit,
+    expect_options,
+    number,
+    renamed,
+    shape_of,
+    some,
+    whole,
+)
 from runnel.errors import CheckpointError
 
 TRANSFORMERS, ORIGINAL, MISTRAL, BARE = "transformers", "state-spaces original", "Mistral's own", "bare tensors"
@@ -70,9 +82,6 @@ def read_sizes(layout: str, config: Mapping[str, Any], tensors: Mapping[str, Sto
     return {"vocab_size": vocab, **sizes}
 
 
-# ---- options and values ----------------------------------------------------------------------------------------------
-
-
 def ssm_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `ssm_cfg` of the original layout, empty if the config has none."""
     return dict(config.get("ssm_cfg") or {})
@@ -95,9 +104,6 @@ def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
     """Return the rows of the embedding table: the vocabulary rounded up."""
     multiple = whole(config, "pad_vocab_size_multiple", where, multiple)
     return -(-whole(config, "vocab_size", where) // multiple) * multiple
-
-
-# ---- tensor names ----------------------------------------------------------------------------------------------------
 
 
 def sort_tensors(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:

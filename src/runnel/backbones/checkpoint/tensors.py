@@ -1,4 +1,4 @@
-"""The tensors of one weights file, read and checked where they are used.
+"""Shared by the readers of published formats: values of a config, and tensors of a file, read and checked where they are used.
 
 The file is mapped: a page comes into memory when it is first used, and `read_tensor` gives the pages of a tensor back that it
 converts, so that converting a file of any size keeps one of its tensors in memory at a time. Pickles are only ever opened with
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
 import torch
@@ -203,9 +203,6 @@ def count_layers(names: Mapping[str, Stored]) -> int:
     return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-
 def _mapped(path: Path) -> list[tuple[int, int]]:
     """Return the addresses where this process has mapped a file; nothing where the system does not tell."""
     try:
@@ -228,3 +225,69 @@ def _give_back(stored: Stored) -> None:
     last = min(stored.mapping[1], storage.data_ptr() + storage.nbytes() + _AROUND)
     if storage.nbytes() >= _SMALL and first < last:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+
+
+OFF: tuple[Any, ...] = (None, False, [], {})  # an option that published models do not use
+_BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")  # BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
+_BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
+
+
+def reads_both_ways(config: Mapping[str, Any]) -> str | None:
+    """Return what in a config.json says that a token is read with later tokens too; None if nothing does."""
+    if config.get("is_causal") is True:
+        return None
+    for key, value in config.items():
+        if (key == "is_causal" and value is False) or (_BOTH_WAYS_KEY.search(key) and value):
+            return f"{key} is {value!r}"
+    classes = [*(config.get("architectures") or []), *code_classes(config)]
+    named = next((name for name in classes if _BOTH_WAYS_CLASS.search(str(name))), None)
+    return named and f"it names the class {named}"
+
+
+def code_classes(config: Mapping[str, Any]) -> list[str]:
+    """Return the classes that auto_map of a config.json names, other than tokenizers."""
+    named = config.get("auto_map") or {}
+    return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
+
+
+def expect_options(
+    config: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]], where: str, what: str = "published models have"
+) -> None:
+    """Raise CheckpointError for an option that changes what is computed, unless it has one of the `known` values."""
+    for key, values in known.items():
+        if config.get(key, values[0]) not in values:
+            expected = " or ".join(map(repr, values[:2]))
+            raise CheckpointError(f"{where}: {key} is {config[key]!r} in its config, {what} {expected}")
+
+
+def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
+    """Raise CheckpointError if a config says something else than the weights; None: it does not say."""
+    said = {key: value for key, value in config.items() if value is not None}
+    expect_options(said, {key: (value,) for key, value in weights.items()}, where, "in the weights it is")
+
+
+def expect_fit(fits: bool, what: str, where: str) -> None:
+    """Raise CheckpointError for shapes that contradict each other."""
+    if not fits:
+        raise CheckpointError(f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model")
+
+
+def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
+    """Return a positive whole number of a config."""
+    value = config.get(key, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        came = "is missing" if value is None else f"is {value!r}"
+        raise CheckpointError(f"{where}: {key} {came} in its config, expected a positive whole number")
+    return value
+
+
+def number(value: object, key: str, where: str) -> float:
+    """Return a JSON number; infinity may also be a word, which transformers 5 wraps as {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        value = value.get("__float__")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected a number") from error

@@ -18,8 +18,17 @@ from typing import Any
 
 import torch
 
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, expect_tensor, shape_of
-from runnel.backbones.checkpoint.values import code_classes, expect_agreement, expect_fit, number, whole
+from runnel.backbones.checkpoint.tensors import (
+    Recognized,
+    Stored,
+    code_classes,
+    expect_agreement,
+    expect_fit,
+    expect_tensor,
+    number,
+    shape_of,
+    whole,
+)
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
 
 _LEFT_OUT = re.compile(r"^(pooler|cls|lm_head|classifier)\.|(^|\.)position_ids$")

@@ -57,8 +57,6 @@ _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
 _LOG2_E = math.log2(math.e)
 
-# ---- LayerNorm ---------------------------------------------------------------------------------------------------------
-
 
 @njit(**SERIAL)
 def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Any:
@@ -141,8 +139,6 @@ def add_layer_norm(
                 _copy(row, width, target)
 
 
-# ---- GELU --------------------------------------------------------------------------------------------------------------
-
 # Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 for |x| <= _END, and within 2e-8 of a half beyond; fitted by
 # reweighted least squares in fp64. Highest powers first. In fp32 the result has an error of at most 2e-7 max(1, |x|).
 _END = 5.5
@@ -158,13 +154,13 @@ _Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.853
 
 
 def _build_gelu(builder: Any, x: Any) -> Any:
-    zero, half, one = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
+    zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
     large = builder.fcmp_ordered(">", square, build_constant(VF32, _END * _END))
     square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
     ratio = build_divide(builder, build_polynomial(builder, square, _P), build_polynomial(builder, square, _Q))
     inside = build_fma(builder, x, ratio, half)
-    outside = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
+    outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)
     phi = builder.select(large, outside, inside)
     return builder.fmul(x, phi)
 
@@ -210,9 +206,6 @@ def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array) -> None:
             for g in range(groups):
                 target = shift(address(out), t * out.shape[1] + g * padded)
                 scales[t, g] = quantize_row(shift(address(middle), g * size), size, target)
-
-
-# ---- attention ---------------------------------------------------------------------------------------------------------
 
 
 def _build_larger(builder: Any, a: Any, b: Any) -> Any:

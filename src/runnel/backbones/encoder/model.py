@@ -19,6 +19,7 @@ read the query and a sentence together. Every form continues from the lower laye
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -32,6 +33,7 @@ from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
+from runnel.errors import InputError
 from runnel.ops.backend import inference
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
@@ -142,13 +144,13 @@ class EncoderLayer(nn.Module):
 
     def _attend(self, qkv: Tensor, packing: Packing) -> Tensor:
         """Attend: qkv (T, 3 D) -> (T, D)."""
-        parts = [qkv[:0, : qkv.shape[1] // 3]]
+        values = [qkv[:0, : qkv.shape[1] // 3]]
         for tokens, valid in packing.batches:
             q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, n, P)
             mask = None if valid is None else valid[:, None, None]
             seen = F.scaled_dot_product_attention(q, k, v, mask).to(qkv.dtype).transpose(1, 2).flatten(-2)
-            parts.append(seen.flatten(0, 1) if valid is None else seen[valid])
-        return torch.cat(parts)[packing.order]
+            values.append(seen.flatten(0, 1) if valid is None else seen[valid])
+        return torch.cat(values)[packing.order]
 
 
 class Encoder(Backbone):
@@ -291,3 +293,103 @@ def _run(layers: Iterable[nn.Module], hidden: Tensor, packing: Packing) -> Tenso
     for layer in layers:
         hidden = layer(hidden, packing)
     return hidden
+
+
+NO_PROMPT = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A document as an encoder reads it.
+
+    Attributes:
+        ids: int32, of the text and the markers around its blocks.
+        places: (T,) int64, the index of each token of the text in `ids`.
+        starts, ends: int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than the
+            longest block.
+        passages: int64, the first sentence of each passage, and the number of sentences.
+        edges: int64, the start of each passage in `ids`, including its marker, and the length of `ids`.
+    """
+
+    ids: np.ndarray
+    places: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    passages: np.ndarray
+    edges: np.ndarray
+
+
+def whole_tokens(backbone: Backbone, prompt: int = 0) -> int:
+    """Return the tokens, without markers and a prompt of `prompt` tokens, of the longest text that is read as a single block."""
+    assert backbone.max_tokens is not None
+    longest = backbone.max_tokens - MARKERS - prompt
+    if longest < 1:
+        raise InputError(f"the prompt has {prompt} tokens, and {backbone.title} reads {backbone.max_tokens} at once; shorten it")
+    return longest
+
+
+def lay_out(
+    ids: np.ndarray,
+    bounds: np.ndarray,
+    backbone: Backbone,
+    markers: tuple[int, int],
+    *,
+    prompt: np.ndarray = NO_PROMPT,
+    begun: bool = False,
+) -> Layout:
+    """Lay out a document in blocks.
+
+    A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
+    tokens. A sentence longer than the longest block is a passage of several blocks.
+
+    Args:
+        ids: (T,) token ids of the text; without one there is no passage.
+        bounds: token bounds of its sentences, one more than these, as in `SentenceTokens`.
+        markers: ids that begin and end a block (`Tokenizer.markers`).
+        prompt: ids that follow the marker at the start of each block.
+        begun: the text continues a document whose first passages are already laid out.
+    """
+    if not len(ids):
+        none = np.zeros(len(bounds) - 1, dtype=np.int64)
+        return Layout(ids, none[:0], none, none, np.zeros(1, np.int64), np.zeros(1, np.int64))
+    longest, head = whole_tokens(backbone, len(prompt)), np.append(markers[0], prompt).astype(np.int32)
+    passages = passages_of(bounds, backbone, prompt=len(prompt), begun=begun)
+    cuts = bounds[passages]
+    if (np.diff(cuts) > longest).any():
+        cuts = np.unique(np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))]))
+    block, around = np.arange(len(cuts) - 1), len(head) + 1
+    row = np.empty(len(ids) + around * len(block), dtype=np.int32)
+    row[(cuts[:-1] + around * block)[:, None] + np.arange(len(head))] = head
+    row[cuts[1:] + around * block + len(head)] = markers[1]
+    places = np.arange(len(ids)) + around * np.repeat(block, np.diff(cuts)) + len(head)
+    row[places] = ids
+    starts = np.append(places, places[-1] + 1)[bounds[:-1]]
+    ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
+    return Layout(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - len(head), len(row)))
+
+
+def passages_of(bounds: np.ndarray, backbone: Backbone, *, prompt: int = 0, begun: bool = False) -> np.ndarray:
+    """Return the first sentence of each passage of `lay_out`, and the number of sentences. `prompt`: its tokens."""
+    longest = whole_tokens(backbone, prompt)
+    if bounds[-1] <= longest and not begun:
+        return np.array([0, len(bounds) - 1])
+    assert backbone.block is not None
+    return passage_bounds(bounds, min(backbone.block, longest))
+
+
+def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
+    """Group sentences into passages, from the start, so that appended text changes only the last one.
+
+    Args:
+        bounds: token bounds of the sentences, one more than these.
+        most: the most tokens of a passage of several sentences.
+
+    Returns:
+        The first sentence of each passage, and the number of sentences. Every passage holds a token.
+    """
+    chosen = [0]
+    for sentence in range(1, len(bounds) - 1):
+        begun = bounds[sentence] > bounds[chosen[-1]]
+        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
+            chosen.append(sentence)
+    return np.array([*chosen, len(bounds) - 1], dtype=np.int64)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.blocks import MixerLayer
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_groups
+from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba1 import kernels
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
 from runnel.ops.int8_matmul import quantize_rows

@@ -15,8 +15,7 @@ from numba import njit, prange
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array
-from runnel.ops.selective_scan.lanes import softplus
-from runnel.ops.selective_scan.tiles import advance, advance4
+from runnel.ops.selective_scan.tiles import advance, advance4, softplus
 from runnel.ops.simd import LANES, address, ceil_div, load, shift, silu, store
 from runnel.ops.simd_tile import transpose
 

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import BackboneConfig, Markers
-from runnel.backbones.blocks import BlockBackbone, MixerLayer
-from runnel.backbones.layers import WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.layers import BlockBackbone, MixerLayer, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
 from runnel.ops import causal_conv1d, selective_scan
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from runnel.backbones.blocks import MixerLayer
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
+from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer

@@ -9,8 +9,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint import state_spaces as published
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, shape_of
-from runnel.backbones.checkpoint.values import expect_agreement, expect_fit, expect_options, number, whole
+from runnel.backbones.checkpoint.tensors import (
+    Recognized,
+    Stored,
+    expect_agreement,
+    expect_fit,
+    expect_options,
+    number,
+    shape_of,
+    whole,
+)
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 
 _GROUPS = {published.TRANSFORMERS: 8, published.ORIGINAL: 1, published.MISTRAL: 8}  # where a config does not say

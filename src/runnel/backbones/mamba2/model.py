@@ -19,8 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
-from runnel.backbones.blocks import BlockBackbone, HeadsConfig, MixerLayer
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, scan_dtype
+from runnel.backbones.layers import (
+    BlockBackbone,
+    HeadsConfig,
+    MixerLayer,
+    RMSNorm,
+    apply_linear,
+    init_dt_bias,
+    init_out_proj,
+    scan_dtype,
+)
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.ssd.torch import CHUNK
 

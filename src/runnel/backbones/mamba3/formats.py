@@ -11,8 +11,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint.state_spaces import MIXER, padded_vocab, refuse_options, refuse_ssm, sort_tensors, ssm_options
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, shape_of
-from runnel.backbones.checkpoint.values import expect_agreement, expect_fit, number, whole
+from runnel.backbones.checkpoint.tensors import (
+    Recognized,
+    Stored,
+    count_layers,
+    expect_agreement,
+    expect_fit,
+    number,
+    shape_of,
+    whole,
+)
 from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
 
 # Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what `refuse_ssm` ignores, and the last.
@@ -34,19 +42,19 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     backbone, heads = sort_tensors(tensors, where)
     ssm = ssm_options(config)
     refuse_ssm(ssm, _KNOWN, where)
-    found = _from_shapes(backbone, ssm, where)
+    sizes = _from_shapes(backbone, ssm, where)
     says = {**ssm, **config, "mimo_rank": ssm.get("mimo_rank") if ssm.get("is_mimo") else None}
     if "vocab_size" in config:
         says["vocab_size"] = padded_vocab(config, where, multiple=8)
     if "d_intermediate" in config:
         says["d_intermediate"] = bool(config["d_intermediate"])
-    stored: dict[str, Any] = {"layer": "Mamba3", "d_state": found.state_size, "headdim": found.head_size, "expand": found.expand}
-    stored |= {"is_outproj_norm": found.out_norm, "is_mimo": found.ranks is not None, "mimo_rank": found.ranks}
-    stored |= {"rope_fraction": 2 * found.angles / found.state_size, "d_intermediate": found.ffn_size is not None}
-    stored |= {"d_model": found.hidden_size, "n_layer": found.num_layers, "vocab_size": found.vocab_size}
+    stored: dict[str, Any] = {"layer": "Mamba3", "d_state": sizes.state_size, "headdim": sizes.head_size, "expand": sizes.expand}
+    stored |= {"is_outproj_norm": sizes.out_norm, "is_mimo": sizes.ranks is not None, "mimo_rank": sizes.ranks}
+    stored |= {"rope_fraction": 2 * sizes.angles / sizes.state_size, "d_intermediate": sizes.ffn_size is not None}
+    stored |= {"d_model": sizes.hidden_size, "n_layer": sizes.num_layers, "vocab_size": sizes.vocab_size}
     expect_agreement(says, stored, where)
     layout = "single-pass scanner" if heads else "state-spaces original"
-    return Recognized(Mamba3.architecture, layout, found, backbone, heads)
+    return Recognized(Mamba3.architecture, layout, sizes, backbone, heads)
 
 
 def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:

@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import PlainForm
-from runnel.backbones.blocks import BlockBackbone, HeadsConfig
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.layers import BlockBackbone, HeadsConfig, RMSNorm, apply_linear, init_dt_bias, init_out_proj
 from runnel.ops import trapezoid
 from runnel.ops.grid import Grid, States
 from runnel.ops.packed import last_tokens

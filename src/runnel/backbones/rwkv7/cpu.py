@@ -14,7 +14,7 @@ from torch import Tensor
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
 from runnel.backbones.layers import LayerNorm
 from runnel.backbones.rwkv7 import kernels
-from runnel.backbones.rwkv7.kernel_parts import (
+from runnel.backbones.rwkv7.kernels import (
     HeadWeights,
     LowRank,
     Shape,

@@ -16,8 +16,19 @@ from typing import Any
 
 from torch import Tensor
 
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of, some
-from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number
+from runnel.backbones.checkpoint.tensors import (
+    OFF,
+    Recognized,
+    Stored,
+    count_layers,
+    expect_agreement,
+    expect_fit,
+    expect_options,
+    number,
+    renamed,
+    shape_of,
+    some,
+)
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 
@@ -117,9 +128,6 @@ def read_rwkv7(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: 
     return Recognized(Rwkv7.architecture, layouts[0].name, _config(config, named, where), named, {})
 
 
-# ---- the config ------------------------------------------------------------------------------------------------------
-
-
 def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
     """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except heads and ranks."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
@@ -152,9 +160,6 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
     widths = config.get("value_dim")  # of all layers, or a list
     for width in widths if isinstance(widths, list) else [widths]:
         expect_options({"value_dim": width}, {"value_dim": (config.get("hidden_size"), None)}, where)
-
-
-# ---- tensor names ----------------------------------------------------------------------------------------------------
 
 
 def _unstacked(tensors: Mapping[str, Stored]) -> dict[str, Stored]:

@@ -13,8 +13,18 @@ from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Recognized, Stored, count_layers, renamed, shape_of
-from runnel.backbones.checkpoint.values import OFF, expect_agreement, expect_fit, expect_options, number
+from runnel.backbones.checkpoint.tensors import (
+    OFF,
+    Recognized,
+    Stored,
+    count_layers,
+    expect_agreement,
+    expect_fit,
+    expect_options,
+    number,
+    renamed,
+    shape_of,
+)
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 _NAMES = (("embedding.", "embeddings."), ("out_norm.", "norm_f."), ("blocks.", "layers."))  # beginnings: file -> module
@@ -64,9 +74,6 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
     )
 
 
-# ---- tensors -----------------------------------------------------------------------------------------------------------
-
-
 def _module_name(name: str) -> str:
     plain = name.removeprefix("model.").removeprefix("backbone.")
     for old, new in _NAMES:
@@ -83,15 +90,15 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
         if fused in _HALVES:
             fits = len(stored.shape) > 0 and stored.shape[0] % 2 == 0
             expect_fit(fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where)
-            parts, ends = _HALVES[fused], [0, stored.shape[0] // 2, stored.shape[0]]
+            targets, ends = _HALVES[fused], [0, stored.shape[0] // 2, stored.shape[0]]
         elif fused == "qkv_opreact":
             v_size = shape_of(tensors, prefix + ".out_proj.weight", 2, where)[1]
             total = shape_of(tensors, name, 2, where)[0]
             qk_size = (total - 2 * v_size) // 2
-            parts, ends = ("q", "k", "v", "ogate_preact"), [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
+            targets, ends = ("q", "k", "v", "ogate_preact"), [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
         else:
-            parts, ends, named[name] = (), [], stored
-        for part, start, end in zip(parts, ends, ends[1:], strict=False):
+            targets, ends, named[name] = (), [], stored
+        for part, start, end in zip(targets, ends, ends[1:], strict=False):
             rows = (max(0, end - start), *stored.shape[1:])
             named[f"{prefix}.{part}.{kind}"] = stored.changed(rows, itemgetter(slice(start, end)))
     return named

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import BackboneConfig, Markers, PlainForm
-from runnel.backbones.blocks import BlockBackbone
-from runnel.backbones.layers import RMSNorm, apply_linear
+from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear
 from runnel.ops import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 

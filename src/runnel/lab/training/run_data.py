@@ -22,7 +22,8 @@ from runnel.lab.training.settings import DataTable, Recipe
 from runnel.lab.training.triple_table import by_negatives, require_negatives, write_triple_table
 from runnel.lab.training.vector_data import read_vector_data
 from runnel.models.base import Model, load_model
-from runnel.models.readers import stores_vectors, vector_scorer
+from runnel.models.readers import stores_vectors
+from runnel.models.sentence_vectors import VectorScorer
 
 log = logging.getLogger("runnel")
 
@@ -106,7 +107,7 @@ def _evidence(
         reader = load_model(recipe.model.name)
         reader.unit = model.unit
         part = itertools.islice(examples, 0, None, share)
-        data = RunData(*read_vector_data(vector_scorer(reader), part, folder / "documents", table.held_out, write=write))
+        data = RunData(*read_vector_data(VectorScorer(reader), part, folder / "documents", table.held_out, write=write))
         if not recipe.model.layers:
             return data
         measured = None if data.held_out is None else LayerData([data.held_out], model)

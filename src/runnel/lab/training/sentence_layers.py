@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from runnel.backbones.encoder.layout import lay_out
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.encoder.model import Encoder, lay_out
 from runnel.lab.training.document_trainer import AveragedTrainer, Documents
 from runnel.lab.training.losses import span_loss
 from runnel.lab.training.vector_data import ReadQuestion, VectorData

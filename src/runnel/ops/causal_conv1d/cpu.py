@@ -1,18 +1,238 @@
 """causal_conv1d as compiled CPU kernels, fused with SiLU, with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
 
-T tokens, S sequences, C channels, w taps.
+Threads divide the channels; each iterates over all tokens with a window that stays in cache.
+
+Inner loops run over slices with plain indices: numba checks an index of unknown sign for negative values, and a checked
+address cannot become a vector load.
+
+T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens and then the block.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.causal_conv1d.kernels import Gradients, Inputs, convolve, convolve_back
-from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
+from runnel.ops.numba_math import (
+    PARALLEL,
+    SERIAL,
+    Array,
+    FlatRows,
+    as_array,
+    as_f32,
+    flat_rows,
+    float_array,
+    parallel,
+    rounded_for,
+    silu,
+    silu_grad,
+)
+from runnel.ops.simd import ceil_div
+
+TOKENS = 64  # tokens per block
+CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache
+
+
+class Inputs(NamedTuple):
+    """The inputs of all channels; fp32, x fp32 or bf16 bits."""
+
+    x: Array  # flat rows (T, C), see `flat_rows`
+    x_row: int
+    taps: Array  # (w, C)
+    bias: Array  # (C,)
+    cu: Array  # (S+1,)
+    state: Array  # (S, C, w-1), or (0, ...) for zeros
+
+
+class Gradients(NamedTuple):
+    """What `convolve_back` writes."""
+
+    dx: Array  # (T, C)
+    dtaps: Array  # (w, C) fp64
+    dbias: Array  # (C,) fp64
+    dstate: Array  # (S, C, w-1)
+
+
+class _Scratch(NamedTuple):
+    """Memory of one task, fp32."""
+
+    taps: Array  # (w, channels of the task)
+    bias: Array  # (channels of the task,)
+    window: Array  # (TOKENS + w-1, CHANNELS)
+    value: Array  # (CHANNELS,)
+    back: Array  # (TOKENS + w-1, CHANNELS), gradients of the window
+    sums: Array  # (w+1, CHANNELS), gradients of taps and bias of one block of tokens
+
+
+@njit(**SERIAL)
+def _read_state(state: Array, s: int, channel: int, count: int, before: int, window: Array) -> None:
+    for k in range(before):
+        for c in range(count):
+            window[k, c] = state[s, channel + c, k] if state.shape[0] > 0 else np.float32(0.0)
+
+
+@njit(**SERIAL)
+def _read_block(x: Array, x_row: int, channel: int, count: int, t: int, size: int, before: int, window: Array) -> None:
+    for j in range(size):
+        at = (t + j) * x_row + channel
+        source, target = x[at : at + count], window[before + j]
+        for c in range(count):
+            target[c] = as_f32(source[c])
+
+
+@njit(**SERIAL)
+def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Array) -> None:
+    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the task)."""
+    if taps.shape[0] == 4:  # all published models; one pass instead of four
+        for c in range(count):
+            out[c] = (
+                bias[c]
+                + taps[0, c] * window[j, c]
+                + taps[1, c] * window[j + 1, c]
+                + taps[2, c] * window[j + 2, c]
+                + taps[3, c] * window[j + 3, c]
+            )
+        return
+    for c in range(count):
+        out[c] = bias[c]
+    for k in range(taps.shape[0]):
+        for c in range(count):
+            out[c] += taps[k, c] * window[j + k, c]
+
+
+@njit(**PARALLEL)
+def convolve(inputs: Inputs, activate: bool, y: Array, end: Array) -> None:
+    """Compute outputs and end states.
+
+    Args:
+        activate: apply SiLU.   y: out (T, C).   end: out (S, C, w-1).
+    """
+    x, x_row, taps, bias, cu, state = inputs  # outside the loop, which then takes plain arrays
+    channels, before = y.shape[1], taps.shape[0] - 1
+    for share in prange(ceil_div(channels, CHANNELS)):
+        channel = share * CHANNELS
+        count = min(CHANNELS, channels - channel)
+        own_taps, own_bias = taps[:, channel : channel + count].copy(), bias[channel : channel + count]
+        window, value = np.empty((TOKENS + before, CHANNELS), np.float32), np.empty(CHANNELS, np.float32)
+        for s in range(cu.shape[0] - 1):
+            _read_state(state, s, channel, count, before, window)
+            for t in range(cu[s], cu[s + 1], TOKENS):
+                size = min(TOKENS, cu[s + 1] - t)
+                _read_block(x, x_row, channel, count, t, size, before, window)
+                for j in range(size):
+                    _weigh(window, own_taps, own_bias, j, count, value)
+                    target = y[t + j, channel : channel + count]
+                    if activate:
+                        for c in range(count):
+                            target[c] = rounded_for(target, silu(value[c]))
+                    else:
+                        for c in range(count):
+                            target[c] = rounded_for(target, value[c])
+                for k in range(before):
+                    for c in range(count):
+                        window[k, c] = window[size + k, c]
+            for c in range(count):
+                for k in range(before):
+                    end[s, channel + c, k] = window[k, c]
+
+
+@njit(**SERIAL)
+def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, activate: bool, m: _Scratch) -> None:
+    """Add the gradients of one block: of its window to `back`, of taps and bias to `sums`."""
+    taps, bias, window, value, back, sums = m
+    dtaps, dbias = sums[:-1], sums[-1]
+    for j in range(size):
+        at = (t + j) * dy.distance + channel
+        source = dy.line[at : at + count]
+        if activate:
+            _weigh(window, taps, bias, j, count, value)
+            for c in range(count):
+                value[c] = as_f32(source[c]) * silu_grad(value[c])
+        else:
+            for c in range(count):
+                value[c] = as_f32(source[c])
+        for c in range(count):
+            dbias[c] += value[c]
+        for k in range(taps.shape[0]):
+            for c in range(count):
+                back[j + k, c] += taps[k, c] * value[c]
+                dtaps[k, c] += value[c] * window[j + k, c]
+
+
+@njit(**SERIAL)
+def _write_back(back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients) -> None:
+    """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are its start state."""
+    before = out.dstate.shape[2]
+    for r in range(rows):
+        place = first + r
+        if place < before:
+            for c in range(count):
+                out.dstate[s, channel + c, place] = back[r, c]
+        else:
+            target = out.dx[start + place - before, channel : channel + count]
+            for c in range(count):
+                target[c] = rounded_for(target, back[r, c])
+
+
+@njit(**SERIAL)
+def _channels_back(
+    inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, channel: int, count: int, out: Gradients, m: _Scratch
+) -> None:
+    """Process `count` channels from `channel` on."""
+    cu, window, back, sums, width = inputs.cu, m.window, m.back, m.sums, m.taps.shape[0]
+    before = width - 1
+    out.dtaps[:, channel : channel + count] = 0.0
+    out.dbias[channel : channel + count] = 0.0
+    for s in range(cu.shape[0] - 1):
+        _read_state(inputs.state, s, channel, count, before, window)
+        back[:before] = np.float32(0.0)
+        for t in range(cu[s], cu[s + 1], TOKENS):
+            size = min(TOKENS, cu[s + 1] - t)
+            _read_block(inputs.x, inputs.x_row, channel, count, t, size, before, window)
+            back[before:] = np.float32(0.0)
+            sums[:] = np.float32(0.0)
+            _spread_back(dy, t, size, channel, count, activate, m)
+            for c in range(count):
+                out.dbias[channel + c] += sums[width, c]
+                for k in range(width):
+                    out.dtaps[k, channel + c] += sums[k, c]
+            _write_back(back, size, t - cu[s], cu[s], s, channel, count, out)
+            for k in range(before):
+                for c in range(count):
+                    window[k, c] = window[size + k, c]
+                    back[k, c] = back[size + k, c]
+        if dend.shape[0] > 0:
+            for k in range(before):
+                for c in range(count):
+                    back[k, c] += dend[s, channel + c, k]
+        _write_back(back, before, cu[s + 1] - cu[s], cu[s], s, channel, count, out)
+
+
+@njit(**PARALLEL)
+def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, out: Gradients) -> None:
+    """Compute gradients.
+
+    Args:
+        dy: (T, C).   dend: (S, C, w-1), or (0, ...) for zeros.   activate: as for `convolve`.
+    """
+    channels, width = out.dx.shape[1], inputs.taps.shape[0]
+    for share in prange(ceil_div(channels, CHANNELS)):
+        channel = share * CHANNELS
+        count = min(CHANNELS, channels - channel)
+        m = _Scratch(
+            inputs.taps[:, channel : channel + count].copy(),
+            inputs.bias[channel : channel + count],
+            np.empty((TOKENS + width - 1, CHANNELS), np.float32),
+            np.empty(CHANNELS, np.float32),
+            np.empty((TOKENS + width - 1, CHANNELS), np.float32),
+            np.empty((width + 1, CHANNELS), np.float32),
+        )
+        _channels_back(inputs, dy, dend, activate, channel, count, out, m)
 
 
 def causal_conv1d_cpu(

@@ -24,7 +24,7 @@ def selective_scan_torch(
     A, wide = A.to(dtype), x.to(dtype)
     starts, ends, longest = cu[:-1], cu[1:], int(cu.diff().max()) if cu.numel() > 1 else 0
     h = torch.zeros(starts.numel(), *A.shape, dtype=dtype, device=x.device) if state is None else state.to(dtype).clone()
-    parts, places = [], []
+    outputs, places = [], []
     for first in range(0, longest, CHUNK):
         rows = (ends - starts > first).nonzero().squeeze(1)  # (K,)
         place = starts[rows, None] + first + torch.arange(CHUNK)  # (K, Q)
@@ -36,11 +36,11 @@ def selective_scan_torch(
         rows = rows.to(x.device)
         y, end = _scan_chunk(value, step, A, b, c, h[rows])
         h = h.index_copy(0, rows, end)
-        parts.append(y[inside.to(x.device)])
+        outputs.append(y[inside.to(x.device)])
         places.append(place[inside])
-    if not parts:
+    if not outputs:
         return x.clone(), h
-    y = torch.cat(parts)[torch.cat(places).argsort().to(x.device)]
+    y = torch.cat(outputs)[torch.cat(places).argsort().to(x.device)]
     if D is not None:
         y = y + D.to(dtype) * wide
     return y.to(x.dtype), h

@@ -26,8 +26,6 @@ BLOCK = 4 * LANES  # columns processed together: four vectors each of u, v, o an
 _ZERO = np.float32(0.0)
 Block = Any  # a tuple of vectors
 
-# ---- blocks --------------------------------------------------------------------------------------------------------------
-
 
 def _each(build: Any) -> Any:
     """Return the code generator that runs `build` on each vector of blocks, and on arguments that are one vector."""
@@ -77,9 +75,6 @@ def block_store(typing_context: Any, base: Any, offset: Any, block: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(base, types.intp, block), generate
-
-
-# ---- tokens --------------------------------------------------------------------------------------------------------------
 
 
 class Coefficients(NamedTuple):
