@@ -26,8 +26,7 @@ def questions(
         Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns: what the model does (default: sentences).")
     ] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", "-k", min=1, max=50, help="Documents that a reader looks at (default: 10)."),
+        int | None, typer.Option("--top-k", "-k", min=1, max=50, help="Documents that a reader looks at (default: 10).")
     ] = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,

@@ -58,13 +58,7 @@ def synthesize(
 
 
 def _from_structure(
-    sources: list[str],
-    to: Path,
-    limit: int | None,
-    seed: int,
-    language: str | None,
-    exclude: list[str] | None,
-    as_json: bool,
+    sources: list[str], to: Path, limit: int | None, seed: int, language: str | None, exclude: list[str] | None, as_json: bool
 ) -> int:
     from runnel.lab.synthesis.examples import ask_structure
 

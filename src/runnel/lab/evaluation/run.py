@@ -116,12 +116,7 @@ def evaluate(
 
 
 def _measure(
-    model: str,
-    tasks: Sequence[str],
-    how: How | None,
-    metrics: Sequence[str] | None,
-    out: str | Path | None,
-    options: _Options,
+    model: str, tasks: Sequence[str], how: How | None, metrics: Sequence[str] | None, out: str | Path | None, options: _Options
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
     for number, one in enumerate(trials):
