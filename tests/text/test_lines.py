@@ -85,7 +85,7 @@ def indexed(path):
 
 
 def trained(path):
-    from runnel.lab.training.corpora import read_corpus
+    from runnel.lab.training.data import read_corpus
 
     return [(row.id, row.text) for row in read_corpus(path)]
 

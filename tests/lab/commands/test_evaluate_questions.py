@@ -8,8 +8,7 @@ import pytest
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation.metrics import Comparison
-from runnel.lab.evaluation.own import advice
-from runnel.lab.evaluation.questions import Setting
+from runnel.lab.evaluation.own import Setting, advice
 
 
 @pytest.fixture

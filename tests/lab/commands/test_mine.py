@@ -7,8 +7,7 @@ import pytest
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.data import read_triples
-from runnel.lab.training.mining import Mining
-from runnel.lab.training.negatives import mine_negatives
+from runnel.lab.training.mining import Mining, mine_negatives
 
 PAIRS = "query,positive\n" + "".join(
     f"where is the {c} cat number {n},the {c} cat sits on chair {n}\n" for n in range(20) for c in ("red", "blue")

@@ -10,7 +10,7 @@ from helpers.byte_tokenizer import Bytes
 from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
-from runnel.lab.evaluation.qa.records import QaDocument
+from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.training.data import read_evidence
 
 GOLDEN = Path(__file__).parents[2] / "golden"

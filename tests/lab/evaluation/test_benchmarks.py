@@ -9,9 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.benchmarks import find_sets
-from runnel.lab.evaluation.generated import LENGTHS, find_generated
-from runnel.lab.evaluation.tasks import read_task
+from runnel.lab.evaluation.tasks import LENGTHS, find_generated, find_sets, read_task
 
 LINES = files("runnel.lab.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
 NEEDLES = [tuple(line.split("\t")) for line in LINES]

@@ -9,7 +9,7 @@ import pytest
 from helpers.places import answering, place
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.questions import (
+from runnel.lab.evaluation.own import (
     DEPTH,
     Setting,
     ask,

@@ -6,7 +6,7 @@ import pytest
 from runnel.errors import InputError
 from runnel.lab.evaluation.segments import Reading, recorded
 from runnel.lab.training import recipes
-from runnel.lab.training.candidates import dense_ranker
+from runnel.lab.training.mining import dense_ranker
 from runnel.models.base import BUILT_IN
 from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def test_scores_of_documents_from_logits_of_segments():
 @pytest.mark.parametrize("combine", [np.maximum, np.add])
 def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
     """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no vector."""
-    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", rows)
+    monkeypatch.setattr("runnel.lab.training.mining._ROWS", rows)
     generator = np.random.default_rng(0)
     owners = np.array([0, 0, 0, 1, 3, 3, 4, 6, 6, 6, 6, 6, 7])
     vectors, queries = (generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3))

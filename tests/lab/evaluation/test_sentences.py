@@ -7,8 +7,7 @@ import pytest
 from helpers.command_line import FakeRetriever
 from helpers.tiny import tiny_model
 
-from runnel.lab.evaluation.metrics import parse_metrics
-from runnel.lab.evaluation.sentences import (
+from runnel.lab.evaluation.evidence import (
     METRICS,
     by_bm25,
     by_embedder,
@@ -20,6 +19,7 @@ from runnel.lab.evaluation.sentences import (
     summarize,
     values_of,
 )
+from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training.data import Evidence
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.sentences import split_sentences

@@ -7,8 +7,19 @@ import pytest
 from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel.generation.endpoint import Reply
-from runnel.lab.synthesis.prompts import CHUNK, Rejected, fill, read_reply
-from runnel.lab.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
+from runnel.lab.synthesis.strategies import (
+    AROUND,
+    BESIDE,
+    CHUNK,
+    LINKED,
+    NEAR,
+    Rejected,
+    fill,
+    read_reply,
+    write_chunk,
+    write_link,
+    write_pair,
+)
 
 SIZE = 20
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from runnel.lab.training.batches import TokenBatches
+from runnel.lab.training.document_trainer import TokenBatches
 
 lengths = st.lists(st.integers(1, 300), max_size=120)
 budgets = st.integers(1, 400)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.training.corpora import Texts, read_corpus, read_queries
+from runnel.lab.training.data import Texts, read_corpus, read_queries
 from runnel.records import Document
 
 
@@ -84,7 +84,7 @@ def test_texts_take_little_memory():
     code = """
 import resource, sys
 from runnel.records import Document
-from runnel.lab.training.corpora import Texts
+from runnel.lab.training.data import Texts
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
 before = peak()
 texts = Texts(Document(str(n), f"{n} " + "x" * 10_000) for n in range(20_000))

@@ -29,8 +29,7 @@ from runnel.lab.training.generator import (
     make_completion,
     read_exchanges,
 )
-from runnel.lab.training.preparing import prepared
-from runnel.lab.training.run import train
+from runnel.lab.training.run import prepared, train
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.heads import LmHead
@@ -257,7 +256,7 @@ def test_models_that_cannot_write_are_refused(name: str) -> None:
 
 def test_a_model_without_an_end_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SimpleNamespace(tokenizer=SimpleNamespace(end_id=None))
-    monkeypatch.setattr("runnel.lab.training.preparing.load_generator", lambda *_: model)
+    monkeypatch.setattr("runnel.lab.training.run.load_generator", lambda *_: model)
     with pytest.raises(CheckpointError, match=r"some: .*end marker"):
         prepared(recipes.read("generator", changes=("model.name=some",)))
 

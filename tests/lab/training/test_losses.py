@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.lab.training.losses import sentence_loss, span_loss, yes_or_no_loss
+from runnel.lab.training.document_trainer import sentence_loss, span_loss, yes_or_no_loss
 
 documents = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=40)
 

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from runnel.errors import InputError, MissingDependency
-from runnel.lab.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.data import Triple
-from runnel.lab.training.mining import LIKELY, NEGATIVE, POSITIVE, Mining, NegativeJudge, mine, word_triples
+from runnel.lab.training.data import Texts, Triple
+from runnel.lab.training.mining import (
+    LIKELY,
+    NEGATIVE,
+    POSITIVE,
+    Mining,
+    NegativeJudge,
+    bm25_ranker,
+    dense_ranker,
+    mine,
+    run_search,
+    search_by,
+    word_triples,
+)
 from runnel.records import Document
 from runnel.work import top
 
@@ -97,7 +107,7 @@ def test_bm25_needs_words_and_a_package(monkeypatch):
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
 def test_dense_is_exact(monkeypatch, block):
-    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", block)
+    monkeypatch.setattr("runnel.lab.training.mining._ROWS", block)
     embedder, texts, queries = ToyEmbedder(), random_texts(50, seed=1), random_texts(4, seed=2)
     vectors, rows = embedder.encode_document(texts), np.arange(50) * 3
     found = search_by(dense_ranker(embedder, vectors, rows))([Triple(q, ("x",)) for q in queries], 10)

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.training.recipes import differences, read, shipped, sizes, write
-from runnel.lab.training.settings import LoraTable
+from runnel.lab.training.recipes import LoraTable, differences, read, shipped, sizes, write
 
 MINIMAL = """
 job = "embed"

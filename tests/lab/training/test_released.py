@@ -8,7 +8,7 @@ from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError, InputError
 from runnel.lab.training.data import Evidence, read_evidence
-from runnel.lab.training.sentence_table import SentenceData
+from runnel.lab.training.tables import SentenceData
 from runnel.text.sentences import read_spans
 from tests.helpers.tokenizers_for_tests import build
 

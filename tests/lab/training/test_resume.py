@@ -14,7 +14,7 @@ from programs.training_workers import go_on, resumable
 
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.lab.training.checkpoints import find_whole_checkpoint
+from runnel.lab.training.progress import find_whole_checkpoint
 from runnel.lab.training.sentences import SentenceTrainer
 from runnel.models.sentence_retriever import SentenceRetriever
 

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 import runnel
 from runnel.errors import InputError, NumericalError
 from runnel.lab.training import recipes, run
+from runnel.lab.training.recipes import DataTable
 from runnel.lab.training.run import SEARCH, SUMMARY, train
-from runnel.lab.training.settings import DataTable
 from runnel.lab.training.trainers import EmbedderBatches
 from runnel.models.base import load_model
 

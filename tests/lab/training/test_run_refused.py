@@ -13,10 +13,8 @@ from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.lab.training import recipes
-from runnel.lab.training.preparing import prepared
 from runnel.lab.training.progress import Recorder
-from runnel.lab.training.run import LOCK, train
-from runnel.lab.training.run_data import RunData
+from runnel.lab.training.run import LOCK, RunData, prepared, train
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 

@@ -12,8 +12,7 @@ from runnel.errors import InputError
 from runnel.lab.training import recipes
 from runnel.lab.training.data import read_evidence
 from runnel.lab.training.run import prepared, train
-from runnel.lab.training.sentence_layers import QUESTIONS, LayerData, LayerModule
-from runnel.lab.training.vector_data import read_vector_data
+from runnel.lab.training.vectors import QUESTIONS, LayerData, LayerModule, read_vector_data
 from runnel.models.base import load_model
 from runnel.models.sentence_retriever import SentenceRetriever
 

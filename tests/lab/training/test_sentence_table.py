@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.forward import make_item
-from runnel.lab.training.sentence_table import SentenceData, choose_window, label_sentences
+from runnel.lab.training.tables import SentenceData, choose_window, label_sentences
 from runnel.models.base import Model
 from runnel.text.sentences import UNITS, split_sentences
 

@@ -7,10 +7,10 @@ import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
 
+from runnel.lab.training.document_trainer import sentence_loss
 from runnel.lab.training.forward import finished
-from runnel.lab.training.losses import sentence_loss
-from runnel.lab.training.sentence_table import SentenceData
 from runnel.lab.training.sentences import SentenceModule, SentenceTrainer
+from runnel.lab.training.tables import SentenceData
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.sentence_retriever import SentenceRetriever

@@ -9,9 +9,8 @@ from datasets import Dataset
 
 from runnel.errors import InputError
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.sentence_table import label_sentences
-from runnel.lab.training.settings import DataSet, DataTable
-from runnel.lab.training.triple_table import by_negatives, trained_prompts, write_triple_table
+from runnel.lab.training.recipes import DataSet, DataTable
+from runnel.lab.training.tables import by_negatives, label_sentences, trained_prompts, write_triple_table
 from runnel.text.sentences import split_sentences
 
 

@@ -17,8 +17,17 @@ from safetensors.torch import load_file
 from runnel.errors import InputError
 from runnel.lab.training import recipes
 from runnel.lab.training.run import prepared, train
-from runnel.lab.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
-from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin
+from runnel.lab.training.vectors import (
+    ReadQuestion,
+    VectorItem,
+    ask_elsewhere,
+    calibrate,
+    make_vector_item,
+    mark_answers,
+    score_items,
+    split_documents,
+    thin,
+)
 from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES

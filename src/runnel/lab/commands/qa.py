@@ -23,9 +23,7 @@ class ExcerptOptions:
         None
     )
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
-    context: Annotated[
-        str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
-    ] = None
+    context: Annotated[str | None, typer.Option(help="Tokens of the pieces to retrieve from, or: sentence.")] = None
     chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
     window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
@@ -66,29 +64,16 @@ def qa(
     from runnel.lab.evaluation.qa.examination import examine
 
     judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
-    report = examine(
-        model,
-        paths,
-        out,
-        asked.open(),
-        judged_by.open() if judge or judge_model else None,
-        only=only or (),
-        limit=limit,
-        seed=seed,
-        labels=labels,
-        answer_tokens=answer_tokens,
-        threads=threads,
-        dtype=dtype,
-        **asdict(excerpts),
-    )
+    options: dict[str, Any] = {"only": only or (), "limit": limit, "seed": seed, "labels": labels, "dtype": dtype}
+    options |= {"answer_tokens": answer_tokens, "threads": threads, **asdict(excerpts)}
+    report = examine(model, paths, out, asked.open(), judged_by.open() if judge or judge_model else None, **options)
     print_json(report) if as_json else _show(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    """Print the scores: of sets, of all questions, of categories and of lengths; and what they cost."""
     print_text(f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by {report['judge']}")
-    rows = [_row(one["task"], one) for one in report["sets"]]
+    rows = [_row(part["task"], part) for part in report["sets"]]
     if len(report["sets"]) > 1:
         rows.append(_row("all questions", report["all"]))
         rows.append(_row("mean of sets", report["mean_of_sets"]))

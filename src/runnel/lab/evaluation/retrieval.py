@@ -24,15 +24,14 @@ from runnel.journal import Journal, Row
 from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.segments import Reading, recorded, segment_id
 from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
-from runnel.lab.training.candidates import Ranker, bm25_ranker, dense_ranker
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.formats import expect_texts
+from runnel.lab.training.data import Texts, expect_texts
+from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
 from runnel.records import Document
 from runnel.search.stores import holds_index, open_store
 from runnel.text.trec import read_scores
 
 if TYPE_CHECKING:
-    from runnel.lab.evaluation.benchmarks import Set
+    from runnel.lab.evaluation.tasks import Set
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
     from runnel.search.index import Index
@@ -74,12 +73,12 @@ class System:
 def kind_of(model: str, how: How | None) -> How | None:
     """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for."""
     path = Path(model)
-    found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
-    if found is not None and how is not None:
+    kind: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
+    if kind is not None and how is not None:
         raise InputError(
-            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
+            f"{model} is {'BM25' if kind == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
         )
-    return found or how
+    return kind or how
 
 
 def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> None:
@@ -100,10 +99,10 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
 
 
 def measure(
-    one: Set, system: System, names: Sequence[str] | None, folder: Path
+    task_set: Set, system: System, names: Sequence[str] | None, folder: Path
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
-    source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
+    source, metrics = task_set.source(folder), parse_metrics(task_set.metrics if names is None else names)
     texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
     if system.place is not None:  # the index has the documents
         source = replace(source, corpus=None)
@@ -121,7 +120,7 @@ def measure(
     values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
     documents = state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus)
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
-    result |= {"group": one.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
+    result |= {"group": task_set.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
     result |= {"reading": system.reading.settings()}
     return result | {"notes": notes, "metrics": mean(values)}, values
 
@@ -225,7 +224,6 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 
 
 def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
-    """Return what searches the vectors of documents, or of their segments."""
     if reading.segment_tokens is None:
         vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
     else:
@@ -254,7 +252,6 @@ def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple
 
 
 def _missing(task: Task, place: str) -> list[str]:
-    """Return what to say of relevant documents that an existing index lacks."""
     with closing(open_store(place)) as store:
         _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []

@@ -20,7 +20,7 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
-from runnel.lab.training.corpora import Texts
+from runnel.lab.training.data import Texts
 from runnel.records import Document, expect_count
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer

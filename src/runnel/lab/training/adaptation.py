@@ -20,7 +20,7 @@ from runnel.lab.evaluation.metrics import Comparison, compare
 from runnel.lab.evaluation.retrieval import System
 from runnel.lab.synthesis.examples import structure_facts
 from runnel.lab.synthesis.sources import Sources
-from runnel.lab.synthesis.structure_rows import StructureRows
+from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training import recipes, run
 from runnel.lab.training.data import Dropped, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
@@ -51,16 +51,8 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a model to documents: return the path of the better model, or None, and what was measured, by file.
 
-    Args:
-        sources: files, folders, indexes, or jsonl of documents, whose structure asks the questions.
-        to: folder for the work, and for the model, which is TO/model.
-        model: the one to adapt.
-        dev: evidence to measure the gain on; default: the questions held back.
-        exclude: test sets that the questions must not overlap with, as for `Decontaminator`.
-        limit, seed: the most questions, and their choice.
-
-    Raises:
-        InputError: the documents ask too few questions, or a file has none.
+    The arguments are those of `runnel lab adapt`: `to` is the folder for the work, and for the model, which is TO/model; `dev` is
+    evidence to measure the gain on, by default the questions held back. Raises InputError if the documents ask too few questions.
     """
     if dev is not None and next(read_evidence(dev, dropped=Dropped()), None) is None:
         raise InputError(f"{dev} has no question with evidence; expected spans in one at least")
@@ -79,13 +71,12 @@ def adapt(
 
 
 def _write_questions(sources: Sequence[str], exclude: Sequence[str], limit: int, seed: int, to: Path) -> tuple[Path, Path]:
-    """Write the questions to train on and those held back; return the two files."""
-    found, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
-    rows = list(found.rows(documents, limit))
-    structure_facts(found, documents)
+    made, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
+    rows = list(made.rows(documents, limit))
+    structure_facts(made, documents)
     held = _held_back(rows)
-    parts = [row for row in rows if row["source"] not in held], [row for row in rows if row["source"] in held]
-    if len(parts[0]) < _LEAST or not parts[1]:
+    halves = [row for row in rows if row["source"] not in held], [row for row in rows if row["source"] in held]
+    if len(halves[0]) < _LEAST or not halves[1]:
         raise InputError(
             f"the structure of {counted(documents.documents, 'document')} asks {len(rows):,} questions; "
             f"expected at least {_LEAST} to train on, and some about other documents: add documents with headings or lists, "
@@ -94,9 +85,9 @@ def _write_questions(sources: Sequence[str], exclude: Sequence[str], limit: int,
     files = to / "train.jsonl", to / "held-back.jsonl"
     with Journal(files[0], {"seed": seed, "questions": digest(json.dumps(rows))}, also=files[1:]) as journal:
         if journal.begin() is None:
-            for path, part in zip(files, parts, strict=True):
+            for path, part in zip(files, halves, strict=True):
                 write_jsonl(path, part)
-            journal.finish({path.name: len(part) for path, part in zip(files, parts, strict=True)})
+            journal.finish({path.name: len(part) for path, part in zip(files, halves, strict=True)})
     return files
 
 

@@ -8,10 +8,9 @@ from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
-from runnel.lab.evaluation.qa.answering import Exam
-from runnel.lab.evaluation.qa.records import QaDocument
-from runnel.lab.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
-from runnel.lab.evaluation.sentences import by_bm25
+from runnel.lab.evaluation.evidence import by_bm25
+from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, find_all
+from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.qa.loading import read_qa_sets
-from runnel.lab.evaluation.qa.records import QaDocument
+from runnel.lab.evaluation.qa.loading import QaDocument, read_qa_sets
 from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
 
 ROW = {"input": "Where?", "context": ATTIC, "answers": ["in the attic"]}

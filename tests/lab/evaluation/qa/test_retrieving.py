@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.generation.asking import fit
-from runnel.lab.evaluation.qa.retrieving import join, merge
+from runnel.lab.evaluation.qa.examination import join, merge
 from runnel.text.dialogue import GAP
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runnel.lab.evaluation.qa.scores import Outcome, by_length, group, interval, mean_of_sets, summarize, token_f1
+from runnel.lab.evaluation.qa.judging import Outcome, by_length, group, interval, mean_of_sets, summarize, token_f1
 
 
 def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=True):

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from runnel.lab.evaluation.qa.suites import SETS, SUITES, Fields
+from runnel.lab.evaluation.qa.loading import SETS, SUITES, Fields
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from tests.helpers.qa_files import ATTIC, write_rows
