@@ -1,13 +1,18 @@
-"""`runnel lab evaluate` on retrieval tasks: metrics, runs written, interrupted work resumed, bad input named."""
+"""`runnel lab evaluate` on retrieval tasks and marked evidence: metrics, texts that are cut, resumed work, bad input named."""
 
 import json
 
 import numpy as np
 import pytest
+from helpers.command_line import FakeReranker
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
+from runnel.lab.evaluation.retrieval import _model
+from runnel.lab.training import recipes
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
 
 
 @pytest.fixture(autouse=True)
@@ -224,3 +229,171 @@ def test_compare_needs_results_of_one_task(run, tmp_path):
     for other, what in (("b", "no task in common"), ("c", "different queries")):
         done = run("lab", "compare", "a", other)
         assert done.code == 1 and what in done.err
+
+
+DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
+EVIDENCE = [
+    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
+    {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
+    {"id": "c", "question": "who flew", "document": DOCUMENT, "evidence": [[36, 40]]},
+    {"id": "d", "question": "zebra", "document": DOCUMENT, "evidence": []},
+]
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
+    _model.cache_clear()
+    return "evidence.jsonl"
+
+
+def test_rows_with_units_are_ranked_by_them(run, tmp_path):
+    units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
+    rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = json.loads(run("lab", "evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
+    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
+    assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
+
+
+def test_evidence(run, evidence, fake, tmp_path):
+    command = ("lab", "evaluate", "toy", evidence, "--out", "out")
+    done = run(*command)
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "out" / "evidence.json").read_text())
+    assert (result["kind"], result["as"], result["queries"], result["unanswered"]) == ("sentences", "sentences", 3, 1)
+    assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
+    assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
+    assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
+    values = [json.loads(line) for line in (tmp_path / "out" / "evidence.queries.jsonl").read_text().splitlines()]
+    assert [value["query"] for value in values] == ["a", "2", "c"]
+    again = run(*command, "--metrics", "P@1")
+    assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
+
+
+def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
+    fake.embed = ToyEmbedder()
+    fake.embed.encode_document = fake.embed.encode_query
+    both = results(run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
+    assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
+    found = results(run("lab", "evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
+    assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "message"),
+    [
+        (EVIDENCE[3:], ["bm25"], "no question has evidence"),
+        ([EVIDENCE[0]] * 2, ["bm25"], "'a'"),
+        ([EVIDENCE[0] | {"evidence": [[40, 99]]}], ["bm25"], "line 1: span [40, 99]"),
+    ],
+)
+def test_bad_evidence(run, evidence, tmp_path, rows, arguments, message):
+    (tmp_path / evidence).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run("lab", "evaluate", arguments[0], evidence, *arguments[1:])
+    assert done.code == 1 and message in done.err
+
+
+DOCUMENTS = {"d0": "the cat sat on the mat and the dog sat", "d1": "a river runs to the sea", "d2": "the dog"}
+QUERIES = {"1": "the cat and a dog", "2": "a river"}
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / "task").mkdir()
+    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        (tmp_path / "task" / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items())
+        )
+    (tmp_path / "task" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n")
+    (tmp_path / "bm25.trec").write_text("".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS))
+    return "task"
+
+
+@pytest.fixture
+def model(tmp_path):
+    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "run" / "model")
+    return "run/model"
+
+
+def scores(path):
+    """Return (query, document) -> score of a run."""
+    return {(q, d): float(score) for q, _, d, _, score, _ in map(str.split, path.read_text().splitlines())}
+
+
+def segments(tokenizer, text, tokens, stride):
+    """Return segments, cut by words of the tokenizer."""
+    encoded = tokenizer.encode(text)
+    starts = range(0, max(0, len(encoded.ids) - tokens) + stride, stride)
+    return [text[encoded.starts[s] : encoded.ends[min(s + tokens, len(encoded.ids)) - 1]] for s in starts]
+
+
+@pytest.mark.parametrize(("aggregate", "combine"), [("max", max), ("sum", sum)])
+def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine):
+    options = ("--segment-tokens", 4, "--stride", 2, "--aggregate", aggregate, "--dtype", "fp32")
+    done = run("lab", "evaluate", model, task, *options, "--out", "out")
+    assert done.code == 0, done.err
+    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
+    queries = dict(zip(QUERIES, embedder.encode_query(QUERIES.values()), strict=True))
+    for name, text in DOCUMENTS.items():
+        vectors = embedder.encode_document(segments(embedder.model.tokenizer, text, 4, 2))
+        for query, vector in queries.items():
+            assert found[query, name] == pytest.approx(combine((vectors @ vector).tolist()), abs=1e-5)
+
+
+def test_a_reranker_by_segments(run, task, model, tmp_path):
+    command = ("lab", "evaluate", model, task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--dtype", "fp32")
+    for aggregate in ("max", "sum"):
+        done = run(*command, "--aggregate", aggregate, "--out", aggregate)
+        assert done.code == 0, done.err
+    reranker, highest, sums = (
+        Reranker.load(tmp_path / model, "float32"),
+        scores(tmp_path / "max/task.trec"),
+        scores(tmp_path / "sum/task.trec"),
+    )
+    for query, text in QUERIES.items():
+        for name, document in DOCUMENTS.items():
+            logits = reranker.score(text, segments(reranker.model.tokenizer, document, 4, 4))
+            assert highest[query, name] == pytest.approx(max(logits), abs=1e-4)
+            assert sums[query, name] == pytest.approx((1 / (1 + np.exp(-logits))).sum(), abs=1e-4)
+
+
+def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
+    fake.rerank = FakeReranker(stop_after=1)
+    fake.rerank.model.tokenizer = tiny_encoder(tmp_path / "tokenizer").tokenizer
+    command = ("lab", "evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
+    assert run(*command).code == 130
+    retrieval._model.cache_clear()
+    fake.rerank.stop_after = None
+    assert run(*command).code == 0
+    pieces = segments(fake.rerank.model.tokenizer, DOCUMENTS["d0"], 4, 4)
+    best = max(len(set(QUERIES["1"].split()) & set(piece.split())) for piece in pieces)
+    assert scores(tmp_path / "out" / "task.trec")["1", "d0"] == best
+    assert {name.rpartition("#")[0] for _, name in scores(tmp_path / "out" / "task.segments.trec")} == set(DOCUMENTS)
+    done = run(*command, "--aggregate", "sum")
+    assert done.code == 1 and "finished work with another aggregate" in done.err
+
+
+def test_texts_are_cut(run, task, model, tmp_path):
+    done = run("lab", "evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
+    assert done.code == 0 and "texts were cut to 5 tokens" in done.err
+    assert json.loads((tmp_path / "out" / "task.json").read_text())["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
+    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
+    for query, text in QUERIES.items():
+        vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)
+        expected = vectors @ embedder.encode_query(text, max_tokens=4)
+        assert [found[query, name] for name in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_the_recipe_of_a_run_is_followed(run, task, model, tmp_path):
+    expected = {}
+    for out, options in (("cut", ("--max-tokens", 5)), ("whole", ())):
+        assert run("lab", "evaluate", model, task, *options, "--out", out).code == 0
+        expected[out] = scores(tmp_path / out / "task.trec")
+    recipe = recipes.read("mamba-retriever-msmarco", changes=("evaluation.max_document_tokens=5",))
+    recipes.write(recipe, tmp_path / "run" / "recipe.toml")
+    done = run("lab", "evaluate", model, task, "--out", "recipe")
+    assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 32" in done.err
+    assert scores(tmp_path / "recipe" / "task.trec") == expected["cut"] != expected["whole"]
+    done = run("lab", "evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
+    assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == expected["whole"]

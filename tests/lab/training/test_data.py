@@ -1,4 +1,4 @@
-"""Training examples from every format; what is dropped, what is an error."""
+"""Training examples, corpora and queries from every format; what is dropped, what is an error."""
 
 import json
 import logging
@@ -8,14 +8,99 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.tiny import tiny_model
 
-from runnel.errors import InputError, ReadError
-from runnel.lab.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
+from runnel.errors import CheckpointError, InputError, ReadError
+from runnel.lab.training.data import Dropped, Evidence, Texts, Triple, read_corpus, read_evidence, read_queries, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import read_exchanges
+from runnel.lab.training.tables import SentenceData
+from runnel.records import Document
+from runnel.text.sentences import read_spans
+from tests.helpers.tokenizers_for_tests import build
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            {"_id": "7", "title": "T", "text": "one"},
+            {"_id": "8", "title": "", "text": "two"},
+            {"_id": "9", "title": "U", "text": ""},
+        ],
+        [{"docid": 7, "title": "T", "document_text": "one"}, {"docid": 8, "document_text": "two"}, {"docid": 9, "contents": "U"}],
+        [{"id": "7", "contents": "T one"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U"}],
+        ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
+        ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],
+    ],
+    ids=["beir", "tevatron", "pyserini", "documents", "mixed"],
+)
+def test_corpus_formats(tmp_path, lines):
+    found = list(read_corpus(write(tmp_path / "corpus", *lines)))
+    assert found == [Document("7", "T one"), Document("8", "two"), Document("9", "U")]
+
+
+def test_corpus_and_queries_of_a_folder(tmp_path):
+    write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"})
+    write(tmp_path / "queries.jsonl", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})
+    assert list(read_corpus(tmp_path)) == [Document("a", "x")]
+    assert read_queries(tmp_path) == {"q": "y", "r": ""}
+    empty = write(tmp_path / "x" / "y", "").parent
+    with pytest.raises(ReadError, match=r"corpus\.jsonl"):
+        list(read_corpus(empty))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{"text": "no id"}, {"_id": "", "text": "x"}, {"_id": "b"}, {}, "no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"],
+)
+def test_bad_rows(tmp_path, line):
+    first = "a\tx" if isinstance(line, str) else {"_id": "a", "text": "x"}
+    with pytest.raises(InputError, match="corpus, line 2: "):
+        list(read_corpus(write(tmp_path / "corpus", first, line)))
+
+
+def test_a_query_id_twice(tmp_path):
+    with pytest.raises(InputError, match="two have the id 'q'"):
+        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
+
+
+# ---- by id -------------------------------------------------------------------------------------------------------------
+
+
+def test_texts():
+    documents = [Document("b", "x\0\u2028"), Document("a", ""), Document("ü", "🜨")]
+    texts = Texts(iter(documents))
+    assert len(texts) == 3 and list(texts) == documents
+    assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
+    assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
+    assert len(Texts([])) == 0
+
+
+def test_texts_refuse_an_id_twice():
+    with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
+        Texts([Document(name, "") for name in "abcb"])
+
+
+def test_texts_take_little_memory():
+    """20,000 documents of 10 kB, 200 MB in all, read from a generator and fetched again."""
+    code = """
+import resource, sys
+from runnel.records import Document
+from runnel.lab.training.data import Texts
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+before = peak()
+texts = Texts(Document(str(n), f"{n} " + "x" * 10_000) for n in range(20_000))
+assert all(texts.get(str(n)).startswith(f"{n} ") for n in range(0, 20_000, 97))
+sys.stdout.write(str(peak() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 50
+
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
@@ -321,3 +406,99 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
     titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
     found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
     assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]
+
+
+UNITS = ["The café is long; the dogs, they run. ", "Rivers run to the sea,\n", "in 2024 (or so)."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build("neox_like")
+
+
+def released(tokenizer, units=UNITS, question="Where do rivers run?\n", **changes):
+    """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last token that starts in it."""
+    asked, text = tokenizer.encode(question).ids, tokenizer.encode("".join(units))
+    edges = [sum(map(len, units[: i + 1])) for i in range(len(units))]
+    ends = [len(asked) + int((text.starts < edge).sum()) - 1 for edge in edges]
+    made = {
+        "input_ids": [*asked.tolist(), *text.ids.tolist()],
+        "sentence_indices": ends,
+        "sentence_labels": [0, 1, 1],
+        "context": units,
+        "datapoint_id": "book*7",
+        "index2connection": {"2": "both are about rivers"},
+    }
+    return made | changes
+
+
+def read_released(folder, tokenizer, *rows):
+    tokenizer.save(folder)
+    path = folder / "mambaretriever_train.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return list(read_evidence(path))
+
+
+def test_released_rows(tmp_path, tokenizer, caplog):
+    first, second = read_released(
+        tmp_path, tokenizer, released(tokenizer), released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0])
+    )
+    units = ((0, 38), (38, 61), (61, 77))
+    assert first == Evidence("Where do rivers run?", "".join(UNITS), units[1:], "book*7", units)
+    assert [first.document[a:b] for a, b in first.spans] == UNITS[1:]
+    assert (second.query, second.spans) == ("Two\nlines?", ((0, 38),))
+    assert caplog.messages == [f"{tmp_path / 'mambaretriever_train.jsonl'}: released under CC-BY-NC, not for commercial use"]
+
+
+@pytest.mark.parametrize("lengths", [None, (60,)])
+def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths):
+    """Neither sentences nor clauses: the authors' units end inside sentences, and have no white space at their ends."""
+    units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
+    labels = [int(n in (7, 8)) for n in range(20)]
+    (example,) = read_released(tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels))
+    model = tiny_model(tmp_path / "model")
+    _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
+    scored = [item.sentences.text[a:b] for a, b in item.sentences.spans.tolist()]
+    first = units.index(scored[0])
+    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (lengths is not None)
+    assert item.labels.tolist() == labels[first : first + len(scored)] and item.labels.sum() == 2
+    # each at its last token, which in the authors' tokens is where the released says
+    tokens = read_spans(example.document, [tokenizer.encode(example.document)], np.array(example.units))
+    asked = len(made["input_ids"]) - len(tokens.ids)
+    assert (tokens.ends + asked).tolist() == made["sentence_indices"]
+    np.testing.assert_array_equal(item.request.positions - (len(item.request.ids) - len(item.sentences.ids)), item.sentences.ends)
+
+
+@pytest.mark.parametrize("off", [-4, 4])
+def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_path, tokenizer, off):
+    """As the authors' code warns; and GPT-NeoX's tokens are of text in NFC."""
+    units = [UNITS[0].replace("é", "e\u0301"), *UNITS[1:]]
+    made = released(tokenizer, units)
+    made["sentence_indices"][0] += off
+    (one,) = read_released(tmp_path, tokenizer, made)
+    assert (one.query, one.document) == ("Where do rivers run?", "".join(units))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": []}, "line 2: .*'context'"),
+        ({"sentence_labels": [0.5, 1, 1]}, "line 2: "),
+        ({"sentence_labels": [0, 1]}, "line 2: "),
+        ({"sentence_labels": [0, 1, 2]}, "line 2: "),
+        ({"sentence_indices": [9999, 1, 2]}, "line 2: "),
+        ({"context": ["Another text.", "b", "c"]}, "line 2: .*'Where do rivers run"),
+    ],
+)
+def test_malformed_rows(tmp_path, tokenizer, changes, message):
+    with pytest.raises(InputError, match=message):
+        read_released(tmp_path, tokenizer, released(tokenizer), released(tokenizer, **changes))
+
+
+def test_without_the_tokenizer(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: (_ for _ in ()).throw(OSError("offline")))
+    path = tmp_path / "mambaretriever_train.jsonl"
+    path.write_text(json.dumps(released(tokenizer)) + "\n")
+    with pytest.raises(CheckpointError, match="EleutherAI/gpt-neox-20b"):
+        list(read_evidence(path))
