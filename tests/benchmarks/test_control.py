@@ -44,7 +44,6 @@ learning_rate = 1e-2
 
 
 def write_experiment(place):
-    """Write an experiment file, and the data of two topics in each text, which its documents share."""
     words = ["river", "heron", "frog", "sand", "tide", "reed", "stone", "moss", "crab", "wave", "fish", "gull"]
     pairs = [(f"the {a} and the {b}", f"a text about {a}, then one about {b}") for a in words for b in words if a < b]
     data = place / "data"
@@ -66,7 +65,6 @@ def place(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of an experiment that has run; its result and what was reported."""
     place = write_experiment(tmp_path_factory.mktemp("finished"))
     with pytest.MonkeyPatch.context() as patch:
         result, said = run(place, patch)
@@ -75,14 +73,12 @@ def finished(tmp_path_factory):
 
 
 def run(place, monkeypatch):
-    """Run the experiment with its parts in this process; return the result and what was reported."""
     monkeypatch.setattr(control, "_in_new_process", control._run_part)
     said = []
     return run_experiment(place / "experiment.toml", place / "data", place / "to", said.append), said
 
 
 def figures(result):
-    """What does not depend on the machine."""
     return [(p["shape"]["family"], p["seed"], p["metrics"], p["tokens"], p["last_loss"]) for p in result["parts"]]
 
 
@@ -157,7 +153,6 @@ def test_a_killed_experiment_resumes(place):
     ],
 )
 def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, named):
-    """Also those of a part that was interrupted."""
     place = shutil.copytree(finished[0], tmp_path / "place")
     (place / "experiment.toml").write_text(FILE)
     (place / "to" / "mamba2-0" / "part.json").unlink()

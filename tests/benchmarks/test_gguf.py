@@ -14,8 +14,6 @@ from benchmarks.subject import Subject
 
 
 class Reader:
-    """Just enough of GGUF to read a file back."""
-
     def __init__(self, data):
         self.data, self.at = data, 0
         assert data[:4] == b"GGUF"

@@ -46,9 +46,6 @@ def test_padding_goes_by_batch_and_transformers_have_no_ssd():
     assert found["tokens"] == 75 and COUNTS[2] not in found["flops"]
 
 
-# ---- measuring -----------------------------------------------------------------------------------------------------------
-
-
 def timed(fake_workers, per_batch=1.0):
     """Reading takes a millisecond a token and `per_batch` seconds a batch."""
 
@@ -71,7 +68,6 @@ def test_the_fastest_batch_is_best(fake_workers):
 
 
 def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, monkeypatch, capsys):
-    """The second cut is interrupted; the first is not measured again, and other settings are refused."""
     timed(fake_workers)
     command = ["read", "tiny", "--documents", "4x100", "--cut", "64", "32", "--to", str(tmp_path)]
     answer = fake_workers.answers["runnel"]["read"]
@@ -109,7 +105,6 @@ def test_tiny_models_for_real(real_jobs, tmp_path, capsys):
 
 
 def test_training_with_adapters_and_without(real_jobs, tmp_path, capsys):
-    """The rows with adapters train them alone; resuming starts nothing."""
     command = ["train", "tiny", "--texts", "1", "2", "--tokens", "16", "--lora", "0", "4", "--rounds", "1", "--to", str(tmp_path)]
     assert main(command) == 0
     parts = json.loads((tmp_path / "training.json").read_text())["parts"]

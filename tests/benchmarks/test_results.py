@@ -29,7 +29,6 @@ def write_lines(path, rows):
 
 @pytest.fixture
 def data(tmp_path):
-    """A retrieval set of five queries and two evidence sets, one of which `pocket` was trained on."""
     folder = tmp_path / "data" / "retrieval" / "tiny"
     write_lines(folder / "corpus.jsonl.zst", [{"_id": f"d{n}", "title": "", "text": text(n)} for n in range(12)])
     write_lines(folder / "queries.jsonl.zst", [{"_id": f"q{n}", "text": " ".join(text(n).split()[-4:])} for n in range(5)])

@@ -12,7 +12,6 @@ from runnel.errors import BackendUnavailable, InputError
 
 
 def vectors(cosine):
-    """HIDDEN turned by as much."""
     other = np.roll(HIDDEN, 1, axis=1)
     other -= HIDDEN * (other * HIDDEN).sum(1, keepdims=True) / np.square(HIDDEN).sum(1, keepdims=True)
     other *= np.linalg.norm(HIDDEN, axis=1, keepdims=True) / np.linalg.norm(other, axis=1, keepdims=True)
@@ -63,7 +62,6 @@ def bench(lengths=(64, 128), batches=(1,), **changes):
 
 
 def figures(report):
-    """(system, dtype, texts, tokens) -> a point's dictionary."""
     return {(p.system, p.dtype, p.batch, p.tokens): p.to_dict() for p in report.points}
 
 

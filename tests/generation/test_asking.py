@@ -21,7 +21,6 @@ MARK = NO_SOURCE.strip()
 
 
 def checked(text: str, size: int, count: int = 3) -> CheckedText:
-    """Return a text that arrived in parts of `size` characters."""
     shown: list[str] = []
     one = CheckedText(count, shown.append)
     for at in range(0, len(text), size):
@@ -123,9 +122,6 @@ def asked(reply: str, *excerpts: AnsweringSentence, streamed: bool = True, quest
     return result
 
 
-# ---- excerpts --------------------------------------------------------------------------------------------------------
-
-
 @given(
     st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(1, 40), st.sampled_from(["a", "b"])), min_size=1, max_size=8)
 )
@@ -157,9 +153,6 @@ def test_the_sentences_of_a_hit_come_best_first() -> None:
         (3.0, "Three is third. ", "numbers"),
         (1.0, "One is first. ", "numbers"),
     ]
-
-
-# ---- the budget ------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(120, 240))
@@ -209,9 +202,6 @@ def test_an_excerpt_cannot_forge_another_one() -> None:
         f"[end {mark}]",
     ]
     assert forged in user and mark != seen
-
-
-# ---- the answer ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streamed", [False, True])

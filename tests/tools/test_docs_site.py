@@ -1,7 +1,5 @@
 """The site of the docs: built as `make docs` builds it, with warnings as errors."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

@@ -1,7 +1,5 @@
 """Layers put into a model folder that ships, of which nothing else may change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of a tiny embedder with three checkpoints, which reads 4 tokens of a query in an evaluation; and a task."""
     from runnel.lab.training.run import train
 
     folder = tmp_path_factory.mktemp("trained")
@@ -35,7 +34,6 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def place(trained, tmp_path):
-    """The same in the test's own folder."""
     retrieval._model.cache_clear()
     for name in ("run", "task"):
         shutil.copytree(trained / name, tmp_path / name)

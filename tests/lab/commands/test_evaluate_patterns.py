@@ -34,7 +34,6 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 
 @pytest.fixture
 def ask(run, fake, tmp_path):
-    """Evaluate rows about two documents, one of them in a subfolder."""
     retrieval._model.cache_clear()
     fake.find = FakeRetriever()
     (tmp_path / "docs" / "sub").mkdir(parents=True)

@@ -13,7 +13,6 @@ from runnel.lab.evaluation.own import Setting, advice
 
 @pytest.fixture
 def library(run, tmp_path):
-    """An index of two files, by a model with random weights."""
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "cat.txt").write_text("The cat sat on the mat. The dog sat.")

@@ -163,7 +163,6 @@ def test_the_judge_is_compared_with_labels(run, stub, mills, tmp_path):
 
 
 def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
-    """18 questions about each of 15 documents, one document after the other."""
     rows = [
         {"id": f"{n // 18}-{n}", "question": f"wheel number {n}?", "document": f"Mill {n // 18}.", "answers": ["red"]}
         for n in range(270)

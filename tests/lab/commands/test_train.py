@@ -24,7 +24,6 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """Pairs as CSV and evidence as jsonl, from the Python language reference."""
     folder = tmp_path_factory.mktemp("examples")
     write_examples(folder / "triples.jsonl", evidence=False)
     write_examples(folder / "evidence.jsonl", evidence=True)
@@ -58,7 +57,6 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
     rows = [json.loads(line) for line in (examples / "evidence.jsonl").read_text().splitlines()]
 
     def margin(name):
-        """How much higher sentences that answer score than the others, over all documents."""
         retriever, total = SentenceRetriever.load(name), 0.0
         for row in rows:
             (start, end), found = row["evidence"][0], retriever.score(row["query"], row["document"])

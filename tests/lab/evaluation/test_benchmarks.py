@@ -26,7 +26,6 @@ def write_rows(path, rows):
 
 
 def read_set(one, folder):
-    """Return the documents, queries and judgments of a set."""
     task = read_task(one.source(folder))
     return {d.id: d.text for d in task.corpus}, dict(task.queries), task.qrels, task.notes
 
@@ -218,9 +217,6 @@ def test_bad_tables_are_named(tmp_path):
         find_sets(str(tmp_path / "nothing"))
 
 
-# ---- generated sets ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["needle", "passkey"])
 def test_generated_sets_hide_each_answer_in_one_document(kind, tmp_path):
     assert [one.length for one in find_generated(kind)] == list(LENGTHS) and LENGTHS[0] == 256 and LENGTHS[-1] == 32768
@@ -253,8 +249,6 @@ def test_generated_sets_are_the_same_everywhere(tmp_path):
         digests[kind] = hashlib.sha256(texts).hexdigest()[:16]
     assert digests == {"needle": "533ba6a20a136f0a", "passkey": "335d0b6da5a0240d"}
 
-
-# ---- what is malformed -------------------------------------------------------------------------------------------------
 
 QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
 DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}

@@ -1,7 +1,5 @@
 """Embedders behind an API rank the sentences of evidence."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

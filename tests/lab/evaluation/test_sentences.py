@@ -132,9 +132,6 @@ def test_a_retriever():
     assert spans.tolist() == split_sentences(TEXT).tolist() and scores.tolist() == [0, 2, 0, 0]
 
 
-# ---- pieces, positions, depths -------------------------------------------------------------------------------------------
-
-
 def test_a_sentence_alone_is_scored_without_the_others():
     """The fake's scores depend on all that it reads, so pieces must change them, and only pieces."""
 

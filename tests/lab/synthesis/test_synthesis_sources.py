@@ -17,8 +17,6 @@ from runnel.text.tokenizer import Encoded
 
 
 class Words:
-    """A tokenizer with a token for each word."""
-
     def encode(self, text):
         starts = [n for n, c in enumerate(text) if not c.isspace() and (n == 0 or text[n - 1].isspace())]
         starts = np.array(starts, dtype=np.int64)

@@ -25,8 +25,6 @@ SIZE = 20
 
 
 class Model:
-    """Asks `rule` and keeps the prompts."""
-
     def __init__(self, rule=follow):
         self.rule, self.prompts = rule, []
 
@@ -107,8 +105,6 @@ def test_nearer_connections_are_left_aside():
 
 
 def changed(**values):
-    """Follow the prompts, but change values that a reply has."""
-
     def rule(messages):
         found = json.loads(follow(messages))
         return json.dumps(found | {name: value for name, value in values.items() if name in found})

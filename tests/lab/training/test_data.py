@@ -69,9 +69,6 @@ def test_a_query_id_twice(tmp_path):
         read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
 
 
-# ---- by id -------------------------------------------------------------------------------------------------------------
-
-
 def test_texts():
     documents = [Document("b", "x\0\u2028"), Document("a", ""), Document("ü", "🜨")]
     texts = Texts(iter(documents))
@@ -113,7 +110,6 @@ def write(path, *lines):
 
 
 def kept(path, *arguments, **options):
-    """The triples without ids, and what was dropped."""
     dropped = Dropped()
     triples = list(read_triples(path, *arguments, dropped=dropped, **options))
     assert dropped.kept == len(triples)
@@ -122,7 +118,6 @@ def kept(path, *arguments, **options):
 
 @pytest.fixture
 def beir(tmp_path):
-    """Documents a to d and "e" without text; queries q, r, s."""
     write(tmp_path / "corpus.jsonl", *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"))
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "e", "text": " "}\n')
@@ -134,9 +129,6 @@ def beir(tmp_path):
 
 A, B, C, D = (f"{name.upper()} text {name}" for name in "abcd")
 TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
-
-
-# ---- formats -----------------------------------------------------------------------------------------------------------
 
 
 def test_beir(beir):
@@ -217,9 +209,6 @@ def test_evidence(tmp_path):
         Evidence("r", "d", ((0, 1),)),
         Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
     ]
-
-
-# ---- what cannot be used -----------------------------------------------------------------------------------------------
 
 
 def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
@@ -330,9 +319,6 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
 
 
-# ---- size and real data ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_reading_takes_no_memory(tmp_path):
     """200 MB of triples, compressed, one at a time."""
@@ -370,7 +356,6 @@ def test_real_retrieval_sets(name, queries, positives, lost):
 
 
 def test_the_examples_of_the_page(tmp_path):
-    """Every file shown in docs/data.md is read."""
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     for name, content in files.items():
@@ -386,7 +371,6 @@ def test_the_examples_of_the_page(tmp_path):
 
 
 def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
-    """The page's program makes columns of each."""
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,6 @@ def sentences(count, start=0):
 
 @pytest.fixture
 def guard(tmp_path):
-    """Guards an evidence set and a BEIR set, whose corpus holds more than its answers."""
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
     (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
     beir = tmp_path / "beir"

@@ -17,7 +17,6 @@ budgets = st.integers(1, 400)
 
 
 def all_batches(rows: list[int], budget: int, world: int = 1, epoch: int = 0, **options: object) -> list[list[list[int]]]:
-    """The batches of each process."""
     found = []
     for rank in range(world):
         batches = TokenBatches(rows, budget, world=world, rank=rank, **options)  # type: ignore[arg-type]

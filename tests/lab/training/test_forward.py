@@ -1,7 +1,5 @@
 """The training forward gives the numbers of inference, and its gradients reach every weight."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +57,6 @@ def test_the_numbers_of_pocket() -> None:
 
 
 def test_other_heads(tmp_path: Path) -> None:
-    """The plain mean of all tokens, and a score of the first token."""
     model = training_model(tmp_path, "mamba2", papers_heads=True)
     model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
     assert_as_inference(model)
@@ -162,8 +159,6 @@ def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
     with torch.no_grad():
         np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)
 
-
-# ---- models that read passages -----------------------------------------------------------------------------------------
 
 TEXTS = ["A river runs to the sea.", "The cat sat on the mat. A dog ran. " * 4, "The " + "cat dog river sea mat " * 12 + "sat."]
 

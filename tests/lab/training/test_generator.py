@@ -112,7 +112,6 @@ def test_only_tokens_of_replies_have_logits_and_only_a_few_at_a_time(tmp_path: P
 
 
 def saved(folder: Path) -> str:
-    """A model in a folder, with a byte-level vocabulary and a tied LM head."""
     model = byte_level_model(folder, papers_heads=True)
     model.tokenizer.end_id = 0
     for layer in model.backbone.layers:
@@ -166,19 +165,15 @@ def test_truncated_gradients_are_those_of_the_whole_graph_with_a_cut_state(tmp_p
     assert any((weights[name] - other).abs().max() > 1e-5 for name, other in one_step(tmp_path, data)[2].items())
 
 
-# ---- what is learned ---------------------------------------------------------------------------------------------------
-
 COLORS = {"north": "red", "south": "blue", "west": "green"}
 DOCUMENT = "".join(f"The {side} mill is {color}.\n" for side, color in COLORS.items())
 
 
 def mills() -> list[dict[str, Any]]:
-    """Three questions about one document."""
     return [{"question": f"{side}?", "document": DOCUMENT, "answers": [color]} for side, color in COLORS.items()]
 
 
 def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
-    """The model that learned the rows by heart, from random weights."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = (
         "train.max_steps=60",
@@ -194,7 +189,6 @@ def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
 
 
 def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
-    """Its prompts there are those of its training, or it would not know the answers."""
     model = trained(tmp_path, mills())
     with serve(follow) as judge:
         options = ("--llm", f"local:{model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
@@ -202,9 +196,6 @@ def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
     assert (report["all"]["correct"], report["all"]["questions"], report["notes"]) == (3, 3, {})
     found = (tmp_path / "out" / "rows.answers.jsonl").read_text().splitlines()
     assert [json.loads(line)["answer"] for line in found] == list(COLORS.values())
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------------
 
 
 def exchanges(folder: Path, *rows: dict[str, Any], target: Any = "answer", exclude: tuple[Path, ...] = ()) -> list[Exchange]:
@@ -243,9 +234,6 @@ def test_rows_that_cannot_be_learned_are_refused_by_line(change: dict[str, Any],
     row = {"question": "Where?", "document": DOCUMENT, "answer": "here"}
     with pytest.raises(InputError, match=r"rows\.jsonl, line 2: "):
         exchanges(tmp_path, row, row | change)
-
-
-# ---- models ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])

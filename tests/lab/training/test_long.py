@@ -1,7 +1,5 @@
 """Long inputs: segments with carried state give the full graph, truncated gradients are what they claim, memory is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +94,6 @@ def test_truncated_gradients(tmp_path: Path, architecture: str, recompute: bool)
 
 
 def backward_by_segment(model: Model, items: list, loss: Callable[[SegmentScores], Tensor], long: Long) -> Tensor:
-    """Run the loss of each piece backward before the next is read."""
     total = torch.zeros(())
     for piece in sentence_segments(model, items, long):
         value = loss(piece)
@@ -168,11 +165,7 @@ def test_bf16(tmp_path: Path, architecture: str) -> None:
     assert vectors(model, [render_document(model, "a dog")], Long(bf16=True)).dtype == torch.float32
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-
 def peak(model: Model, run: Callable[[], None]) -> int:
-    """Most bytes of tensors that `run` holds at a time, without the gradients of weights."""
     run()  # so that every weight has a gradient
     with LiveBytes() as live:
         run()

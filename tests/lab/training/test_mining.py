@@ -55,9 +55,6 @@ class ToyEmbedder:
         return self._vectors(texts)
 
 
-# ---- searches ----------------------------------------------------------------------------------------------------------
-
-
 def bm25_by_hand(query, texts, k1=0.9, b=0.4):
     stop = set(bm25s.tokenization.STOPWORDS_EN)
     split = [[w for w in re.findall(r"\w\w+", text.lower()) if w not in stop] for text in texts]
@@ -134,11 +131,7 @@ def test_top_with_ties(count):
     assert top(scores, count).tolist() == [1, 3, 2, 4, 5, 0][:count]
 
 
-# ---- draws -------------------------------------------------------------------------------------------------------------
-
-
 def in_order(rows):
-    """A search that always finds these rows."""
     return lambda triples, depth: [np.array(rows[:depth]) for _ in triples]
 
 
@@ -147,7 +140,6 @@ def drawn(corpus, triples, search, judge=None, start=0, **settings):
 
 
 def numbered(count):
-    """Texts of which no two are copies."""
     return [f"document number {n} speaks of {n}" for n in range(count)]
 
 

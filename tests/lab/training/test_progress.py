@@ -71,8 +71,6 @@ def test_steps_and_documents_are_shown_until_their_end(tmp_path, args, monkeypat
 
 
 class Step:
-    """Stands for the Trainer's part of a step."""
-
     def __init__(self, args):
         self.args, self.state, self.seen = args, state(4), {}
 

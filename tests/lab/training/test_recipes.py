@@ -27,9 +27,6 @@ def file(tmp_path):
     return make
 
 
-# ---- the shipped ones --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
     for size in (None, *sizes(name)):
@@ -57,8 +54,6 @@ def test_published_settings(name, size):
     train = read(name, size=size).train
     assert (train.learning_rate, train.batch, train.epochs) == PUBLISHED[name, size]
 
-
-# ---- strictness --------------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "unknown: ['lerning_rate']"),
@@ -111,9 +106,6 @@ def test_unknown_names_list_the_known():
         read("pars")
     with pytest.raises(InputError, match="'371m'; expected one of 370m, 790m"):
         read("mamba-retriever-msmarco", size="371m")
-
-
-# ---- changes -----------------------------------------------------------------------------------------------------------
 
 
 def test_changes(file):

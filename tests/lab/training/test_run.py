@@ -60,11 +60,7 @@ def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
         train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
 
-# ---- what is learnt ----------------------------------------------------------------------------------------------------
-
-
 def test_an_embedder_learns_its_pairs(tmp_path):
-    """Mean reciprocal rank of the answering paragraph among all, before and after."""
     recipe = tiny_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
     train(recipe, tmp_path)
     rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()[:24]]
@@ -91,9 +87,6 @@ def test_a_reranker_learns_its_triples(tmp_path):
 def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
     changes = "train.max_steps=1 data.rows=4 train.batch=2 model.unit=paragraph".split()
     assert load_model(train(tiny_recipe("sentences", *changes), tmp_path).model).unit == "paragraph"
-
-
-# ---- going on ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", True)])
@@ -174,7 +167,6 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
-    """The same batches, shared: in-batch negatives come from both."""
     recipe = tiny_recipe("embed", "train.max_steps=3")
     whole = train(recipe, tmp_path / "one")
     command = "-v lab train tiny.toml --to two".split()
@@ -214,9 +206,6 @@ def test_one_process_writes_a_checkpoint(first):
     trainer = Both()
     trainer._save("folder")
     assert trainer.saved is first
-
-
-# ---- data -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):

@@ -26,7 +26,6 @@ def test_other_settings_in_the_same_folder(tmp_path):
 
 
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
-    """The examples of the first try cannot be read, the second has others."""
     pairs = [json.dumps({"query": "a", "pos": [text]}) for text in "bc"]
     for name, lines in (("bad", ["{]"]), ("good", pairs)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * 2))
@@ -66,7 +65,6 @@ def test_a_folder_of_something_else(tmp_path):
 
 
 def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
-    """It is refused, and the first one is not disturbed; a lock file whose process has died is in nobody's way."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).write_text("process 1\n")
     once, refused = Recorder.on_step_end, []
@@ -85,7 +83,6 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
-    """The library then ends after no step."""
     from runnel.lab.training import run
 
     def make(*_):

@@ -1,7 +1,5 @@
 """The trainers, losses, evaluators and cards of sentence-transformers, on models of runnel."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +46,6 @@ LISTS = Dataset.from_dict(
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """One thread, and no network."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     caplog.set_level(logging.WARNING)
@@ -89,11 +86,8 @@ def falls(trained: Any) -> None:
 
 
 def new(tmp_path: Path) -> Model:
-    """The same start values every time."""
     return tiny_model(tmp_path / "tiny", papers_heads=True)
 
-
-# ---- losses ------------------------------------------------------------------------------------------------------------
 
 EMBEDDER_LOSSES: dict[str, Callable[[SentenceTransformer], Any]] = {
     "gradient cache by tokens": lambda there: losses.CachedMultipleNegativesRankingLoss(there, mini_batch_num_tokens=20),
@@ -166,8 +160,6 @@ def test_gradient_cache_gives_the_gradients_of_one_batch(tmp_path: Path, papers_
     assert_same_gradients(one, other)
 
 
-# ---- evaluators and cards -----------------------------------------------------------------------------------------
-
 IDS = [str(i) for i in range(len(THINGS))]
 
 
@@ -207,9 +199,6 @@ def test_evaluation_during_training_sees_the_present_weights(model: Model, tmp_p
     assert evaluator(fresh)[evaluator.primary_metric] == pytest.approx(during[-1])
     card = (tmp_path / "folder/README.md").read_text()
     assert "### Training Hyperparameters" in card and f"{during[-1]:.4f}".rstrip("0") in card and "where is cat" in card
-
-
-# ---- files and options of the trainer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])

@@ -41,9 +41,6 @@ def positives(start: int, end: int, text: str = TEXT) -> list[int]:
     return np.flatnonzero(label_sentences(text, split_sentences(text), [(start, end)])).tolist()
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("piece", "before", "after", "expected"),
     [
@@ -82,9 +79,6 @@ def test_every_span_makes_a_sentence_positive_that_it_overlaps(pairs: list[tuple
         assert all(TEXT[max(start, a) : min(end, b)].strip() for a, b in sentences[alone].tolist())
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data(), st.sets(st.integers(1, 200), min_size=1), st.integers(0, 9)
@@ -118,9 +112,6 @@ def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(
     held = [int(bounds[window.stop] - bounds[window.start]) for window in windows]
     assert {min(n for n in (50, 200, 500, 1000) if n >= tokens) for tokens in held} == expected  # whole sentences only
     assert all(labels[window].sum() == 2 for window in windows)
-
-
-# ---- data ------------------------------------------------------------------------------------------------------------
 
 
 def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> None:
@@ -325,7 +316,6 @@ def test_evidence_as_triples_of_sentences(tmp_path):
 
 
 def test_a_sentence_that_a_span_only_spills_over_into_is_no_positive(tmp_path):
-    """Contrast and sentence retrieval judge by one rule."""
     text = "The cat sat on the mat. The dog ran over the wide field. The sea is wide and blue."
     line = {"question": "who ran", "document": text, "evidence": [[20, 57]]}  # and "at." of the first
     rows = rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"), negatives=2)

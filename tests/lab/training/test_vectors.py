@@ -44,7 +44,6 @@ D, K = 16, 10
 
 
 def item(seed: int, sentences: int = 30) -> VectorItem:
-    """One sentence answers, whose vector is the query's."""
     make = torch.Generator().manual_seed(seed)
     query = F.normalize(torch.randn(D, generator=make), dim=0)
     vectors = F.normalize(torch.randn(sentences, D, generator=make), dim=-1)
@@ -52,9 +51,6 @@ def item(seed: int, sentences: int = 30) -> VectorItem:
     place = int(torch.randint(sentences, (1,), generator=make))
     vectors[place] = query
     return make_vector_item(query, vectors, features, [(place, place + 1)])
-
-
-# ---- runs --------------------------------------------------------------------------------------------------------------
 
 
 def write_evidence(path: Path, documents: int = 40) -> list[dict]:
@@ -141,9 +137,6 @@ def test_settings_without_effect_are_refused(data, change, named):
         prepared(recipe(data, change))
 
 
-# ---- which questions ---------------------------------------------------------------------------------------------------
-
-
 def questions(documents: int) -> list[ReadQuestion]:
     return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
 
@@ -163,9 +156,6 @@ def test_one_question_in_four_is_asked_to_another_document_unless_it_is_asked_of
     assert [one.document for one in found] == ["001", "002", "003"] and all(one.evidence == () for one in found)
     assert ask_elsewhere(questions(1)) == []
     assert ask_elsewhere([replace(one, text="summarize") for one in given]) == []
-
-
-# ---- the head ----------------------------------------------------------------------------------------------------------
 
 
 def test_long_documents_are_thinned_with_their_answers_kept():
@@ -215,7 +205,6 @@ def layer_recipe(layer_data: Path, *changes: str, model: str = "model"):
 
 
 def test_training_reads_as_inference_reads(layer_data, tmp_path):
-    """The first vectors and scores of training are those of the retriever, for documents of one and of several passages."""
     model, reader = prepared(layer_recipe(layer_data)), SentenceRetriever.load(layer_data / "model", "float32")
     read, _, aside = read_vector_data(
         reader.scorer, read_evidence(layer_data / "evidence.jsonl"), tmp_path / "documents", 0, write=True

@@ -62,9 +62,6 @@ def test_what_is_missing_or_ambiguous(tmp_path):
         names(tmp_path)
 
 
-# ---- plain rows: LongBench and LV-Eval, DocFinQA, a user's own, the released file ---------------------------------------
-
-
 EMPTY = {"length": 12, "dataset": "qasper", "language": "en", "all_classes": None}
 ROWS = [
     {"_id": "a1", "input": "Where are the letters?", "context": ATTIC, "answers": ["in the attic", "attic", "attic"]} | EMPTY,
@@ -438,7 +435,6 @@ def test_nine_sets_are_multiple_choice():
 
 
 def test_every_suite_has_sets_and_fields():
-    """Suites with the fields of a user's file have a function that makes them; no file belongs to two sets."""
     assert {one.suite for one in SETS.values()} == set(SUITES)
     assert all(suite.layout is not None for suite in SUITES.values() if suite.fields == Fields())
     assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
