@@ -70,11 +70,16 @@ def test_each_bar_can_be_lost_and_held(key):
     assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
 
 
-def test_a_missing_system_is_named():
+def test_what_is_missing_is_named_and_what_failed_loses_its_bar():
     points = [p for p in POINTS if p["system"] != "llama.cpp"]
     skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]
     row = by_key(values(points=points, skipped=skipped))["llama.cpp"]
     assert (row.lost, row.shown) == (False, "llama_cpp is not installed")
+    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
+    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
+    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
+    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
+    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
 
 
 @pytest.mark.parametrize("system", ["transformers", "llama.cpp", "runnel"])
@@ -85,14 +90,6 @@ def test_a_failed_check_loses_the_bar(system):
     lost = {"runnel": "roofline mamba2-130m"}.get(system, system)
     assert (found[lost].lost, found[lost].value) == (True, None)
     assert "differs" in found[lost].shown
-
-
-def test_a_model_that_could_not_be_measured_loses_its_bar():
-    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
-    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
-    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
-    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
-    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
 
 
 def test_the_whole_check(fake_workers, monkeypatch):

@@ -24,7 +24,7 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
     assert list(found["flops"]) == COUNTS
 
 
-def test_the_work_of_chunks_of_ssd():
+def test_the_work_of_chunks_of_ssd_and_of_padding():
     """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
     from runnel.backbones.checkpoint.load import meta_backbone
     from runnel.backbones.mamba2.model import Mamba2Config
@@ -35,9 +35,6 @@ def test_the_work_of_chunks_of_ssd():
     assert ssd_flops(backbone, q) == backbone.standard_flops(q) + 2 * (products + states)
     grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)
     assert grown == pytest.approx(8)  # linear in the text: chunks stay at 256 tokens
-
-
-def test_padding_goes_by_batch_and_transformers_have_no_ssd():
     documents = ((10, 20, 40), (5,))
     found = work("bert-base", documents, 2)
     flops = found["flops"]["2 x parameters, attention"]

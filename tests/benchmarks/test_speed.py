@@ -65,7 +65,11 @@ def figures(report):
     return {(p.system, p.dtype, p.batch, p.tokens): p.to_dict() for p in report.points}
 
 
-def test_every_cell_of_every_system(fake_workers):
+def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
+    bench(lengths=(64,), others=("bert",), rounds=2)
+    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
+    turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
+    assert timed == turn + turn
     report, _ = bench(batches=(1, 4), dtypes=("bf16", "fp32"), others=ALL)
     cells = {(batch, tokens) for batch in (1, 4) for tokens in (64, 128)}
     systems = {(p.system, p.dtype) for p in report.points}
@@ -77,9 +81,6 @@ def test_every_cell_of_every_system(fake_workers):
     assert {(p.batch, p.tokens) for p in report.points if p.system == "bert"} == cells
     assert len(report.points) == len(systems) * len(cells)
     assert not report.wrong
-
-
-def test_figures_of_a_cell(fake_workers):
     point = figures(bench(batches=(4,), rounds=2)[0])["runnel", "bf16", 4, 64]
     assert point["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
     assert point["ms_per_document"] == pytest.approx(64)
@@ -87,13 +88,6 @@ def test_figures_of_a_cell(fake_workers):
     assert point["gflops_per_s"] == pytest.approx(2)
     assert point["peak_bytes"] is None
     assert "seconds" not in point
-
-
-def test_rounds_are_interleaved_over_systems(fake_workers):
-    bench(lengths=(64,), others=("bert",), rounds=2)
-    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
-    turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
-    assert timed == turn + turn
 
 
 @pytest.mark.parametrize("system", ["runnel", "transformers", "bert"])
@@ -122,7 +116,18 @@ def test_a_system_that_breaks_is_a_failure(fake_workers, system):
     assert [check.note for check in report.checks if not check.passed] == ["it fell over"]
 
 
-def test_out_of_memory_is_a_result(fake_workers):
+def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
+    def full(request):
+        return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
+
+    fake_workers.answers = {"runnel": {"train": full}}
+    found = trained(memory_limit=1 << 30)
+    assert [p["outcome"] for p in found] == ["ok", "out of memory", "out of memory"]
+    assert [p["tokens_per_s"] is None for p in found] == [False, True, True]
+    assert [p["note"] for p in found] == ["", "cannot allocate", "a smaller batch was"]
+    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}  # the check of the gradient has no limit
+    assert len(fake_workers.started) == 3
+
     def short(request):
         return {"out_of_memory": "killed"} if request["tokens"] > 64 else {"seconds": 1.0}
 
@@ -160,19 +165,6 @@ def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dty
 def trained(**changes):
     said = []
     return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, said.append, **changes)]
-
-
-def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
-    def full(request):
-        return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
-
-    fake_workers.answers = {"runnel": {"train": full}}
-    found = trained(memory_limit=1 << 30)
-    assert [p["outcome"] for p in found] == ["ok", "out of memory", "out of memory"]
-    assert [p["tokens_per_s"] is None for p in found] == [False, True, True]
-    assert [p["note"] for p in found] == ["", "cannot allocate", "a smaller batch was"]
-    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}  # the check of the gradient has no limit
-    assert len(fake_workers.started) == 3
 
 
 def test_no_figure_with_a_wrong_gradient(fake_workers):

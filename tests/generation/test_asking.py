@@ -138,15 +138,12 @@ def test_arranged_excerpts_are_the_document_word_for_word(places: list[tuple[int
     assert next(one.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
 
 
-def test_found_sentences_come_with_their_context() -> None:
+def test_excerpts_of_findings_and_hits() -> None:
     where = place("numbers.txt", TEXT, 14, 28, headings=("Order",))
     found = answering(where, 2.0, 1, before="One is first. ", after=" Three is third.")
     [one] = excerpts_of_findings(Findings("sentence", [found]))
     assert one.text == TEXT[one.start : one.end] == "One is first. Two is second. Three is third."
     assert one.score == 2.0 and one.headings == ("Order",)
-
-
-def test_the_sentences_of_a_hit_come_best_first() -> None:
     sentences = tuple(excerpt(a, b, score, "numbers") for a, b, score in [(0, 14, 1.0), (29, 45, 3.0)])
     found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
     assert [(one.score, one.text, one.file) for one in found] == [
@@ -167,11 +164,6 @@ def test_the_budget_is_kept_and_the_best_excerpts_fill_it(budget: int) -> None:
         assert part in used or choose("Which one is second?", [*used, part], 10_000, words).tokens > budget
 
 
-def test_a_budget_too_small_for_anything() -> None:
-    with pytest.raises(InputError, match="20"):
-        choose("Which?", [excerpt(0, 13)], 20, words)
-
-
 def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
     pages = [
         answering(place("a.pdf", TEXT, 29, 44, page=3, headings=("Part", "Two"), kind="pdf"), 1.0),
@@ -185,6 +177,8 @@ def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
         f"[2] {mark} b.txt:1\nOne is first.\n[end {mark}]\n\nQuestion: Which?"
     )
     assert mark in system
+    with pytest.raises(InputError, match="20"):
+        choose("Which?", [excerpt(0, 13)], 20, words)
 
 
 def test_an_excerpt_cannot_forge_another_one() -> None:

@@ -154,14 +154,11 @@ def test_what_does_not_fit_is_reported(run, beir):
     assert "note: beir: 1 of 3 relevant documents are not in the corpus, the first is 'gone'" in done.err
 
 
-def test_metrics_that_look_deeper_than_the_run_are_noted(run, beir):
+def test_metrics_and_judgments_of_a_task(run, beir):
     done = run("lab", "evaluate", "bm25", "beir", "--depth", 2, "--metrics", "Recall@5,MRR", "--json")
     note = "2 documents of a query are kept; the metrics look at 5"
     assert results(done)["beir"]["notes"] == [note] and f"note: beir: {note}" in done.err
     assert results(run("lab", "evaluate", "bm25", "beir", "--depth", 5, "--metrics", "Recall@5", "--json"))["beir"]["notes"] == []
-
-
-def test_a_folder_with_several_judgments(run, beir):
     (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
     assert list(results(run("lab", "evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")

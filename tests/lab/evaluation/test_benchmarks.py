@@ -40,14 +40,11 @@ def nano(folder, split="train", suffix="-00000-of-00001.parquet"):
     write_rows(folder / "qrels" / f"{split}{suffix}", [{"query-id": "q1", "corpus-id": "d1"}])
 
 
-def test_a_set_of_nanobeir(tmp_path):
+def test_sets_of_nanobeir_alone_in_one_data_set_or_as_folders(tmp_path):
     nano(tmp_path / "NanoNQ")
     (one,) = find_sets(str(tmp_path / "NanoNQ"))
     assert (one.name, one.metrics, one.group) == ("NanoNQ", ("nDCG@10",), "")
     assert read_set(one, tmp_path) == ({"d1": "red cat", "d2": "blue dog"}, {"q1": "cat"}, {"q1": {"d1": 1}}, ())
-
-
-def test_all_sets_of_nanobeir_in_one_data_set_or_as_folders(tmp_path):
     for split in ("NanoNQ", "NanoMSMARCO"):
         nano(tmp_path / "one", split)
         nano(tmp_path / "many" / split)
@@ -130,13 +127,21 @@ def test_locov1_is_split_by_its_sets(tmp_path):
         find_sets(str(tmp_path / "loco" / "zzz"))
 
 
-def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
+def test_the_validation_split_of_scrolls_and_folders_of_beir(tmp_path):
     rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
     write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)
     (one,) = find_sets(str(tmp_path / "gov_report"))
     documents, queries, judged, _ = read_set(one, tmp_path)
     assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
     assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
+    for name in ("nq", "fiqa"):
+        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
+        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
+        (tmp_path / "beir" / name / "qrels").mkdir()
+        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
+    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
+    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
 
 
 SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
@@ -186,17 +191,6 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert notes == ("1 queries are judged; the papers' set has 6,980",)
     assert read_set(sets[2], tmp_path)[0] == {"D0": "A cat It is red."}
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
-
-
-def test_folders_of_beir_stay_as_they_are(tmp_path):
-    for name in ("nq", "fiqa"):
-        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
-        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
-        (tmp_path / "beir" / name / "qrels").mkdir()
-        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
-    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
-    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
 
 
 def test_bad_tables_are_named(tmp_path):

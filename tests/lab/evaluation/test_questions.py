@@ -86,7 +86,7 @@ def test_a_file_is_found_by_the_end_of_its_path(tmp_path, file):
     assert (answer.rank, answer.problem) == (1, None)
 
 
-def test_rows_ids_and_several_files(tmp_path):
+def test_rows_ids_several_files_and_pages(tmp_path):
     answers = asked(
         tmp_path,
         FakeIndex(),
@@ -97,6 +97,15 @@ def test_rows_ids_and_several_files(tmp_path):
         top_k=5,
     )
     assert [answer.rank for answer in answers] == [1, 1, 1, 1] and not any(map(kind, answers))
+    one, two, three = asked(
+        tmp_path,
+        FakeIndex(),
+        {"question": "red dogs bark", "file": "dogs.pdf", "page": 1},
+        {"question": "red dogs", "file": "dogs.pdf", "page": "2", "text": "second page"},
+        {"question": "red dogs", "file": "dogs.pdf", "page": 3},
+    )
+    assert (one.place, two.place) == (1, 1)
+    assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
 
 
 def test_the_expected_place_must_be_shown(tmp_path):
@@ -114,18 +123,6 @@ def test_the_expected_place_must_be_shown(tmp_path):
     assert answers[1].problem.text == (
         'right file at rank 1, wrong place: the best sentence is "Two cat red.", the expected one is number 4'
     )
-
-
-def test_pages(tmp_path):
-    one, two, three = asked(
-        tmp_path,
-        FakeIndex(),
-        {"question": "red dogs bark", "file": "dogs.pdf", "page": 1},
-        {"question": "red dogs", "file": "dogs.pdf", "page": "2", "text": "second page"},
-        {"question": "red dogs", "file": "dogs.pdf", "page": 3},
-    )
-    assert (one.place, two.place) == (1, 1)
-    assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
 
 
 def test_what_went_wrong(tmp_path):

@@ -78,6 +78,9 @@ def test_the_seed_chooses(tmp_path):
     assert chosen(1) == chosen(1) != chosen(2)
     assert {name for name, _ in chosen(1)} == {name for name, _ in chosen(2)}
     assert [name for name, _ in chosen(1)] != sorted(name for name, _ in chosen(1))
+    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
+    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
+        list(Sources([str(tmp_path / "e.jsonl")], 0, print))
 
 
 def test_files_folders_rows_and_evidence(tmp_path):
@@ -97,12 +100,6 @@ def test_files_folders_rows_and_evidence(tmp_path):
     assert (sources.documents, sources.repeated) == (6, 2)
     assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
     assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
-
-
-def test_a_row_without_its_document(tmp_path):
-    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
-    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
-        list(Sources([str(tmp_path / "e.jsonl")], 0, print))
 
 
 TEXTS = {

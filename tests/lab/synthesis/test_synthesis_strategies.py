@@ -173,13 +173,10 @@ def test_boilerplate_is_not_asked_about(strategy):
     assert not model.prompts
 
 
-def test_a_reply_may_be_fenced_but_not_cut():
+def test_replies_may_be_fenced_and_prompts_have_braces():
     assert read_reply(Reply('```json\n{"a": " b "}\n```', "stop"), a="text") == {"a": "b"}
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
-
-
-def test_a_prompt_shows_a_text_with_braces_as_it_is():
     (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
     assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]

@@ -60,7 +60,7 @@ def asked(text, kind="md"):
     return document.text, found, shown
 
 
-def test_what_a_manual_asks():
+def test_what_a_manual_and_a_contract_ask():
     _, _, shown = asked(MANUAL)
     items = "- Switch the machine off at the wall. - Wait ten minutes until the tank is cold."
     clean = "Rinse the tank with cold water every week. Never use soap on the filter."
@@ -73,9 +73,6 @@ def test_what_a_manual_asks():
         ("reference", "If steam escapes from the lid, act", clean),
         ("heading", "Can I drink the water?", "The water is not fit for drinking. It contains traces of oil."),
     ]
-
-
-def test_headings_that_begin_a_paragraph():
     _, _, shown = asked(CONTRACT, "txt")
     assert shown == [
         ("definition", "What does Confidential Information mean?", CONTRACT.split("\n")[2].partition(" It has")[0]),
@@ -158,13 +155,10 @@ def test_a_long_document_is_read_in_parts():
     assert len({row["id"] for row in found}) == len(found)
 
 
-def test_the_seed_chooses_and_the_limit_ends():
+def test_what_is_chosen_and_left_out(tmp_path):
     text = chapters(100)
     assert rows(text, seed=1)[1] == rows(text, seed=1)[1] != rows(text, seed=2)[1]
     assert rows(text, limit=7)[1] == rows(text)[1][:7]
-
-
-def test_what_is_left_out(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n')
     made = StructureRows(Decontaminator([tmp_path / "test.jsonl"]))
     assert not list(made.rows([Source("a", chapters(5))])) and list(made.rejected) == [

@@ -52,6 +52,8 @@ def test_corpus_and_queries_of_a_folder(tmp_path):
     empty = write(tmp_path / "x" / "y", "").parent
     with pytest.raises(ReadError, match=r"corpus\.jsonl"):
         list(read_corpus(empty))
+    with pytest.raises(InputError, match="two have the id 'q'"):
+        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +66,6 @@ def test_bad_rows(tmp_path, line):
         list(read_corpus(write(tmp_path / "corpus", first, line)))
 
 
-def test_a_query_id_twice(tmp_path):
-    with pytest.raises(InputError, match="two have the id 'q'"):
-        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
-
-
 def test_texts():
     documents = [Document("b", "x\0\u2028"), Document("a", ""), Document("ü", "🜨")]
     texts = Texts(iter(documents))
@@ -76,9 +73,6 @@ def test_texts():
     assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
     assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
     assert len(Texts([])) == 0
-
-
-def test_texts_refuse_an_id_twice():
     with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
         Texts([Document(name, "") for name in "abcb"])
 
@@ -97,10 +91,6 @@ sys.stdout.write(str(peak() - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 50
-
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
 
 
 def write(path, *lines):
@@ -131,13 +121,10 @@ A, B, C, D = (f"{name.upper()} text {name}" for name in "abcd")
 TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
 
 
-def test_beir(beir):
+def test_beir_and_its_splits(beir):
     assert kept(beir) == (TRAIN, {})
     assert [t.id for t in read_triples(beir)] == ["q", "r"]
     assert kept(beir / "qrels" / "test.tsv") == ([("query s", (A,), ())], {})
-
-
-def test_beir_which_split(beir):
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
     with pytest.raises(InputError, match=r"dev\.tsv, test\.tsv"):
         list(read_triples(beir))
@@ -148,12 +135,15 @@ def test_beir_which_split(beir):
         list(read_triples(beir))
 
 
-def test_qrels_with_a_corpus_and_queries(beir):
+def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
     corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
     queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
     qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
     found = kept(qrels, corpus=corpus, queries=str(queries))
     assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
+    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
+    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+        list(read_triples(path))
 
 
 def test_rows_of_mine(tmp_path):
@@ -234,14 +224,11 @@ def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
     assert f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
 
 
-def test_queries_without_a_positive_are_dropped_and_counted(beir):
+def test_documents_without_text_and_copies(beir):
     write(beir / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t0", "r\te\t1", "s\tb\t1", "s\te\t1")
     triples, dropped = kept(beir)
     assert triples == [("query s", (B,), ())]
     assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
-
-
-def test_copies_judged_differently(beir):
     """Two ids with one text: common in corpora, so no error, but no negative either."""
     with (beir / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
@@ -277,12 +264,6 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
         list(read_triples(path, corpus=beir / "corpus.jsonl", queries=beir / "queries.jsonl"))
 
 
-def test_ids_need_their_texts(tmp_path):
-    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
-    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
-        list(read_triples(path))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -307,9 +288,6 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     assert len(list(read_evidence(path))) == 1
     assert "1 example kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
     assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
-
-
-def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     """All evidence must lie there: one span across its border is enough to leave an example out."""
     spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
     rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
@@ -341,18 +319,6 @@ sys.stdout.write(str((sum(1 for _ in triples), peak() - before)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     count, grown = json.loads(done.stdout.replace("(", "[").replace(")", "]"))
     assert count == 19_999 and grown < 15
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "queries", "positives", "lost"),
-    [("cranfield", 225, 1611, 1), ("medquad", 6000, 6493, 0), ("mediqa_rerank", 97, 351, 0)],
-)
-def test_real_retrieval_sets(name, queries, positives, lost):
-    dropped = Dropped()
-    triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
-    assert len(triples) == queries and sum(dropped.counts.values()) == lost
-    assert sum(len(t.positives) for t in triples) == positives
 
 
 def test_the_examples_of_the_page(tmp_path):

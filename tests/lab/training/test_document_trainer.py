@@ -38,7 +38,7 @@ def test_each_row_once_within_the_budget_and_equally_many_batches(rows, budget, 
         assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)  # empty only where nothing can be split
 
 
-def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -> None:
+def test_epochs_seeds_and_few_rows() -> None:
     rows = np.random.default_rng(0).integers(10, 60, 200).tolist()
     first = all_batches(rows, 120, epoch=0, seed=1)
     assert first == all_batches(rows, 120, epoch=0, seed=1)
@@ -46,6 +46,14 @@ def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -
     assert first != all_batches(rows, 120, epoch=0, seed=2)
     assert {frozenset(b) for b in first[0]} != {frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]}
     assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(rows, 120, epoch=1, shuffle=False)
+    batches = TokenBatches([7] * 50, 21, seed=3)
+    batches.set_epoch(4)
+    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
+    again = TokenBatches([7] * 50, 21, seed=3)
+    again.set_epoch(4)
+    assert list(islice(again, 6, None)) == whole[6:]
+    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
+    assert all_batches([], 10, 3) == [[], [], []]
 
 
 def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
@@ -57,20 +65,6 @@ def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
         spread.append(max(long) / min(long))
     assert np.quantile(spread, 0.95) < 2  # the others hold what was left of shorter rows
     assert np.mean([rows[batch].sum() / 10000 for batches in by_rank for batch in batches]) > 0.7
-
-
-def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
-    batches = TokenBatches([7] * 50, 21, seed=3)
-    batches.set_epoch(4)
-    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
-    again = TokenBatches([7] * 50, 21, seed=3)
-    again.set_epoch(4)
-    assert list(islice(again, 6, None)) == whole[6:]
-
-
-def test_fewer_rows_than_processes_leave_empty_batches() -> None:
-    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
-    assert all_batches([], 10, 3) == [[], [], []]
 
 
 documents = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=40)
@@ -97,17 +91,11 @@ def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
     )
 
 
-def test_scores_in_bf16_give_a_loss_in_fp32() -> None:
+def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:
     loss = sentence_loss(torch.tensor([1.0, -1.0], dtype=torch.bfloat16), torch.tensor([True, False]))
     assert loss.dtype == torch.float32
     assert float(loss) == pytest.approx(math.log1p(math.exp(-1)))
-
-
-def test_extreme_scores_stay_finite() -> None:
     assert float(sentence_loss(torch.tensor([-1e4, 1e4]), torch.tensor([1, 0]))) == pytest.approx(1e4)
-
-
-def test_spans_and_yes_or_no() -> None:
     score = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     assert float(span_loss(score, ((1, 3), (3, 4)))) == pytest.approx(-(math.log(0.5) + math.log(0.4)) / 2)
     assert float(yes_or_no_loss(torch.zeros(4), torch.tensor([0.0, 1, 1, 0]))) == pytest.approx(4 * math.log(2) / 2)

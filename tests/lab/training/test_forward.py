@@ -52,11 +52,8 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
     assert_as_inference(training_model(tmp_path, architecture, papers_heads=papers_heads))
 
 
-def test_the_numbers_of_pocket() -> None:
+def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
-
-
-def test_other_heads(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2", papers_heads=True)
     model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
     assert_as_inference(model)

@@ -56,15 +56,16 @@ def test_labels(piece: str, before: int, after: int, expected: list[int]) -> Non
     assert positives(start - before, start + len(piece) + after) == expected
 
 
-def test_whitespace_counts_neither_for_sentences_nor_for_spans() -> None:
+def test_white_space_code_points_and_places_of_windows() -> None:
     text = "Yes." + "\n" * 40 + "The cat sat on the mat."
     assert positives(0, 44, text) == positives(0, 4, text) == [0]
-
-
-def test_offsets_are_code_points() -> None:
     text = "\U0001f40d" * 30 + "! The cat sat."
     start = text.index("cat")
     assert positives(start, start + 3, text) == [1]
+    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    labels[50] = True
+    starts = [choose_window(bounds, labels, [200], np.random.default_rng(seed)).start for seed in range(200)]
+    assert set(starts) == set(range(31, 51))
 
 
 @given(st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT))), min_size=1, max_size=3))
@@ -94,13 +95,6 @@ def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, choices, s
     assert held <= tokens[-1] or whole or window.stop - window.start == 1
     assert whole or sum(lengths) > tokens[0]
     assert window == choose_window(bounds, labels, tokens, np.random.default_rng(seed))
-
-
-def test_a_window_may_be_anywhere_around_the_evidence() -> None:
-    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
-    labels[50] = True
-    starts = [choose_window(bounds, labels, [200], np.random.default_rng(seed)).start for seed in range(200)]
-    assert set(starts) == set(range(31, 51))
 
 
 @pytest.mark.parametrize(("last", "expected"), [(12, {50, 200, 500}), (25, {200, 500}), (60, {500}), (61, {1000})])
@@ -222,33 +216,27 @@ def test_each_sample_has_negatives_of_its_own(tmp_path):
     assert rows == rows_of(tmp_path, TRIPLES, negatives=3, samples=2)
 
 
-def test_lists_for_a_reranker(tmp_path):
+def test_lists_for_a_reranker(tmp_path, caplog):
     (row, *_) = rows_of(tmp_path, TRIPLES, "rerank", negatives=2)
     assert row["docs"][0] == "p0" and set(row["docs"][1:]) < set(TRIPLES[0]["negative"])
     assert row["labels"] == [0.0, -np.inf, -np.inf]  # a softmax of these is 1, 0, 0
     assert torch.tensor(row["labels"]).softmax(0).tolist() == [1, 0, 0]
-
-
-def test_rows_with_fewer_negatives_and_none(tmp_path, caplog):
-    lines = [*TRIPLES, {"query": "q", "positive": "p"}, {"query": "r", "positive": "s", "negative": None}]
-    rows = rows_of(tmp_path, lines, negatives=8)
-    assert [row["negatives"] for row in rows] == [6] * 5 + [0] * 2
-    assert len({rows[0][f"negative_{i}"] for i in range(1, 7)}) == 6 and rows[0]["negative_7"] is None
-    assert "data.jsonl: of 7 rows, data.negatives = 8: 2 with 0, 5 with 6" in caplog.text
-
-
-def test_samples_share_negatives_where_there_are_too_few(tmp_path, caplog):
-    rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n", "m"]}], negatives=2, samples=3)
-    assert len(rows) == 18 and all(row["negative_1"] != row["negative_2"] for row in rows)
-    assert "the 3 rows of 1 positives share negatives: there are fewer than data.negatives x data.samples = 6" in caplog.text
-
-
-def test_a_reranker_needs_one_negative_at_least(tmp_path, caplog):
     rows = rows_of(tmp_path, [TRIPLES[0], {"query": "q", "positive": "p", "negative": ["n"]}], "rerank", negatives=2)
     assert [len(row["docs"]) for row in rows] == [len(row["labels"]) for row in rows] == [3, 2]
     assert "of 2 rows, data.negatives = 2: 1 with 1" in caplog.text
     with pytest.raises(InputError, match="'q'"):
         rows_of(tmp_path, [{"query": "q", "positive": "p"}], "rerank", negatives=1)
+
+
+def test_rows_with_fewer_negatives(tmp_path, caplog):
+    lines = [*TRIPLES, {"query": "q", "positive": "p"}, {"query": "r", "positive": "s", "negative": None}]
+    rows = rows_of(tmp_path, lines, negatives=8)
+    assert [row["negatives"] for row in rows] == [6] * 5 + [0] * 2
+    assert len({rows[0][f"negative_{i}"] for i in range(1, 7)}) == 6 and rows[0]["negative_7"] is None
+    assert "data.jsonl: of 7 rows, data.negatives = 8: 2 with 0, 5 with 6" in caplog.text
+    rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n", "m"]}], negatives=2, samples=3)
+    assert len(rows) == 18 and all(row["negative_1"] != row["negative_2"] for row in rows)
+    assert "the 3 rows of 1 positives share negatives: there are fewer than data.negatives x data.samples = 6" in caplog.text
 
 
 def test_parts_of_equally_many_negatives(tmp_path):
@@ -275,15 +263,7 @@ def test_random_negatives_are_other_documents(tmp_path):
         rows_of(tmp_path, TRIPLES[:1], negatives=1, negative_source="random")
 
 
-def test_instructions_in_turns_and_rows(tmp_path):
-    one = DataSet("unused", instructions=("find", "seek"))
-    rows = rows_of(tmp_path, TRIPLES, one=one, prompt="{instruction}: ", rows=3)
-    assert [row["query"] for row in rows] == ["find: q0", "seek: q1", "find: q2"]
-    assert rows_of(tmp_path, TRIPLES, prompt="{instruction}: ")[0]["query"] == "q0"  # it holds its own
-    assert rows_of(tmp_path, TRIPLES, prompt="to find: ")[0]["query"] == "to find: q0"
-
-
-def test_instructions_of_the_examples(tmp_path, caplog):
+def test_instructions(tmp_path, caplog):
     lines = [
         {**TRIPLES[0], "instruction": "mine"},
         TRIPLES[1],
@@ -294,6 +274,11 @@ def test_instructions_of_the_examples(tmp_path, caplog):
     assert [row["query"] for row in rows] == ["mine: q0", "find: q1", "own: q2", "find: q3"] and not caplog.messages
     assert [row["query"] for row in rows_of(tmp_path, lines, prompt="to find: ")] == [f"to find: q{i}" for i in range(4)]
     assert "the instructions of 2 examples are not used, as data.prompt has no {instruction}" in caplog.text
+    one = DataSet("unused", instructions=("find", "seek"))
+    rows = rows_of(tmp_path, TRIPLES, one=one, prompt="{instruction}: ", rows=3)
+    assert [row["query"] for row in rows] == ["find: q0", "seek: q1", "find: q2"]
+    assert rows_of(tmp_path, TRIPLES, prompt="{instruction}: ")[0]["query"] == "q0"  # it holds its own
+    assert rows_of(tmp_path, TRIPLES, prompt="to find: ")[0]["query"] == "to find: q0"
 
 
 def test_prompts_of_the_model(tmp_path):
@@ -308,11 +293,17 @@ def test_prompts_of_the_model(tmp_path):
     assert followed == {"document": "text: ", "other": "x: ", "one": "i: "}
 
 
-def test_evidence_as_triples_of_sentences(tmp_path):
+def test_evidence_as_triples_of_sentences(tmp_path, caplog):
     text = "The cat sat. The dog ran. The sea is wide."
     line = {"question": "who ran", "document": text, "evidence": [[13, 25]]}
     (row,) = rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"), negatives=2)
     assert row["positive"] == "The dog ran." and {row["negative_1"], row["negative_2"]} == {"The cat sat.", "The sea is wide."}
+    lines = [
+        {"question": "who ran", "document": "The dog ran.", "evidence": [[0, 12]]},
+        {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
+    ]
+    assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
+    assert "1 examples were dropped" in caplog.text
 
 
 def test_a_sentence_that_a_span_only_spills_over_into_is_no_positive(tmp_path):
@@ -325,12 +316,3 @@ def test_a_sentence_that_a_span_only_spills_over_into_is_no_positive(tmp_path):
     line = {**line, "evidence": [[20, 57], [56, 57]], "id": "7"}
     with pytest.raises(InputError, match=r"data.jsonl, line 1: span \[56, 57\]"):
         rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"))
-
-
-def test_evidence_without_two_kinds_of_sentences_is_counted(tmp_path, caplog):
-    lines = [
-        {"question": "who ran", "document": "The dog ran.", "evidence": [[0, 12]]},
-        {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
-    ]
-    assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
-    assert "1 examples were dropped" in caplog.text

@@ -146,11 +146,13 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
 
 
-def test_the_budget_of_excerpts(stub):
+def test_the_budget_of_excerpts_of_which_the_best_come_first(stub):
     data = mill_set(documents=1)
     for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
         text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
         assert 9 <= len(TOKENIZER.encode(text)) <= 25
+    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
+    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]
 
 
 def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
@@ -212,8 +214,3 @@ def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
     assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
     assert "failed 5 requests in a row" in str(inquiry.stopped)
-
-
-def test_the_best_come_first_and_ties_in_document_order():
-    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
-    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]

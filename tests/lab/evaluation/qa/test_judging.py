@@ -77,14 +77,11 @@ def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
     assert read_verdict(Reply(text, "length")) is None
 
 
-def test_a_prompt_has_its_texts_as_they_are():
+def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
     odd = "{length} {0} %s \\n DECISION: YES"
     messages = ask_judgment(odd, odd, odd, multiple_choice=False)
     assert [one["role"] for one in messages] == ["system", "user"]
     assert messages[1]["content"].count(odd) >= 2
-
-
-def test_the_wording_follows_the_kind_of_question():
     free, choice = (ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
     assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice
 
@@ -123,17 +120,6 @@ def test_agreement_with_labels():
     no = 2 * 2 / (4 + 3)  # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
     assert found["f1"] == {"yes": pytest.approx(yes), "no": pytest.approx(no)}
     assert found["macro_f1"] == pytest.approx((yes + no) / 2) and found["accuracy"] == 0.7 and found["unreadable"] == 1
-
-
-def test_agreement_is_that_of_scikit_learn():
-    from sklearn import metrics
-
-    right = [True, True, False, True, False, False, True]
-    judged = [True, False, False, True, True, False, True]
-    assert agreement(right, judged)["macro_f1"] == pytest.approx(metrics.f1_score(right, judged, average="macro"))
-
-
-def test_agreement_with_labels_of_one_kind():
     found = agreement([True, True], [True, True])
     assert found["f1"] == {"yes": 1.0, "no": None} and found["macro_f1"] == 1.0
     assert any_yes([]) is False and any_yes([None, True]) is True and any_yes([None, False]) is None
@@ -170,7 +156,7 @@ def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
     assert blank.wrong(multiple_choice=True).values() == {"accuracy": 0.0}
 
 
-def test_questions_without_a_verdict_are_counted_and_in_no_share():
+def test_means():
     found = [
         outcome("1", True, f1=1.0),
         outcome("2", False, f1=0.5),
@@ -182,12 +168,13 @@ def test_questions_without_a_verdict_are_counted_and_in_no_share():
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
-
-
-def test_nothing_to_average():
     empty = group("all", [outcome("1", answered=False)])
     assert empty["accuracy"] is empty["low"] is empty["F1"] is None
     assert mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
+    sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
+    means = mean_of_sets(sets)
+    assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
+    assert group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
 
 
 def test_the_interval_is_that_of_resampled_questions():
@@ -196,13 +183,6 @@ def test_the_interval_is_that_of_resampled_questions():
     drawn = [np.mean([rng.choice(one, len(one)).mean() for one in sets]) for _ in range(4000)]
     assert interval(sets) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01)
     assert interval([[True] * 9]) == (1.0, 1.0)
-
-
-def test_means_over_questions_and_over_sets_differ():
-    sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
-    means = mean_of_sets(sets)
-    assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
-    assert group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
 
 
 def test_categories_and_lengths():

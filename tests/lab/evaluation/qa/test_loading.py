@@ -23,7 +23,7 @@ def names(path, *only):
     return [one.name for one in read_qa_sets(path, only)]
 
 
-def test_a_folder_of_several_suites(tmp_path):
+def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
     write_rows(tmp_path / "LongBench" / "data" / "qasper.jsonl", [ROW])
     write_rows(tmp_path / "LongBench" / "data" / "qasper_e.jsonl", [ROW])  # of LongBench-E, which is not used
     write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
@@ -34,9 +34,6 @@ def test_a_folder_of_several_suites(tmp_path):
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
     with pytest.raises(InputError, match=r"tpo.jsonl, line 1: .*'damaged'"):
         next(sets)
-
-
-def test_links_of_the_hubs_cache(tmp_path):
     blob = write_rows(tmp_path / "blobs" / "0a1b", [ROW])
     (tmp_path / "snapshots" / "1").mkdir(parents=True)
     (tmp_path / "snapshots" / "1" / "qasper.jsonl").symlink_to(blob)
@@ -82,19 +79,16 @@ def test_longbench(tmp_path):
     ]
 
 
-def test_lv_eval_has_no_ids_and_several_categories(tmp_path):
-    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
-    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
-    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
-    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
-
-
-def test_longbench_parquet_of_the_hub(tmp_path):
+def test_longbench_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     for part, rows in enumerate((ROWS[:1], ROWS[1:])):
         path = tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet"
         path.parent.mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), path)
     assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
+    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
+    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
+    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
+    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +131,12 @@ def test_docfinqa(tmp_path):
 OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
 
 
-def test_own_free_answers(tmp_path):
+def test_own_answers_and_choices(tmp_path):
     rows = [OWN, OWN | {"id": "who", "question": "Who found them?", "answers": ["Ada"], "answer_type": "paragraph"}]
     one = read_one(write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}]))
     assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == ("house", "", "", (), False)
     assert shown(one) == [("1", ATTIC, "Where are the letters?", ("in the attic",)), ("who", ATTIC, "Who found them?", ("Ada",))]
     assert (one.questions[1].answer_type, one.questions[1].category) == ("paragraph", "creative")
-
-
-def test_own_choices(tmp_path):
     one = read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}]))
     assert one.multiple_choice and one.questions[0].answers == ("B. in the attic",)
     assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
@@ -200,6 +191,13 @@ def test_released_points(tmp_path, caplog):
     ]
     assert second.questions[0].answers == ("(A) up",) and second.questions[0].category == "creative"
     assert caplog.messages == [f"{path}: released under CC-BY-NC, not for commercial use"]
+    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
+    sets = read_qa_sets(path)
+    assert next(sets).name == "multifieldqa_en"
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
+        next(sets)
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
+        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))
 
 
 def test_released_categories_of_the_second_file(tmp_path):
@@ -214,16 +212,6 @@ def test_released_categories_of_the_second_file(tmp_path):
     write_points(tmp_path, {"legal": {}, "books": {"a": points["a"]}}, second.name)
     with pytest.raises(InputError, match=r"multifieldqa_en, 'a': .*'books'"):
         list(read_qa_sets(path))
-
-
-def test_released_malformed(tmp_path):
-    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
-    sets = read_qa_sets(path)
-    assert next(sets).name == "multifieldqa_en"
-    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
-        next(sets)
-    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
-        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))
 
 
 PLACES = ["the cellar", "the attic", "the hall", "the yard"]
@@ -295,14 +283,11 @@ def test_samples(tmp_path, file, rows, expected):
     assert all(answer.split("\n")[0] in "\n".join(q.choices) for q in one.questions for answer in q.answers if q.choices)
 
 
-def test_infinitebench_masked_names(tmp_path):
+def test_what_suites_have_of_their_own(tmp_path):
     row = {"id": 0, "context": "$$MASK$$: Who is there?\nBEN: It is me.", "input": "", "answer": ["ADA"], "options": []}
     one = read_one(write_rows(tmp_path / "longdialogue_qa_eng.jsonl", [row, row | {"id": 1, "input": "Which name is masked?"}]))
     assert "replaced by $$MASK$$" in one.questions[0].question and one.questions[1].question == "Which name is masked?"
     assert {question.category for question in one.questions} == {"conversational"}
-
-
-def test_leval_repeats_as_in_paper_e(tmp_path):
     rows = [LEVAL | {"instructions": ["Where?", "Who?"], "outputs": ["in the attic", last]} for last in ("Ada", "Ada L.")]
     rows.insert(1, LEVAL | {"instructions": ["Why?"], "outputs": ["Nobody knows."], "input": CELLAR})
     assert len(read_one(write_rows(tmp_path / "financial_qa.jsonl", rows)).questions) == 5
@@ -310,6 +295,11 @@ def test_leval_repeats_as_in_paper_e(tmp_path):
     once = read_one(path)
     assert [one[0] for one in shown(once)] == ["1-1", "1-2", "2-1", "3-2"]
     assert once.notes == (f"repeated questions: 1 left out, the first: {path}, line 3", "4 questions; paper E has 161")
+    tab = '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content": "Up."}'
+    path = write_rows(tmp_path / "paperqa_16k.jsonl", [tab, '{"question": "a "b"}', BAMBOO])
+    one = read_one(path)
+    assert one.questions[0].question == "Where\tto?\nA. up\nB. down"
+    assert one.notes[0] == f"lines that are not JSON: 1 left out, the first: {path}, line 2"
 
 
 def test_bamboo_faults_of_options(tmp_path):
@@ -328,14 +318,6 @@ def test_bamboo_faults_of_options(tmp_path):
         f"texts after the options: 1 left out, the first: {path}, line 1",
         f"questions without usable options: 3 left out, the first: {path}, line 2",
     )
-
-
-def test_bamboo_faults_of_lines(tmp_path):
-    tab = '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content": "Up."}'
-    path = write_rows(tmp_path / "paperqa_16k.jsonl", [tab, '{"question": "a "b"}', BAMBOO])
-    one = read_one(path)
-    assert one.questions[0].question == "Where\tto?\nA. up\nB. down"
-    assert one.notes[0] == f"lines that are not JSON: 1 left out, the first: {path}, line 2"
 
 
 def test_muld_parquet_of_the_hub(tmp_path):
@@ -426,15 +408,6 @@ def test_counts_of_table_7():
     assert {kind: choices[kind,] for kind in ("educational", "creative", "official", "conversational")} == {
         "educational": 372, "creative": 486, "official": 172, "conversational": 177
     }  # fmt: skip
-
-
-def test_nine_sets_are_multiple_choice():
-    names = {name for name, one in SETS.items() if one.multiple_choice}
-    meetings = {"meetingqa_4k", "meetingqa_16k", "paperqa_4k", "paperqa_16k"}
-    assert names == meetings | {"longbook_choice_eng", "tpo", "quality", "coursera", "muld_CAC"}
-
-
-def test_every_suite_has_sets_and_fields():
     assert {one.suite for one in SETS.values()} == set(SUITES)
     assert all(suite.layout is not None for suite in SUITES.values() if suite.fields == Fields())
     assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
