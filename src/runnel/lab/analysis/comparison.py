@@ -40,9 +40,7 @@ def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path 
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
-            raise InputError(
-                f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}); evaluate both on one"
-            )
+            raise InputError(f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}): evaluate on one")
         for row in rows:
             row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
     if to is not None:
@@ -87,9 +85,8 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
 
 def _rows(task: str, named: Named) -> list[dict[str, Any]]:
     repeats_of = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
-    counts = {
-        f"{len(result['queries']):,} of {name}": result["queries"] for name, repeats in repeats_of.items() for result in repeats
-    }
+    queries_of = [(name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats]
+    counts = {f"{len(queries):,} of {name}": queries for name, queries in queries_of}
     if any(queries != next(iter(counts.values())) for queries in counts.values()):
         raise InputError(f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on the same ones")
     values: dict[str, dict[str, list[tuple[float, int]]]] = {}

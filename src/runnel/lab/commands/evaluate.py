@@ -28,9 +28,7 @@ class ReadingOptions:
 
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")],
-    tasks: Annotated[
-        list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, files of judgments (qrels) or of evidence.")
-    ],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, qrels or evidence files.")],
     *,
     dtype: Dtype = "auto",
     place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,

@@ -14,9 +14,7 @@ from runnel.errors import InputError, counted
 
 
 def mine(
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")
-    ],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV, jsonl, ...")],
     *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
     queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None,

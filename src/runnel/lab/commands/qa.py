@@ -19,9 +19,7 @@ from runnel.errors import counted
 class ExcerptOptions:
     """What is read for a question."""
 
-    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What MODEL does (default: sentences).")] = (
-        None
-    )
+    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What it does (default: sentences).")] = None
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
     context: Annotated[str | None, typer.Option(help="Tokens of the pieces to retrieve from, or: sentence.")] = None
     chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
@@ -31,23 +29,17 @@ class ExcerptOptions:
 
 
 def qa(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); whole: nothing.")],
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents, answers.")],
     *,
     dtype: Dtype = "auto",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")],
-    only: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (repeatable).")] = None,
     asked: LlmOptions = LlmOptions(),
     threads: Threads = 8,
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help='Rows of SET.answers.jsonl with a person\'s "right": measure the judge.')
-    ] = None,
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help='Rows with a person\'s "right": measure the judge.')] = None,
     excerpts: ExcerptOptions = ExcerptOptions(),
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
@@ -93,8 +85,5 @@ def _show(report: Mapping[str, Any]) -> None:
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
     counts = [f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")]
-    return [name, counts[0], _share(one["accuracy"]), interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+    share = "" if one["accuracy"] is None else f"{one['accuracy']:.1%}"
+    return [name, counts[0], share, interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]

@@ -22,12 +22,8 @@ def questions(
     model: ModelOfIndex = None,
     place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
-    how: Annotated[
-        Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns: what the model does (default: sentences).")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", "-k", min=1, max=50, help="Documents that a reader looks at (default: 10).")
-    ] = None,
+    how: Annotated[Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns (default: sentences).")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, max=50, help="Documents that are looked at (10).")] = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
     rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,

@@ -81,16 +81,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _show(report: dict[str, Any], path: Path) -> None:
     by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items())
-    print_text(
-        f"{path}: {counted(report['examples'], 'example')} from {counted(report['subsequences'], 'subsequence')} ({by_length})"
-    )
+    counts = f"{counted(report['examples'], 'example')} from {counted(report['subsequences'], 'subsequence')}"
+    print_text(f"{path}: {counts} ({by_length})")
     used = report["used"]
-    print_text(
-        f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read, "
-        f"{used['completion_tokens']:,} written"
-    )
+    tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+    print_text(f"{counted(used['requests'], 'request')}, {tokens}")
     if rate := report["per_million_examples"]:
-        print_text(
-            f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read, "
-            f"{rate['output_tokens'] / 1e6:,.0f} million written"
-        )
+        read, written = (rate[name] / 1e6 for name in ("input_tokens", "output_tokens"))
+        print_text(f"a million such examples: {read:,.0f} million tokens read, {written:,.0f} million written")

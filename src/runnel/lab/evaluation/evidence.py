@@ -21,7 +21,7 @@ from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
-from runnel.lab.evaluation.metrics import Metrics, evaluate, mean, parse_metrics, ranges
+from runnel.lab.evaluation.metrics import Measured, Metrics, Values, evaluate, mean, parse_metrics, ranges
 from runnel.lab.evaluation.retrieval import API, ApiEmbedder, System, load_model
 from runnel.lab.evaluation.segments import cut_sentences, split_chunks
 from runnel.lab.training.data import Dropped, Evidence, read_evidence
@@ -186,7 +186,7 @@ def by_embedder(
     return score
 
 
-def values_of(judged: Sequence[Judged], metrics: Metrics) -> dict[str, dict[str, float]]:
+def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
     """Return query id -> metric -> value, for questions with evidence.
 
     Recall@k is the share of the evidence spans that one of the k best sentences meets. The others are those of ir-measures, with
@@ -313,9 +313,7 @@ def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: in
     return scorer, None if system.model.startswith(API) else embedder.model.fingerprint()
 
 
-def measure(
-    path: Path, system: System, metrics: Sequence[str] | None, folder: Path, scorer: ScorerOf = scorer_of
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure(path: Path, system: System, metrics: Sequence[str] | None, folder: Path, scorer: ScorerOf = scorer_of) -> Measured:
     """Return the result of an evidence task and the values of its questions."""
     parsed = parse_metrics(METRICS if metrics is None else metrics)
     judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)

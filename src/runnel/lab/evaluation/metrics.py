@@ -24,6 +24,12 @@ _BLOCK = 1 << 22  # numbers in memory at a time
 Metrics = Mapping[str, Any]
 """Metric by the name it was given: an `ir_measures.Measure`."""
 
+Values = dict[str, dict[str, float]]
+"""Query id -> metric -> value."""
+
+Measured = tuple[dict[str, Any], Values]
+"""The result of a task, and the values of its queries."""
+
 
 def parse_metrics(names: Iterable[str]) -> Metrics:
     """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1."""
@@ -50,17 +56,15 @@ def cutoff(metrics: Metrics) -> int:
     return max((int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0)
 
 
-def evaluate(
-    metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    """Return query id -> metric -> value, for each query of the qrels: 0 if the run does not have it.
+def evaluate(metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> Values:
+    """Return the values for each query of the qrels: 0 if the run does not have it.
 
     Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to A. The providers of
     ir-measures break ties in different ways, so they are given ranks. Queries without judgments are not measured.
     """
     measures = _library()
     ranks = {query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))} for query in qrels}
-    values: dict[str, dict[str, float]] = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
+    values: Values = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
     names: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
@@ -92,9 +96,8 @@ def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
     """Return name -> lengths: up to the first bound, from one to the next, and above the last."""
     names = [f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)]
     edges = [0, *(bound + 1 for bound in bounds), sys.maxsize]
-    return dict(
-        zip([f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"], starmap(range, pairwise(edges)), strict=True)
-    )
+    names = [f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"]
+    return dict(zip(names, starmap(range, pairwise(edges)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def expect_new(task: str, tasks: Container[str]) -> None:
         raise InputError(f"two tasks are called {task!r}, and their results would be in one file; evaluate them one by one")
 
 
-def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
+def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
     """Write a result whole, that of each query first."""
     result = {"version": VERSION, **result}
     rows, about = folder / f"{result['task']}.queries.jsonl", folder / f"{result['task']}.json"
@@ -183,8 +186,4 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
     common = [metric for metric in sets[0] if all(metric in one for one in sets)]
-    return {
-        "name": name,
-        "sets": len(sets),
-        "metrics": {metric: sum(one[metric] for one in sets) / len(sets) for metric in common},
-    }
+    return {"name": name, "sets": len(sets)} | {"metrics": {m: sum(one[m] for one in sets) / len(sets) for m in common}}

@@ -17,7 +17,7 @@ from runnel.commands.runs import resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.json_objects import read_row
-from runnel.lab.evaluation.metrics import Comparison, compare, mean, results_folder, save
+from runnel.lab.evaluation.metrics import Comparison, Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
 from runnel.lab.training.data import read_named
@@ -116,9 +116,6 @@ def _question(row: dict[str, Any], where: str, number: str) -> Question:
     return replace(question, text=question.text.strip())
 
 
-# ---- which documents answer --------------------------------------------------------------------------------------------
-
-
 def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
     """Return what answers each question in an index, by question id.
 
@@ -200,9 +197,6 @@ def _nearest(wanted: str, texts: Iterable[str]) -> str:
     return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
 
 
-# ---- what search finds -------------------------------------------------------------------------------------------------
-
-
 def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
     """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
     if not target.documents:
@@ -258,9 +252,6 @@ def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
     return {name: fmean(one[name] for one in values if name in one) for name in names}
 
 
-# ---- which settings find more ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Setting:
     """A way to search: its name, the options of `Index.search`, the metrics, and how its MRR compares with the default's."""
@@ -283,7 +274,7 @@ class Setting:
         return " ".join(arguments)
 
 
-def settings_of(index: Index) -> dict[str, dict[str, float]]:
+def settings_of(index: Index) -> Values:
     """Return the settings that a sweep tries; reranking only where it reads no documents."""
     tried: dict[str, dict[str, float]] = {
         "default": {},
@@ -371,7 +362,7 @@ def ask_questions(
 
 def _measure(
     path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+) -> Measured:
     """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
     note_compiling()
     questions = read_questions(path)

@@ -23,6 +23,7 @@ from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.json_objects import read_row
 from runnel.lab.evaluation.evidence import Scorer, scorer_of
+from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.data import read_named
 from runnel.lab.training.mining import bm25_scorer
@@ -111,10 +112,8 @@ def read_folder(
     return documents
 
 
-# ---- ranks -------------------------------------------------------------------------------------------------------------
-
-
-Ranking = Callable[[str, Sequence[str | DocumentText]], list[tuple[np.ndarray, np.ndarray, float | None]]]
+Ranked = tuple[np.ndarray, np.ndarray, float | None]
+Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
 """Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
 probability that it answers the query (None: not known)."""
 
@@ -154,10 +153,8 @@ class Sentences:
         cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
         self.texts = [sentence for sentences in cut for sentence in sentences]
         self._files = np.repeat([file for file, _ in documents], [len(sentences) for sentences in cut])
-        numbers: dict[str, int] = {}
-        self._keys = np.array(
-            [numbers.setdefault(text, len(numbers)) for text in self.texts]
-        )  # (N,): equal sentences, equal keys
+        numbers: dict[str, int] = {}  # equal sentences have equal keys
+        self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])  # (N,)
         self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
@@ -181,7 +178,7 @@ class Sentences:
             for system, pair in ranked.items()
         }
 
-    def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    def _ranked(self, query: str, file: str | None = None) -> list[Ranked]:
         assert self._rank is not None
         return self._rank(query, [one for name, one in self._documents if file in (None, name)])
 
@@ -192,7 +189,7 @@ class Sentences:
         return self._rankers[name]
 
 
-def _joined(ranked: Sequence[tuple[np.ndarray, np.ndarray, float | None]]) -> tuple[np.ndarray, float]:
+def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
     """Return the scores of all documents, and the highest probability that one answers, or else the best score."""
     scores, answers = np.concatenate([scores for _, scores, _ in ranked]), highest(answers for _, _, answers in ranked)
     return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
@@ -204,9 +201,6 @@ def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int
         return None
     ordered, first = np.unique(sentences[top(scores)], return_index=True)  # each sentence's best place
     return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
-
-
-# ---- summaries ---------------------------------------------------------------------------------------------------------
 
 
 def values_of(rank: int) -> dict[str, float]:
@@ -245,10 +239,7 @@ def _interval(value: float, drawn: np.ndarray) -> list[float]:
     return [float(value), *np.percentile(drawn, (_LOW, _HIGH)).tolist()]
 
 
-# ---- the task -----------------------------------------------------------------------------------------------------------
-
-
-def measure_patterns(path: Path, place: str, system: System, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Measured:
     """Return the result and the values of each question; `place` has the documents, and `folder` keeps the ranks."""
     expect_choice(system.how, ("bm25", "embed", "sentences"), f"what {system.model} is evaluated as, on patterns,")
     questions = read_patterns(path, Path(place))

@@ -21,7 +21,7 @@ from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
 from runnel.journal import Journal, Row
-from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
+from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.segments import Reading, recorded, segment_id
 from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
 from runnel.lab.training.data import Texts, expect_texts
@@ -75,9 +75,8 @@ def kind_of(model: str, how: How | None) -> How | None:
     path = Path(model)
     kind: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
     if kind is not None and how is not None:
-        raise InputError(
-            f"{model} is {'BM25' if kind == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
-        )
+        what = "BM25" if kind == "bm25" else "a run"
+        raise InputError(f"{model} is {what}, so it cannot be evaluated as {how}; leave --as and --in out")
     return kind or how
 
 
@@ -98,9 +97,7 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     return replace(recipe, **given)
 
 
-def measure(
-    task_set: Set, system: System, names: Sequence[str] | None, folder: Path
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
     source, metrics = task_set.source(folder), parse_metrics(task_set.metrics if names is None else names)
     texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}

@@ -109,9 +109,8 @@ def read_task(source: TaskFiles) -> Task:
     if source.queries is not None:
         texts = read_queries(source.queries)
         queries = {query: texts[query] for query in qrels if query in texts and texts[query].strip()}
-        if missing := expect_some(
-            qrels, queries, f"{source.qrels}: none of the", f"judged queries has a text in {source.queries}"
-        ):
+        where = f"judged queries has a text in {source.queries}"
+        if missing := expect_some(qrels, queries, f"{source.qrels}: none of the", where):
             notes.append(f"{len(missing):,} of {len(qrels):,} judged queries have no text, and count as 0")
     corpus = None
     if source.corpus is not None:
@@ -120,9 +119,8 @@ def read_task(source: TaskFiles) -> Task:
         known = {name for name in relevant if has_text and corpus.row(name) is not None}
         where = f"relevant documents is in {source.corpus}" + ("" if has_text else f", and none of its {len(corpus):,} has text")
         if missing := expect_some(sorted(relevant), known, f"{source.qrels}: none of the", where):
-            notes.append(
-                f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"
-            )
+            counts = f"{len(missing):,} of {len(relevant):,}"
+            notes.append(f"{counts} relevant documents are not in the corpus, the first is {missing[0]!r}")
     return Task(source, qrels, queries, corpus, tuple(notes))
 
 

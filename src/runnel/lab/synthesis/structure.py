@@ -162,9 +162,6 @@ class _Sentences:
         return self.kind_at(start) == "item" or bool(re.match(r"[-*+\u2022\u2023\u25e6]\s", self.text[start : start + 2]))
 
 
-# ---- headings and questions ------------------------------------------------------------------------------------------
-
-
 def _sections(sentences: _Sentences) -> Iterator[_Section]:
     """Yield headings and questions with what is below them, up to the next one."""
     opened: list[tuple[int, int, Strategy, Span]] = []  # sentence, end of the title or question, strategy
@@ -237,9 +234,6 @@ def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ())
     return max(start, section.start), end
 
 
-# ---- definitions, lists and references -------------------------------------------------------------------------------
-
-
 def _definitions(sentences: _Sentences) -> Iterator[Asked]:
     for number, span in enumerate(sentences.spans):
         definitions = _DEFINITION.match(sentences[number]) if sentences.is_prose(number) else None
@@ -282,9 +276,6 @@ def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator
         if to is not None and number not in to.below and len(question.split()) in _QUESTION_WORDS:
             if answer := _answer(sentences, to):
                 yield Asked("reference", question, source, answer)
-
-
-# ---- which can be used together --------------------------------------------------------------------------------------
 
 
 def _compatible(found: Sequence[Asked]) -> list[Asked]:

@@ -121,9 +121,7 @@ _POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage", "s
 _NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
-_ADVICE = (
-    "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has a line for other formats)"
-)
+_ADVICE = "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has other formats)"
 
 
 class Raw(NamedTuple):
@@ -298,14 +296,12 @@ def _judged(source: ExampleFiles) -> Iterator[Raw]:
     texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
     for name, grades in read_qrels(source.path).items():
         where = f"{source.path}, query {name!r}"
-        text_of_id = {document: texts.get(document) for document in grades}
-        unknown = next((document for document, text in text_of_id.items() if text is None), None)
+        by_name = {document: texts.get(document) for document in grades}
+        unknown = next((document for document, text in by_name.items() if text is None), None)
         if name not in queries or unknown is not None:
             what = f"document {unknown!r} is not in the corpus" if name in queries else f"it is not in {source.queries}"
             raise InputError(f"{where}: {what}; give the queries and the corpus of this file")
-        positives, negatives = (
-            [str(text_of_id[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False)
-        )
+        positives, negatives = ([str(by_name[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
         yield Raw(where, name, queries[name], positives, negatives, True)
 
 
@@ -408,6 +404,7 @@ def read_evidence(
     reported = dropped is not None
     dropped = dropped or Dropped()
     decode: Decode | None = None
+    outside = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
     for where, row in read_json(path):
         if is_released(row):
             if decode is None:
@@ -421,9 +418,7 @@ def read_evidence(
             "examples with an empty query": not evidence.query.strip(),
             "examples with an empty document": not document.strip(),
             "examples without evidence": not (unanswered or any(document[start:end].strip() for start, end in spans)),
-            f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document": not all(
-                low <= start and end <= high for start, end in spans
-            ),
+            outside: not all(low <= start and end <= high for start, end in spans),
         }
         reason = next((reason for reason, found in reasons.items() if found), None)
         if reason is None:

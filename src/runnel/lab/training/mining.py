@@ -31,6 +31,7 @@ from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_c
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
 from runnel.records import Document
+from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.work import top
@@ -54,9 +55,7 @@ def search_by(ranker: Ranker) -> Search:
     return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
 
 
-def bm25_ranker(
-    corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
-) -> Ranker:
+def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, *, k1: float = K1, b: float = B) -> Ranker:
     """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
 
     Documents that share no word with the query are not returned. Ties go to the earlier row.
@@ -94,7 +93,7 @@ def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray
     return score
 
 
-def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]:
+def _texts(corpus: Texts, progress: Progress) -> Iterator[str]:
     for done, document in enumerate(corpus, start=1):
         yield document.text
         progress(done, len(corpus))

@@ -18,6 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from runnel.errors import NumericalError, install_command
 from runnel.files import replacing
+from runnel.request import Progress
 
 log = logging.getLogger("runnel")
 
@@ -35,8 +36,8 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
     The Trainer writes `trainer_state.json` last, and removes older checkpoints only after that: so a checkpoint with a readable
     one is complete, and a run stopped while writing a checkpoint still has the previous one.
     """
-    paths = [(int(path.name.removeprefix("checkpoint-")), path) for path in Path(folder).glob("checkpoint-*") if _number(path)]
-    for step, path in sorted(paths, reverse=True):
+    paths = {path.name.removeprefix("checkpoint-"): path for path in Path(folder).glob("checkpoint-*") if path.is_dir()}
+    for step, path in sorted(((int(step), path) for step, path in paths.items() if step.isdecimal()), reverse=True):
         try:
             state = json.loads((path / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -47,21 +48,15 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
             log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
 
 
-def _number(path: Path) -> bool:
-    return path.is_dir() and path.name.removeprefix("checkpoint-").isdecimal()
-
-
 CURVE = "loss.png"
 _NAMED = 8  # the most rows of a bad batch in the message
 
-Shown = AbstractContextManager[Callable[[int, int], None]]  # takes the units done and the units in total
 
-
-def _show_nothing(label: str, *, unit: str) -> Shown:
+def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda done, total: None)
 
 
-open_meter: Callable[..., Shown] = _show_nothing  # the command line sets its own
+open_meter: Callable[..., AbstractContextManager[Progress]] = _show_nothing  # the command line sets its own
 
 
 @dataclass
@@ -134,7 +129,7 @@ class Recorder(TrainerCallback):
 
     def __init__(self, folder: Path, watch: Watch) -> None:
         self._folder, self._watch, self._shown = folder, watch, ExitStack()
-        self._show: Callable[[int, int], None] | None = None
+        self._show: Progress | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""

@@ -103,13 +103,12 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, sh
 def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
     table, seed = recipe.data, recipe.train.seed
     rows: dict[str, Dataset] = {}
-    for number, one in enumerate(table.sets):
-        path = folder / f"{number}.arrow"
-        rows[_name(one.path, rows)] = (
-            write_triple_table(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
-            if write
-            else Dataset.from_file(str(path))
-        )
+    for number, data in enumerate(table.sets):
+        path, source = folder / f"{number}.arrow", Path(data.path)
+        name = source.stem if source.stem not in rows else f"{source.stem} {len(rows)}"
+        if write:
+            write_triple_table(path, source, data, table, recipe.job, seed, guard, model.prompts)
+        rows[name] = Dataset.from_file(str(path))
     if recipe.job == "embed":
         require_negatives(rows, table, recipe.train.batch)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
@@ -172,20 +171,13 @@ def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[s
     return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 
-def _name(path: str, taken: Any) -> str:
-    stem = Path(path).stem
-    return stem if stem not in taken else f"{stem} {len(taken)}"
-
-
 def prepared(recipe: Recipe) -> Model:
     """Load the model that a recipe starts from, with a head for the job and the recipe's adapters."""
     torch.manual_seed(recipe.train.seed)  # for a new head and adapters
     table = recipe.model
     model = load_generator(table.name, "float32", "cpu") if recipe.job == "generate" else _load_reader(recipe)
     if recipe.job == "generate" and model.tokenizer.end_id is None:
-        raise CheckpointError(
-            f"{table.name}: its tokenizer has no end marker, so it cannot learn where replies end; use another model"
-        )
+        raise CheckpointError(f"{table.name}: its tokenizer has no end marker, to learn where replies end; use another model")
     check_segments(model, long(recipe))
     if recipe.lora is not None:
         lora = recipe.lora
@@ -208,9 +200,7 @@ def _load_reader(recipe: Recipe) -> Model:
     refused = missing and (recipe.job == "embed" or not table.new_head)
     if refused or not (stored or recipe.job in ("embed", *model.templates)):
         have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
-        no_head = (
-            f"head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, --set model.new_head=true"
-        )
+        no_head = f"head for {recipe.job!r} (it has: {have}); use another model or, for a new head, --set model.new_head=true"
         no_template = f"template for {recipe.job!r}; use a recurrent model, which reads whole documents"
         raise CheckpointError(f"{table.name} has no {no_head if refused else no_template}")
     _check_stored(recipe, model, stored=stored)

@@ -127,9 +127,8 @@ def reranker_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
     """Make a Trainer for `rows` of `training.triple_table`. Only documents are cut."""
-    args = CrossEncoderTrainingArguments(
-        **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
-    )
+    sizes = _accumulated(recipe)
+    args = CrossEncoderTrainingArguments(**arguments(recipe, folder), **sizes, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
     counted = encoder.preprocess
 

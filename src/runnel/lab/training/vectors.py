@@ -290,16 +290,14 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
 
 
-def split_documents(
-    questions: Sequence[ReadQuestion], held_out: int
-) -> tuple[list[ReadQuestion], list[ReadQuestion], list[ReadQuestion]]:
+def split_documents(questions: Sequence[ReadQuestion], held_out: int) -> tuple[list[ReadQuestion], ...]:
     """Return the questions to train on, at least `held_out` to hold out, and those of one other document in ten to calibrate."""
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
     before = np.cumsum([0, *(count[document] for document in order)])[:-1]
     held = {document for document, number in zip(order, before.tolist(), strict=True) if number < held_out}
     aside = {document for number, document in enumerate(d for d in order if d not in held) if number % _ASIDE == _ASIDE - 1}
-    parts: tuple[list[ReadQuestion], list[ReadQuestion], list[ReadQuestion]] = ([], [], [])
+    parts: tuple[list[ReadQuestion], ...] = ([], [], [])
     for question in questions:
         parts[1 if question.document in held else 2 if question.document in aside else 0].append(question)
     return parts
@@ -364,9 +362,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
             torch.from_numpy(row.starts[full]),
             torch.from_numpy(row.ends[full]),
-            tuple(
-                self._blocks(self._lay_out(question.query.ids, np.array([0, len(question.query.ids)])).ids) for question in group
-            ),
+            tuple(self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids) for q in group),
             tuple(features for _, _, features in inputs),
             vectors,
             torch.stack([question.query.vector for question in group]),

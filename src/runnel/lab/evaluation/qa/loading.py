@@ -335,9 +335,8 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     several = [(name, files) for name, files in files_of.items() if len(files) > 1]
     doubled = [one for one in several if len({f.parent for f in one[1]}) > 1 or {f.suffix for f in one[1]} != {".parquet"}]
     if doubled or not files_of:
-        what = (
-            "{0} is in {1[0]} and in {1[1]}".format(*doubled[0]) if doubled else f"{folder} has no files of {', '.join(SUITES)}"
-        )
+        missing = f"{folder} has no files of {', '.join(SUITES)}"
+        what = "{0} is in {1[0]} and in {1[1]}".format(*doubled[0]) if doubled else missing
         raise InputError(f"{what}; give a folder with each set once (docs/qa.md lists the files of each)")
     return files_of
 
