@@ -96,18 +96,14 @@ def test_the_whole_check(fake_workers, monkeypatch):
     """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
     monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
     monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
-    monkeypatch.setattr(
-        bars, "absent", lambda settings: (("transformers",), [{"system": "llama.cpp", "kind": "missing", "reason": "-"}])
-    )
+    skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "-"}]
+    monkeypatch.setattr(bars, "absent", lambda settings: (("transformers",), skipped))
     ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
     rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
     fake_workers.answers = {"runnel": {"rerank": rerank, "first": READY}}
     found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
-    assert {key for key, row in found.items() if row.lost} == {
-        *(f"roofline {model}" for model in ROOFLINES),
-        "transformers",
-        "int8",
-    }
+    lost = {key for key, row in found.items() if row.lost}
+    assert lost == {*(f"roofline {model}" for model in ROOFLINES), "transformers", "int8"}
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}

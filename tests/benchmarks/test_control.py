@@ -125,9 +125,8 @@ def test_a_killed_experiment_resumes(place):
     """kill -9 before, in and after the training of a part ends its process too; the figures are those of an undisturbed run."""
     import psutil
 
-    (place / "experiment.toml").write_text(
-        FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
-    )
+    longer = FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
+    (place / "experiment.toml").write_text(longer)
     command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to"]
     for moment in ("mamba2-0/settings.json", "mamba2-0/run/tensorboard", "llama-0/run/model"):
         process = subprocess.Popen([*command, place / "to"], cwd=SHIPPED.parent.parent, stderr=subprocess.PIPE)
@@ -165,11 +164,7 @@ def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, n
     ("old", "new", "message"),
     [
         ("[families.llama]", "[families.lama]", "unknown family 'lama'; did you mean 'llama'"),
-        (
-            "parameters = 22_000",
-            "parameters = 3_000",
-            "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2, at most 5%",
-        ),
+        ("parameters = 22_000", "parameters = 3_000", "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"),
         ("intermediate_size = 72", "num_hidden_layers = 2", "families.llama has 'num_hidden_layers'"),
         ("state_size = 8", "state = 8", r"families.mamba2 .*unknown: \['state'\]"),
         ("seeds = [0, 1]", "seeds = [1, 1]", r"expected seeds that differ and tasks.*got \[1, 1\]"),

@@ -114,9 +114,7 @@ def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeyp
 
 def test_the_sum_of_two_scores_is_of_z_scores_and_means_weigh_sets_alike(monkeypatch):
     scores = {"bm25": np.array([0.0, 0.0, 900.0]), "x": np.array([1.0, -1.0, 0.0])}
-    monkeypatch.setattr(
-        results, "scorer_of", lambda system: (lambda query, document, units: ("spans", scores[system.model]), "f")
-    )
+    monkeypatch.setattr(results, "scorer_of", lambda system: (lambda *_: ("spans", scores[system.model]), "f"))
     score, fingerprint = results._both(results.Scored("x", "embed"))
     spans, found = score("query", "document")
     half = 1 / np.sqrt(2)

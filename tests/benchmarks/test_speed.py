@@ -101,9 +101,7 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
             assert shown["outcome"] == "wrong"
             assert "differs from the plain path: cosine -1.0" in shown["note"]
             assert not any(shown[key] for key in ("tokens_per_s", "ms_per_document", "gflops_per_s", "of_roofline", "peak_bytes"))
-    assert not [
-        1 for asked, op, request in fake_workers.asked if asked == system and op == "time" and request["part"] != "linear"
-    ]
+    assert not any(s == system and op == "time" and request["part"] != "linear" for s, op, request in fake_workers.asked)
     # The others are compared with the plain path, not with each other: they keep their figures.
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
@@ -210,10 +208,8 @@ def test_an_index(fake_workers):
     fake_workers.answers = {"runnel": answers}
     row = searched("m", "n", lambda message: None, documents=30, read=40).to_dict()
     assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
-    assert row["stages"]["whole search"]["median"] == pytest.approx(200) and row["stages"]["first stage"]["min"] == pytest.approx(
-        10
-    )
-    assert row["stages"]["whole search"]["p95"] == pytest.approx(290)
+    whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
+    assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
     found = row["indexing"]["index"]
     assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round
     assert found["over_engine_processor"]["median"] == 1.0

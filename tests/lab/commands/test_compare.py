@@ -26,9 +26,8 @@ def groups(recall):
 
 def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.errorbar", lambda axis, x, y, yerr, **more: drawn.update({more["label"]: (x, y, yerr)})
-    )
+    draw = lambda axis, x, y, yerr, **more: drawn.update({more["label"]: (x, y, yerr)})  # noqa: E731
+    monkeypatch.setattr("matplotlib.axes.Axes.errorbar", draw)
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda axis, **more: None)
     seeds = [f"full={result(tmp_path / str(seed), recall, **groups(recall))}" for seed, recall in enumerate((0.5, 0.7, 0.9))]
     alone = f"alone={result(tmp_path / 'alone', 0.25)}"
@@ -68,9 +67,8 @@ def test_answers_and_tasks_that_some_lack(run, tmp_path):
 
 
 def test_two_results_have_a_paired_test(run, tmp_path):
-    one, two = (
-        write(tmp_path / name, "t", [{"AP": v} for v in values], {}) for name, values in (("a", [0, 1, 0]), ("b", [1, 1, 0]))
-    )
+    values = {"a": [0, 1, 0], "b": [1, 1, 0]}
+    one, two = (write(tmp_path / name, "t", [{"AP": value} for value in values[name]], {}) for name in values)
     assert "95 % interval" in run("lab", "compare", one, two).out
     (row,) = json.loads(run("lab", "compare", one, two, "--json").out)["rows"]
     assert row["number"] == row["comparison"]["queries"] == 3 and row["comparison"]["difference"] == pytest.approx(1 / 3)

@@ -12,6 +12,7 @@ from runnel.lab.evaluation import retrieval
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
+from tests.helpers.qa_files import write_rows
 
 
 @pytest.fixture(autouse=True)
@@ -176,14 +177,14 @@ EVIDENCE = [
 
 @pytest.fixture
 def evidence(tmp_path):
-    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
+    write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
     return "evidence.jsonl"
 
 
 def test_rows_with_units_are_ranked_by_them(run, tmp_path):
     units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
     rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
-    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "evidence.jsonl", rows)
     (found,) = json.loads(run("lab", "evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
     ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
     assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
@@ -222,7 +223,7 @@ def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
     ],
 )
 def test_bad_evidence(run, evidence, tmp_path, rows, message):
-    (tmp_path / evidence).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / evidence, rows)
     done = run("lab", "evaluate", "bm25", evidence)
     assert done.code == 1 and message in done.err
 
@@ -235,9 +236,7 @@ QUERIES = {"1": "the cat and a dog", "2": "a river"}
 def task(tmp_path):
     (tmp_path / "task").mkdir()
     for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        (tmp_path / "task" / f"{name}.jsonl").write_text(
-            "".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items())
-        )
+        write_rows(tmp_path / "task" / f"{name}.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
     (tmp_path / "task" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n")
     (tmp_path / "bm25.trec").write_text("".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS))
     return "task"

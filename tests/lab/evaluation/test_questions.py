@@ -9,18 +9,8 @@ import pytest
 from helpers.places import answering, place
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.own import (
-    DEPTH,
-    Setting,
-    ask,
-    locate,
-    rank_with,
-    read_questions,
-    settings_of,
-    summarize,
-    tries,
-    weigh,
-)
+from runnel.lab.evaluation import own
+from runnel.lab.evaluation.own import DEPTH, Setting, ask, locate, read_questions, summarize
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
@@ -120,9 +110,7 @@ def test_the_expected_place_must_be_shown(tmp_path):
     )
     assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
     assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
-    assert answers[1].problem.text == (
-        'right file at rank 1, wrong place: the best sentence is "Two cat red.", the expected one is number 4'
-    )
+    assert answers[1].problem.text.endswith('the best sentence is "Two cat red.", the expected one is number 4')
 
 
 def test_what_went_wrong(tmp_path):
@@ -137,11 +125,8 @@ def test_what_went_wrong(tmp_path):
     assert kind(low) == "ranked too low" and low.rank == 3
     assert low.problem.text == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
     assert [name.rsplit("/")[-1] for name in low.found] == ["dogs.pdf", "cats.md"]
-    assert (
-        missing.problem.text == "dgos.pdf is not in the index; the nearest name is dogs.pdf"
-        and kind(missing) == "not in the index"
-    )
-    assert absent.problem.text == ('the expected text is not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
+    assert kind(missing) == "not in the index" and missing.problem.text.endswith("the nearest name is dogs.pdf")
+    assert absent.problem.text.endswith('not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
     assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed"
 
 
@@ -166,9 +151,9 @@ def test_a_sweep_searches_with_every_setting(tmp_path):
     path.write_text('{"question": "sleep", "file": "dogs.pdf"}\n{"question": "a bird", "file": "rows.csv"}\n')
     questions = read_questions(path)
     targets, ranks = locate(questions, index), {}
-    for name, options, question in tries(questions, index):
-        ranks.setdefault(name, []).append(rank_with(question, targets[question.id], index, options))
-    settings = weigh(settings_of(index), ranks)
+    for name, options, question in own.tries(questions, index):
+        ranks.setdefault(name, []).append(own.rank_with(question, targets[question.id], index, options))
+    settings = own.weigh(own.settings_of(index), ranks)
     assert settings[0].name == "default" and {s.name for s in settings} >= {"words only", "meaning only", "both, meaning 0.5"}
     assert [s.metrics["MRR"] for s in settings[1:]] == sorted((s.metrics["MRR"] for s in settings[1:]), reverse=True)
     words = next(s for s in settings if s.name == "words only")

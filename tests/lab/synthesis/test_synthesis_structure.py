@@ -161,9 +161,8 @@ def test_what_is_chosen_and_left_out(tmp_path):
     assert rows(text, limit=7)[1] == rows(text)[1][:7]
     (tmp_path / "test.jsonl").write_text('{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n')
     made = StructureRows(Decontaminator([tmp_path / "test.jsonl"]))
-    assert not list(made.rows([Source("a", chapters(5))])) and list(made.rejected) == [
-        "subsequences that overlap with a test set"
-    ]
+    assert not list(made.rows([Source("a", chapters(5))]))
+    assert list(made.rejected) == ["subsequences that overlap with a test set"]
     made, found = rows(chapters(2) + "License\n\nThe Project Gutenberg books are free of cost.\n")
     assert len(found) == 2 and made.rejected == {"questions about boilerplate of a publisher": 1}
     assert rows("")[0].read == 0 and rows("Only one sentence is here.")[0].rejected == {"parts whose structure asks nothing": 1}

@@ -390,9 +390,8 @@ def read_released(folder, tokenizer, *rows):
 
 
 def test_released_rows(tmp_path, tokenizer, caplog):
-    first, second = read_released(
-        tmp_path, tokenizer, released(tokenizer), released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0])
-    )
+    rows = released(tokenizer), released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0])
+    first, second = read_released(tmp_path, tokenizer, *rows)
     units = ((0, 38), (38, 61), (61, 77))
     assert first == Evidence("Where do rivers run?", "".join(UNITS), units[1:], "book*7", units)
     assert [first.document[a:b] for a, b in first.spans] == UNITS[1:]

@@ -86,9 +86,8 @@ def by_hand(scores: list[float], labels: list[bool]) -> float:
 @given(documents)
 def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
     scores, labels = [s for s, _ in document], [r for _, r in document]
-    assert float(sentence_loss(torch.tensor(scores), torch.tensor(labels))) == pytest.approx(
-        by_hand(scores, labels), rel=1e-4, abs=1e-6
-    )
+    loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
+    assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
 
 
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:

@@ -79,10 +79,8 @@ def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
         groups.setdefault(name.split(".", 2)[-1] if name.startswith("layers.") else name, []).append(parameter)
     generator = torch.Generator().manual_seed(1)
     every = [parameter for parameters in groups.values() for parameter in parameters]
-    found = [
-        torch.autograd.grad(loss, every, retain_graph=True, materialize_grads=True, allow_unused=True) for loss in losses(model)
-    ]
-    gradients = [dict(zip(every, of_job, strict=True)) for of_job in found]
+    options = {"retain_graph": True, "materialize_grads": True, "allow_unused": True}
+    gradients = [dict(zip(every, torch.autograd.grad(loss, every, **options), strict=True)) for loss in losses(model)]
     for name, parameters in groups.items():
         along = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
         values = []

@@ -19,6 +19,7 @@ from runnel.models.graph import Long, make_pair, pair_scores, vectors
 
 LONG_TEXT = " ".join(DOCUMENTS * 2)
 SEGMENT = 9
+Gradients = tuple[float, dict[str, Tensor]]
 
 
 def loss_of_all_jobs(model: Model, long: Long) -> Tensor:
@@ -30,7 +31,7 @@ def loss_of_all_jobs(model: Model, long: Long) -> Tensor:
     return torch.stack([value.pow(2).mean() + value.reshape(-1)[0] for value in found]).sum()
 
 
-def gradients(model: Model, run: Callable[[], Tensor]) -> tuple[float, dict[str, Tensor]]:
+def gradients(model: Model, run: Callable[[], Tensor]) -> Gradients:
     """The loss that `run` gives and leaves with its backward pass still to do, or None where it has done it; all gradients."""
     named = [*model.backbone.named_parameters(), *model.heads.named_parameters()]
     model.backbone.zero_grad()
@@ -41,9 +42,7 @@ def gradients(model: Model, run: Callable[[], Tensor]) -> tuple[float, dict[str,
     return float(loss.detach()), {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-def assert_same(
-    actual: tuple[float, dict[str, Tensor]], expected: tuple[float, dict[str, Tensor]], tolerance: float = 1e-9
-) -> None:
+def assert_same(actual: Gradients, expected: Gradients, tolerance: float = 1e-9) -> None:
     assert actual[0] == pytest.approx(expected[0], rel=tolerance, abs=tolerance)
     assert actual[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():

@@ -37,9 +37,8 @@ def weights(model: Model) -> dict[str, torch.Tensor]:
 
 def train(model: Model, path: Path, folder: Path, *, max_tokens: int = 10_000, **changes: Any) -> SentenceTrainer:
     own = {k: changes.pop(k) for k in ("max_rows", "long") if k in changes}
-    trainer = SentenceTrainer(
-        model, arguments(folder, **changes), SentenceData(model, path), SentenceData(model, path), max_tokens=max_tokens, **own
-    )
+    data = SentenceData(model, path)
+    trainer = SentenceTrainer(model, arguments(folder, **changes), data, data, max_tokens=max_tokens, **own)
     trainer.train()
     return trainer
 

@@ -115,9 +115,8 @@ def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> Non
     for index, example in enumerate(given):
         name, item = data[index]
         spans = split_sentences(example.document)
-        expected = make_item(
-            model, example.query, example.document, spans, label_sentences(example.document, spans, example.spans)
-        )
+        labels = label_sentences(example.document, spans, example.spans)
+        expected = make_item(model, example.query, example.document, spans, labels)
         assert name == example.id
         for field in ("ids", "positions", "ranges", "marks", "tag"):
             np.testing.assert_array_equal(getattr(item.request, field), getattr(expected.request, field))
@@ -138,17 +137,14 @@ def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model) -> N
     for unit in UNITS:
         model.unit = unit
         data[unit] = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
-        np.testing.assert_array_equal(
-            data[unit].sentences.spans, make_item(model, example.query, example.document).sentences.spans
-        )
+        expected = make_item(model, example.query, example.document).sentences.spans
+        np.testing.assert_array_equal(data[unit].sentences.spans, expected)
     model.unit = "sentence"
     assert len(data["paragraph"].full) < len(data["clauses"].full) < len(data["sentence"].full)
     assert all(item.labels.sum() == 1 for item in data.values())
 
 
-def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
-    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(tmp_path: Path, model: Model, caplog) -> None:
     given = examples(60, sentences=(30, 31))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
@@ -171,9 +167,7 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
 
 
-def test_documents_that_no_window_fits_are_whole_and_counted(
-    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_documents_that_no_window_fits_are_whole_and_counted(tmp_path: Path, model: Model, caplog) -> None:
     sentence = "The cat sat on the mat. "
     given = [Evidence("dog", sentence * 40, ((0, 22), (24 * 39, 24 * 40 - 1)), "far")]
     with caplog.at_level(logging.INFO, "runnel"):

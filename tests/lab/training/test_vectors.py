@@ -206,9 +206,8 @@ def layer_recipe(layer_data: Path, *changes: str, model: str = "model"):
 
 def test_training_reads_as_inference_reads(layer_data, tmp_path):
     model, reader = prepared(layer_recipe(layer_data)), SentenceRetriever.load(layer_data / "model", "float32")
-    read, _, aside = read_vector_data(
-        reader.scorer, read_evidence(layer_data / "evidence.jsonl"), tmp_path / "documents", 0, write=True
-    )
+    examples = read_evidence(layer_data / "evidence.jsonl")
+    read, _, aside = read_vector_data(reader.scorer, examples, tmp_path / "documents", 0, write=True)
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
     assert sum(len(item.queries) for item in items) == 40, "every question is trained on once, and only about its own document"
@@ -220,18 +219,15 @@ def test_training_reads_as_inference_reads(layer_data, tmp_path):
             assert len(item.queries) <= QUESTIONS and len(item.cu_seqlens) > 2
             torch.testing.assert_close(vectors, item.vectors, atol=2e-2, rtol=0)  # stored in 8 bits
             torch.testing.assert_close(queries, item.query_vectors, atol=1e-5, rtol=1e-4)
-            expected = [
-                model.head("sentences").uncalibrated(*x) for x in zip(queries, [vectors] * 8, item.features, strict=False)
-            ]
-            torch.testing.assert_close(found, expected)
+            head, inputs = model.head("sentences"), zip(queries, item.features, strict=True)
+            torch.testing.assert_close(found, [head.uncalibrated(query, vectors, features) for query, features in inputs])
 
 
 def test_layers_learn_and_all_else_stays(layer_data, tmp_path):
     rows = (layer_data / "evidence.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "few.jsonl").write_text("".join(rows[:12]))  # few enough to learn by heart
-    summary = train(
-        layer_recipe(layer_data, "train.max_steps=40", "data.held_out=2"), tmp_path / "run", data=tmp_path / "few.jsonl"
-    )
+    made = layer_recipe(layer_data, "train.max_steps=40", "data.held_out=2")
+    summary = train(made, tmp_path / "run", data=tmp_path / "few.jsonl")
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert len(losses) == summary.steps == 40 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
     assert set(summary.held_out) == {"loss", "loss_before", "recall_at_1", "recall_at_1_before"}
