@@ -1,7 +1,5 @@
 """Answers and verdicts that are read, how a judge agrees with people, and the scores of answers."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -23,6 +21,7 @@ from runnel.lab.evaluation.qa.judging import (
     summarize,
     token_f1,
 )
+from tests.helpers.qa_files import write_rows
 
 
 @pytest.mark.parametrize(
@@ -89,27 +88,23 @@ def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
 ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": [True]}
 
 
-def write(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
-    path = write(tmp_path / "a.jsonl", ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False})
+    rows = [ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False}]
+    path = write_rows(tmp_path / "a.jsonl", rows)
     assert read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("change", "message"),
     [
-        (ROW | {"right": 1}, "a.jsonl, line 1: 'right' is 1"),
-        (ROW | {"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
-        (ROW, 'a.jsonl has no row with "right"'),
+        ({"right": 1}, "a.jsonl, line 1: 'right' is 1"),
+        ({"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
+        ({}, 'a.jsonl has no row with "right"'),
     ],
 )
-def test_rows_of_another_form(tmp_path, row, message):
+def test_rows_of_another_form(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        read_labels(write(tmp_path / "a.jsonl", row))
+        read_labels(write_rows(tmp_path / "a.jsonl", [ROW | change]))
 
 
 def test_agreement_with_labels():

@@ -91,21 +91,6 @@ def test_longbench_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     assert [(question.id, question.category) for question in one.questions] == [("1", None)]
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"answers": None}, 'line 2: .*"answers", got NoneType'),
-        ({"answers": []}, "line 2: the answer is empty"),
-        ({"context": 7}, 'line 2: .*"context", got int'),
-        ({"_id": "b1"}, "questions of qasper: two have the id 'b1'"),
-    ],
-)
-def test_rows_of_another_form(tmp_path, change, named):
-    path = write_rows(tmp_path / "qasper.jsonl", [ROWS[2], ROWS[0] | change])
-    with pytest.raises(InputError, match=named):
-        list(read_qa_sets(path))
-
-
 def test_docfinqa(tmp_path):
     report = "Revenue was 12 in 2007 and 15 in 2008."
     rows = [{"Context": report, "Question": f"What was revenue in {y}?", "Answer": a} for y, a in ((2007, "12"), (2008, "15"))]
@@ -118,14 +103,6 @@ def test_docfinqa(tmp_path):
     assert (one.name, one.suite, len(one.documents)) == ("docfinQA", "DocFinQA", 1)
     assert shown(one)[1] == ("2", report, "What was revenue in 2008?", ("15",))
     assert shown(read_one(path)) == shown(one) == shown(read_one(path.parent))
-    for wrong, named in (
-        ([rows[0], "row"], "item 1: .*got str"),
-        ({"data": rows}, "item data: .*got list"),
-        ([], "there are none"),
-    ):
-        path.write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match=named):
-            read_one(path)
 
 
 OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
@@ -140,23 +117,6 @@ def test_own_answers_and_choices(tmp_path):
     one = read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}]))
     assert one.multiple_choice and one.questions[0].answers == ("B. in the attic",)
     assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        (OWN | {"answer": "x"}, "line 2: a field is 'answer'"),
-        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices"),
-        (OWN | {"category": "legal"}, "line 2: the category is 'legal'"),
-        (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
-        (OWN | {"document": " \n"}, "line 2: the document is empty"),
-        (OWN | {"question": "a \ud83d"}, "line 2 .*D83D"),
-        (OWN | {"id": "1"}, "the questions of house: two have the id '1'"),
-    ],
-)
-def test_own_malformed(tmp_path, row, named):
-    with pytest.raises((InputError, ReadError), match=named):
-        read_one(write_rows(tmp_path / "house.jsonl", [OWN, row]))
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
@@ -357,44 +317,6 @@ def test_elitr_transcripts_of_both_layouts(tmp_path):
         list(read_qa_sets(path))
 
 
-@pytest.mark.parametrize(
-    ("file", "row", "named"),
-    [
-        ("longbook_choice_eng.jsonl", INFINITE | {"answer": ["the roof"]}, r"line 1: .*'the roof'"),
-        ("tpo.jsonl", LEVAL | {"instructions": [EXAM], "outputs": ["E"]}, "line 1, question 1: .*'E'"),
-        ("tpo.jsonl", LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}, "question 1: .*'B'"),
-        ("tpo.jsonl", LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}, "line 1: 2 instructions and 1 outputs"),
-        (
-            "altqa_4k.jsonl",
-            {"content": f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb", "answer": "1"},
-            'line 1: .*"Question:"',
-        ),
-        ("meetingpred_4k.jsonl", {"content": ATTIC, "answer": "Ben"}, 'line 1: .*"said by"'),
-        ("paperqa_16k.jsonl", [], "line 1: .*got list"),
-        ("character_id_test.json", {"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}, r'line 1: .*"\?"'),
-    ],
-)
-def test_a_row_of_another_form(tmp_path, file, row, named):
-    with pytest.raises(InputError, match=named):
-        read_one(write_rows(tmp_path / file, [row]))
-
-
-@pytest.mark.parametrize(
-    ("meetings", "named"),
-    [
-        (["?"], "meetings, item 0: .*got str"),
-        ([{"id": "../m", "questions": []}], r"'\.\./m'"),
-        ([{"id": "m", "questions": "?"}], "meetings, item 0: 'questions' is"),
-        ([{"id": "m", "questions": [{"id": "1"}]}], "item 0, question 1: .*NoneType"),
-    ],
-)
-def test_elitr_malformed(tmp_path, meetings, named):
-    (tmp_path / "m.txt").write_text("text")
-    write_meetings(tmp_path, meetings)
-    with pytest.raises(InputError, match=named):
-        list(read_qa_sets(tmp_path))
-
-
 PAGE = Path(__file__).parents[4] / "docs" / "qa.md"
 
 
@@ -438,3 +360,64 @@ def test_the_pages_python_reads_sets_and_excludes_their_documents(tmp_path, monk
     assert capsys.readouterr().out == "qasper 1 1 MIT 1 questions; paper E has 200\n"
     assert json.loads((tmp_path / "excluded.jsonl").read_text()) == {"text": ATTIC}
     assert Decontaminator([tmp_path / "excluded.jsonl"]).contaminated(Evidence("Where?", f"Once. {ATTIC}", ((0, 5),)))
+
+
+def of_qasper(**change):
+    return "qasper.jsonl", [ROWS[2], ROWS[0] | change]
+
+
+def own(**change):
+    return "house.jsonl", [OWN, OWN | change]
+
+
+def leval(*instructions, outputs):
+    return "tpo.jsonl", [LEVAL | {"instructions": list(instructions), "outputs": outputs}]
+
+
+def elitr(meeting):
+    return "elitr-bench-qa_test2.json", [json.dumps({"split": "test2", "meetings": [meeting]})]
+
+
+def docfinqa(value):
+    return "DocFinQA/test.json", [json.dumps(value)]
+
+
+DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        (of_qasper(answers=None), 'line 2: .*"answers", got NoneType'),
+        (of_qasper(answers=[]), "line 2: the answer is empty"),
+        (of_qasper(context=7), 'line 2: .*"context", got int'),
+        (of_qasper(_id="b1"), "questions of qasper: two have the id 'b1'"),
+        (own(answer="x"), "line 2: a field is 'answer'"),
+        (own(choices=["a", "b"]), "1 of 2 questions have choices"),
+        (own(category="legal"), "line 2: the category is 'legal'"),
+        (own(document=None), 'line 2: .*"document", got NoneType'),
+        (own(document=" \n"), "line 2: the document is empty"),
+        (own(question="a \ud83d"), "line 2 .*D83D"),
+        (own(id="1"), "the questions of house: two have the id '1'"),
+        (("longbook_choice_eng.jsonl", [INFINITE | {"answer": ["the roof"]}]), r"line 1: .*'the roof'"),
+        (leval(EXAM, outputs=["E"]), "line 1, question 1: .*'E'"),
+        (leval("Where?\nB. the attic\nC. the hall", outputs=["B"]), "question 1: .*'B'"),
+        (leval("a", "b", outputs=["c"]), "line 1: 2 instructions and 1 outputs"),
+        (("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}]), 'line 1: .*"Question:"'),
+        (("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}]), 'line 1: .*"said by"'),
+        (("paperqa_16k.jsonl", [[]]), "line 1: .*got list"),
+        (("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}]), r'line 1: .*"\?"'),
+        (elitr("?"), "meetings, item 0: .*got str"),
+        (elitr({"id": "../m", "questions": []}), r"'\.\./m'"),
+        (elitr({"id": "m", "questions": "?"}), "meetings, item 0: 'questions' is"),
+        (elitr({"id": "m", "questions": [{"id": "1"}]}), "item 0, question 1: .*NoneType"),
+        (docfinqa([{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]), "item 1: .*got str"),
+        (docfinqa({"data": []}), "item data: .*got list"),
+        (docfinqa([]), "there are none"),
+    ],
+)
+def test_rows_of_another_form(tmp_path, written, named):
+    write_rows(tmp_path / "m.txt", ["text"])
+    path = write_rows(tmp_path / written[0], written[1])
+    with pytest.raises((InputError, ReadError), match=named):
+        list(read_qa_sets(path))
