@@ -27,9 +27,9 @@ from runnel.files import write
 from runnel.lab.evaluation.evidence import Scorer, Units, scorer_of
 from runnel.lab.evaluation.evidence import measure as measure_evidence
 from runnel.lab.evaluation.metrics import ranked, save
+from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.evaluation.retrieval import System as Scored
 from runnel.lab.evaluation.run import evaluate
-from runnel.lab.evaluation.segments import Reading
 from runnel.lab.evaluation.tasks import find_task, read_task
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder

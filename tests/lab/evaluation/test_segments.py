@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.segments import Reading, cut_sentences, recorded, split_chunks, windows
+from runnel.lab.evaluation.retrieval import Reading, cut_sentences, recorded, split_chunks, windows
 from runnel.lab.training import recipes
 from runnel.lab.training.mining import dense_ranker
 from runnel.models.base import BUILT_IN

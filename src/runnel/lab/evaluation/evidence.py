@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,19 +22,16 @@ from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.lab.evaluation.metrics import Measured, Metrics, Values, evaluate, mean, parse_metrics, ranges
-from runnel.lab.evaluation.retrieval import API, ApiEmbedder, System, load_model
-from runnel.lab.evaluation.segments import cut_sentences, split_chunks
+from runnel.lab.evaluation.retrieval import API, ApiEmbedder, System, cut_sentences, load_model, split_chunks
 from runnel.lab.training.data import Dropped, Evidence, read_evidence
 from runnel.lab.training.mining import K1, B, bm25_scorer
+from runnel.models.embedder import Embedder
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, trim
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.work import top
-
-if TYPE_CHECKING:
-    from runnel.models.embedder import Embedder
-    from runnel.models.sentence_retriever import SentenceRetriever
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document

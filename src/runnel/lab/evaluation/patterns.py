@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.data import read_named
 from runnel.lab.training.mining import bm25_scorer
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import by_id, expect_choice, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
@@ -34,9 +35,6 @@ from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.work import top
-
-if TYPE_CHECKING:
-    from runnel.models.sentence_retriever import SentenceRetriever
 
 UNANSWERABLE = "unanswerable"
 PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents
@@ -69,11 +67,7 @@ def has_patterns(path: Path) -> bool:
 
 
 def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
-    """Read questions about the documents in `folder` from jsonl.
-
-    Raises:
-        InputError: a field is missing or wrong, a pattern is no regular expression, an id is repeated, or a document is missing.
-    """
+    """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row or a missing document."""
     rows = enumerate(read_named(path), start=1)
     questions = by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}")
     missing = [one.file for one in questions.values() if not (folder / one.file).is_file()]

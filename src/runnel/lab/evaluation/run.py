@@ -12,8 +12,7 @@ from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
-from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
-from runnel.lab.evaluation.segments import Reading
+from runnel.lab.evaluation.retrieval import API, How, Reading, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
 from runnel.lab.training.progress import whole_checkpoints
 from runnel.records import expect_choice

@@ -31,6 +31,7 @@ from runnel.lab.synthesis.strategies import (
 )
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.models.embedder import Embedder
 from runnel.records import expect_choice, expect_count
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
@@ -40,12 +41,7 @@ _WAVE = 64  # subsequences at a time; independent of the number of threads, so t
 
 @dataclass(frozen=True)
 class Settings:
-    """How examples are written.
-
-    Raises:
-        InputError: a number is too small, or the unit or the language is another one.
-        MissingDependency: the package py3langid is missing, for `language`.
-    """
+    """How examples are written. Raises InputError for a number that is too small, another unit or an unknown language."""
 
     strategy: Strategy = "link"
     unit: Unit = "sentence"  # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
@@ -156,31 +152,19 @@ def synthesize(
 
     The arguments are those of `runnel lab synthesize`: `to` has all replies too, none of which is asked for twice; `exclude` are
     test sets, and question answering sets as qa:PATH, whose documents are left out; `model` counts tokens, and finds pairs.
-
-    Raises:
-        InputError: a source, a length or a test set cannot be used.
+    Raises InputError if a source, a length or a test set cannot be used.
     """
-    from runnel.models.embedder import Embedder
-
     guard, embedder = Decontaminator(exclude), Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, say)
         synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
         _write(synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit)
-        report = {
-            **asdict(settings),
-            "llm_model": endpoint.model,
-            **_read_of(documents),
-            "short_documents": cutter.short,
-            "subsequences": synthesis.read,
-            "examples": synthesis.kept.total(),
-            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
-            "rejected": dict(synthesis.rejected.most_common()),
-            "stopped": synthesis.stopped and str(synthesis.stopped),
-            **costs(replies, used=VERSION),
-            "per_million_examples": synthesis.cost(replies.used),
-        }
+        report: dict[str, Any] = {**asdict(settings), "llm_model": endpoint.model, **_read_of(documents)}
+        report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
+        report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
+        report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": synthesis.stopped and str(synthesis.stopped)}
+        report |= {**costs(replies, used=VERSION), "per_million_examples": synthesis.cost(replies.used)}
     write_json(to / f"{settings.strategy}.json", report)
     _report(report, limit, synthesis.failure)
     return report
@@ -207,15 +191,9 @@ def ask_structure(
 
 def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
     """Return what a run over the structure of documents has used, made and left out; the last is also reported."""
-    report = {
-        "seed": made.seed,
-        "language": made.language,
-        **_read_of(documents),
-        "parts": made.read,
-        "examples": made.kept.total(),
-        "examples_by_strategy": dict(made.kept.most_common()),
-        "rejected": dict(made.rejected.most_common()),
-    }
+    report = {"seed": made.seed, "language": made.language, **_read_of(documents), "parts": made.read}
+    report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
+    report |= {"rejected": dict(made.rejected.most_common())}
     for note in _left_out(report):
         say(f"note: {note}")
     return report

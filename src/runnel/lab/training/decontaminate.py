@@ -51,9 +51,7 @@ class Decontaminator:
             used, and only documents that answer a test query, as training and test sets may share a corpus. Question answering
             sets are given as qa:PATH.
 
-    Raises:
-        InputError: a test set has nothing to compare with, or its reader raises it.
-        ReadError, MissingDependency: raised by the readers.
+    Raises InputError if a test set has nothing to compare with, and what its readers raise.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:

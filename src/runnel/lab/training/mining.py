@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +35,6 @@ from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
 from runnel.work import top
-
-if TYPE_CHECKING:
-    from runnel.models.embedder import Embedder
-
 
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
 """Returns for each example the rows of the corpus that its query retrieves, int64, best first, at most the given number."""
@@ -188,15 +184,13 @@ class Mining:
         return min(bars)
 
 
+VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]  # of rows of the corpus
+
+
 class NegativeJudge:
     """An embedder that scores candidates."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        corpus: Texts | None = None,
-        vectors: Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, embedder: Embedder, corpus: Texts | None = None, vectors: VectorsOf | None = None) -> None:
         assert (corpus is None) != (vectors is None)
         self.embedder, self._corpus = embedder, corpus
         self.vectors = vectors or self._encode
@@ -316,10 +310,8 @@ def mine_negatives(
 
     The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that searches, `judge` the embedder for
     the scores that `mining` compares (None: the one that searches), and `prompts` are of the one that searches, else of the
-    judge. The vectors of an embedder that searches are written next to `to`; interrupted work resumes.
-
-    Raises:
-        InputError: arguments contradict each other or have no effect, or no example is left.
+    judge. The vectors of an embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
+    arguments contradict each other or have no effect, or no example is left.
     """
     dense = model not in (None, "bm25")
     _expect_effects(mining, run is not None, model is not None, dense, judge is not None, bool(bm25), bool(prompts))
@@ -327,16 +319,11 @@ def mine_negatives(
     searcher = _load(str(model), prompts) if dense else None
     judging = searcher if judge is None else _load(judge, {} if dense else prompts)
     bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
-    settings: dict[str, object] = {
-        "files": [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)],
-        "model": model or (None if run else "bm25"),
-        "judge": judge,
-        "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
-        "prompts": [e and _prompts(e) for e in (searcher, judging)],
-        **bm25,
-        **asdict(mining),
-        "ranks": list(mining.ranks),
-    }
+    files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
+    settings: dict[str, object] = {"files": files, "model": model or (None if run else "bm25"), "judge": judge}
+    settings |= {"fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)]}
+    settings |= {"prompts": [e and _prompts(e) for e in (searcher, judging)]}
+    settings |= {**bm25, **asdict(mining), "ranks": list(mining.ranks)}
     with Journal(to, settings) as journal:
         result = journal.begin()
         if result is not None:
@@ -345,7 +332,7 @@ def mine_negatives(
         examples = _Examples(data, source.corpus, queries, exclude)
         pool = examples.pool
         if searcher is not None:
-            files = settings["files"] if source.corpus is None else [_digest(source.corpus)]
+            files = files if source.corpus is None else [_digest(source.corpus)]
             made_from = {"files": files, "fingerprint": searcher.model.fingerprint(), "prompt": _prompts(searcher)["document"]}
             vectors = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
             search = search_by(dense_ranker(searcher, *vectors))

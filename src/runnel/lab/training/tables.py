@@ -11,6 +11,7 @@ S  sentences of a document   E  evidence spans of an example
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import abstractmethod
 from collections import Counter
@@ -159,7 +160,9 @@ class SentenceData(RowData[Item]):
     ) -> SentenceData:
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
         counts: Counter[str] = Counter()
-        write_rows(Path(path), _FEATURES, _rows(model, evidence, tokens, seed, counts))
+        rngs = (np.random.default_rng((seed, index)) for index in itertools.count())
+        rows = (_row(model, example, tokens, rng, counts) for example, rng in zip(evidence, rngs, strict=False))
+        write_rows(Path(path), _FEATURES, rows)
         log.info(
             "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
             "%d documents have no answer",
@@ -171,15 +174,6 @@ class SentenceData(RowData[Item]):
         edges = np.asarray(row["edges"], dtype=np.int64)
         spans = np.stack([edges[:-1], edges[1:]], axis=1)
         return make_item(self._model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
-
-
-def _rows(
-    model: Model, evidence: Iterable[Evidence], tokens: Sequence[int] | None, seed: int, counts: Counter[str]
-) -> Iterator[dict[str, Any]]:
-    for index, example in enumerate(evidence):
-        row = _row(model, example, tokens, np.random.default_rng((seed, index)), counts)
-        counts.update(examples=1, tokens=row["tokens"], unanswered=not any(row["labels"]))
-        yield row
 
 
 def _row(
@@ -201,8 +195,10 @@ def _row(
             counts["whole"] += 1  # longer than every length, kept whole for its evidence
     expect_tokens(item.full, example.id)
     edges = [0, *sentences[:, 1].tolist()]
+    count = len(item.request.ids)
+    counts.update(examples=1, tokens=count, unanswered=not labels.any())
     row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
-    return row | {"tokens": len(item.request.ids)}
+    return row | {"tokens": count}
 
 
 def _visible(text: str) -> int:

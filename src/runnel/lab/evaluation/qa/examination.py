@@ -43,8 +43,7 @@ from runnel.lab.evaluation.qa.judging import (
     summarize,
 )
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
-from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, refuse_unused
-from runnel.lab.evaluation.segments import cut_sentences, expect_stride
+from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, cut_sentences, expect_stride, refuse_unused
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.base import BUILT_IN
 from runnel.records import expect_choice
@@ -161,11 +160,7 @@ _TAKES = {  # the options of each way to read
 
 
 def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **options: Any) -> Setup:
-    """Return what is read of documents; the arguments are options of `runnel lab qa`.
-
-    Raises:
-        InputError: an option has no effect on what the model reads.
-    """
+    """Return what is read, from options of `runnel lab qa`. Raises InputError for one without effect on what the model reads."""
     forced = model if model in ("whole", "copied", "bm25") else "embed" if model.startswith(EMBEDDERS) else None
     kind: Any = forced or how or "sentences"
     expect_choice(kind, _TAKES, f"what {model} does")
@@ -313,9 +308,7 @@ def examine(
 
     The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and `judge` the one that judges
     (None: the same); `labels` are rows of SET.answers.jsonl with a person's "right"; `reading` are arguments of `setup_of`.
-
-    Raises:
-        InputError: an option or a set cannot be used.
+    Raises InputError if an option or a set cannot be used.
     """
     setup = setup_of(model, **reading)
     refuse_unused(["seed"] if seed and limit is None else [], (), "all questions: --limit draws some")

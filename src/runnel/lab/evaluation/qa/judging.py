@@ -159,15 +159,10 @@ def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any
         either = sum(a is label for a, _ in pairs) + sum(b is label for _, b in pairs)
         f1[name] = 2 * both / either if either else None
     classes = [value for value in f1.values() if value is not None]
-    return {
-        "labeled": len(pairs),
-        "right": sum(right),
-        "judged_right": sum(verdict is True for verdict in judged),
-        "unreadable": sum(verdict is None for verdict in judged),
-        "accuracy": sum(a is b for a, b in pairs) / len(pairs),
-        "f1": f1,
-        "macro_f1": sum(classes) / len(classes),
-    }
+    judged_right, unreadable = (sum(verdict is kind for verdict in judged) for kind in (True, None))
+    counts = {"labeled": len(pairs), "right": sum(right), "judged_right": judged_right, "unreadable": unreadable}
+    accuracy = sum(a is b for a, b in pairs) / len(pairs)
+    return counts | {"accuracy": accuracy, "f1": f1, "macro_f1": sum(classes) / len(classes)}
 
 
 LENGTHS = (4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)  # tokens of a document
