@@ -39,6 +39,7 @@ _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
 _DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
+_FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
 Units = tuple[tuple[int, int], ...]
 """Spans that tile a document and are scored instead of its sentences; (): the data has none."""
@@ -280,9 +281,6 @@ def calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
         row |= {"share": answers[score] / sentences[score], "sigmoid": 1 / (1 + math.exp(-score - 0.5))}
         rows.append(row | {"share_above": right / seen, "found_above": right / max(1, total)})
     return rows
-
-
-_FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
 
 ScorerOf = Callable[[System], tuple[Scorer, str | None]]

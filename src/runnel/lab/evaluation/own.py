@@ -30,6 +30,8 @@ DEPTH = 50  # ranks to look at; deeper searches take more passages into their li
 SHOWN = 3  # sentences of a document that search shows
 _SCORED = 20  # sentences of a document whose rank is known
 CUTOFFS = (1, 3, 5, 10)
+_SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
+_VISIBLE = 0.0005  # a smaller difference is not shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +316,6 @@ def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence
 def _short(text: str, most: int = 70) -> str:
     words = " ".join(text.split())
     return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."
-
-
-_SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
-_VISIBLE = 0.0005  # a smaller difference is not shown
 
 
 def ask_questions(

@@ -17,18 +17,9 @@ from runnel.errors import EndpointError, counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lab.replies import Replies, Stopped, Usage, costs, stored_replies
+from runnel.lab.synthesis import strategies
 from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources, Subsequence, check_language, refusal
-from runnel.lab.synthesis.strategies import (
-    PLACE_UNITS,
-    VERSION,
-    Draft,
-    Encode,
-    Rejected,
-    Strategy,
-    write_chunk,
-    write_link,
-    write_pair,
-)
+from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
@@ -53,7 +44,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.language is not None:
             check_language(self.language)
-        expect_choice(self.unit, PLACE_UNITS, "unit")
+        expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
         for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
             expect_count(getattr(self, name), name, least)
 
@@ -64,7 +55,7 @@ class Synthesis:
 
     replies: Replies
     settings: Settings
-    encode: Encode  # returns the unit vectors of texts; needed for pairs
+    encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
     read: int = 0  # subsequences so far
     kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
@@ -106,7 +97,7 @@ class Synthesis:
             return refusal
         try:
             return self._draft(text)
-        except Rejected as rejected:
+        except strategies.Rejected as rejected:
             return str(rejected)
         except Stopped as stopped:
             return stopped
@@ -117,13 +108,13 @@ class Synthesis:
     def _draft(self, text: Subsequence) -> Draft:
         settings = self.settings
         rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
-        size = PLACE_UNITS[settings.unit]
+        size = strategies.PLACE_UNITS[settings.unit]
         if settings.strategy == "pair":
-            return write_pair(text, size, rng, self._ask, self.encode)
-        return (write_link if settings.strategy == "link" else write_chunk)(text, size, rng, self._ask)
+            return strategies.write_pair(text, size, rng, self._ask, self.encode)
+        return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
 
     def _ask(self, messages: list[Message]) -> Reply:
-        return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=VERSION)
+        return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
         strategy, unit = self.settings.strategy, self.settings.unit
@@ -134,7 +125,7 @@ class Synthesis:
         row |= {"answer": draft.answer, "connection": draft.connection}
         row |= {"places": [list(text.span(place)) for place in draft.places], "distance": draft.distance}
         row |= {"strategy": strategy, "unit": unit, "source": text.source, "source_start": text.start, "length": text.length}
-        return row | {"tokens": text.tokens, "prompts": VERSION, "llm_model": self.replies.endpoint.model}
+        return row | {"tokens": text.tokens, "prompts": strategies.VERSION, "llm_model": self.replies.endpoint.model}
 
 
 def synthesize(
@@ -164,7 +155,7 @@ def synthesize(
         report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
         report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
         report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": synthesis.stopped and str(synthesis.stopped)}
-        report |= {**costs(replies, used=VERSION), "per_million_examples": synthesis.cost(replies.used)}
+        report |= {**costs(replies, used=strategies.VERSION), "per_million_examples": synthesis.cost(replies.used)}
     write_json(to / f"{settings.strategy}.json", report)
     _report(report, limit, synthesis.failure)
     return report

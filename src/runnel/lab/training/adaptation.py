@@ -29,14 +29,7 @@ from runnel.ops.backend import has_native_bf16
 _LEAST = 30  # questions to train on
 _HELD_BACK = 10  # one question in 10, in whole documents
 _METRIC = "Recall@10"
-_TRAINING = (
-    "model.layers=true",
-    "train.batch=1",
-    "train.epochs=3",
-    "train.learning_rate=3e-5",
-    "train.warmup=0.1",
-    "train.weight_decay=0.01",
-)
+_TRAINING = "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1 train.weight_decay=0.01"
 
 
 def adapt(
@@ -105,7 +98,7 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:
     precision = "bf16" if has_native_bf16() else "fp32"
-    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}", *_TRAINING)
+    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}", *_TRAINING.split())
     return Path(run.train(recipes.read("evidence-vectors", changes=changes), to / "run", data=data).model)
 
 

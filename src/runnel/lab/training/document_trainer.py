@@ -35,6 +35,10 @@ from runnel.models.adapters import load_adapter, save_adapter
 from runnel.models.base import Model
 from runnel.models.graph import Long
 
+_FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
+_MOST_KEPT = 0.995  # of the averaged weights in a step
+_EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
+
 
 def sentence_weights(labels: Tensor) -> Tensor:
     """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
@@ -65,9 +69,6 @@ def span_loss(scores: Tensor, evidence: Sequence[tuple[int, int]]) -> Tensor:
 def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
     """Return the binary cross-entropy of every sentence (S,), summed, and divided by the root of their number."""
     return F.binary_cross_entropy_with_logits(scores, answers, reduction="sum") / len(scores) ** 0.5
-
-
-_FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -136,9 +137,6 @@ def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.
         rows = batches[largest]
         batches[largest : largest + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows[:0]]
     return batches
-
-
-_MOST_KEPT = 0.995  # of the averaged weights in a step
 
 
 class Documents(Protocol):
@@ -308,9 +306,6 @@ class _Collate:
     def __call__(self, rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
         return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
-
-
-_EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
 class ModelModule(nn.Module):

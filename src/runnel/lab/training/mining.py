@@ -44,6 +44,9 @@ Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
 
 K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
+_BLOCK = 256  # queries searched together
+_KNOWN = 100_000  # cached vectors of candidates, as many queries share candidates
+_COPY = 0.9  # least share of common word triples in copies
 
 
 def search_by(ranker: Ranker) -> Search:
@@ -143,10 +146,6 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
 
     return search
 
-
-_BLOCK = 256  # queries searched together
-_KNOWN = 100_000  # cached vectors of candidates, as many queries share candidates
-_COPY = 0.9  # least share of common word triples in copies
 
 EMPTY = "empty"
 POSITIVE = "a positive or a copy of one"

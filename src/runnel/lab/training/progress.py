@@ -23,6 +23,8 @@ from runnel.request import Progress
 log = logging.getLogger("runnel")
 
 STATE = "trainer_state.json"
+CURVE = "loss.png"
+_NAMED = 8  # the most rows of a bad batch in the message
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
@@ -46,10 +48,6 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
             yield step, path
         else:
             log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
-
-
-CURVE = "loss.png"
-_NAMED = 8  # the most rows of a bad batch in the message
 
 
 def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Progress]:

@@ -28,7 +28,7 @@ from transformers import Trainer
 from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
-from runnel.lab.training import recipes
+from runnel.lab.training import recipes, tables
 from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import AveragedTrainer
@@ -37,14 +37,7 @@ from runnel.lab.training.generator import CompletionData, Exchange, read_exchang
 from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
 from runnel.lab.training.recipes import DataTable, LongTable, Recipe
 from runnel.lab.training.sentences import SentenceTrainer
-from runnel.lab.training.tables import (
-    SentenceData,
-    by_negatives,
-    expect_left,
-    require_negatives,
-    trained_prompts,
-    write_triple_table,
-)
+from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
 from runnel.lab.training.vectors import LayerData, read_vector_data
 from runnel.models.adapters import add_lora, merge, save_adapter
@@ -107,11 +100,11 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
         path, source = folder / f"{number}.arrow", Path(data.path)
         name = source.stem if source.stem not in rows else f"{source.stem} {len(rows)}"
         if write:
-            write_triple_table(path, source, data, table, recipe.job, seed, guard, model.prompts)
+            tables.write_triple_table(path, source, data, table, recipe.job, seed, guard, model.prompts)
         rows[name] = Dataset.from_file(str(path))
     if recipe.job == "embed":
-        require_negatives(rows, table, recipe.train.batch)
-    made: Any = by_negatives if recipe.job == "embed" else DatasetDict
+        tables.require_negatives(rows, table, recipe.train.batch)
+    made: Any = tables.by_negatives if recipe.job == "embed" else DatasetDict
 
     def drawn(parts: dict[str, Dataset]) -> Any:
         if share == 1:
@@ -122,7 +115,7 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
     if not table.held_out:
         return RunData(drawn(rows), None)
     for name, part in rows.items():
-        expect_left(len(part) > table.held_out, name, table.held_out)
+        tables.expect_left(len(part) > table.held_out, name, table.held_out)
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
     return RunData(drawn({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
@@ -167,7 +160,7 @@ def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[s
     """Make held-out data of the first items, and training data of every `share`-th of the others."""
     held = make("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
     first = list(itertools.islice(items, 1))
-    expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
+    tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
     return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 
@@ -185,7 +178,7 @@ def prepared(recipe: Recipe) -> Model:
             if lora.four_bit:
                 import bitsandbytes  # noqa: F401  # it is needed later
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
-    model.prompts = trained_prompts(recipe.data, model.prompts)
+    model.prompts = tables.trained_prompts(recipe.data, model.prompts)
     model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel lab train` for {recipe.job!r} from {table.name}.\n"
     return model
 

@@ -34,7 +34,11 @@ from runnel.models.base import Model
 from runnel.models.items import Item
 from runnel.text.sentences import split_sentences
 
+log = logging.getLogger("runnel")
+
 Made = TypeVar("Made")
+_NEGATIVES_FROM = "find negatives with `runnel lab mine`, or use documents of other queries: --set data.negative_source=random"
+_NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
 def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], source: object = "the data") -> None:
@@ -74,8 +78,6 @@ class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
         row = self._table[int(index)]
         return str(row["id"]), self._make(row)
 
-
-log = logging.getLogger("runnel")
 
 _FEATURES = Features(
     {
@@ -203,10 +205,6 @@ def _row(
 
 def _visible(text: str) -> int:
     return len("".join(text.split()))
-
-
-_NEGATIVES_FROM = "find negatives with `runnel lab mine`, or use documents of other queries: --set data.negative_source=random"
-_NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
 def write_triple_table(

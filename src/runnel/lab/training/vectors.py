@@ -42,6 +42,11 @@ log = logging.getLogger("runnel")
 
 _SENTENCES, _BEST = 300, 40  # of a document in one step; and of these the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
+_LOADED = 64  # documents held in memory
+_ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
+_ASIDE = 10  # one document in 10 calibrates
+QUESTIONS = 8  # about a document in one step
+_KEEP = 1.0  # weight of the distance to the vectors as they were
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +198,6 @@ def calibrate(head: VectorScore, items: Sequence[VectorItem], weights: Sequence[
         head.calibration.copy_(fitted)
 
 
-_LOADED = 64  # documents held in memory
-_ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
-_ASIDE = 10  # one document in 10 calibrates
-
-
 @dataclass(frozen=True, eq=False)
 class ReadQuestion:
     """A question about a document; a document without evidence does not answer it."""
@@ -313,10 +313,6 @@ def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
         for question in questions[::_ELSEWHERE]
         if asked[question.text] == 1 and len(documents) > 1
     ]
-
-
-QUESTIONS = 8  # about a document in one step
-_KEEP = 1.0  # weight of the distance to the vectors as they were
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,24 +24,8 @@ from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
-from runnel.lab.evaluation.qa.judging import (
-    ANSWERS,
-    COPIES,
-    JUDGMENTS,
-    Answer,
-    Outcome,
-    agreement,
-    best_f1,
-    by_category,
-    by_length,
-    group,
-    has_mark,
-    judge,
-    mean_of_sets,
-    read_answer,
-    read_labels,
-    summarize,
-)
+from runnel.lab.evaluation.qa import judging
+from runnel.lab.evaluation.qa.judging import Answer, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, cut_sentences, expect_stride, refuse_unused
 from runnel.lab.replies import Inquiry, costs, stored_replies
@@ -251,8 +235,10 @@ class Exam:
         if answer is None:
             return outcome.wrong(multiple_choice)
         replies, truths = self.inquiry.replies, question.answers
-        verdicts = judge(replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes)
-        return outcome.judged(answer, verdicts, None if multiple_choice else best_f1(answer, truths))
+        verdicts = judging.judge(
+            replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes
+        )
+        return outcome.judged(answer, verdicts, None if multiple_choice else judging.best_f1(answer, truths))
 
     def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
         question, kind = material.question, material.question.answer_type
@@ -261,12 +247,12 @@ class Exam:
         if len(replies) > 1:
             replies = [self._ask(ask_combined(question.question, [reply.text for reply in replies], kind))]
         (reply,) = replies
-        answer = read_answer(reply)
+        answer = judging.read_answer(reply)
         if answer is None:
             notes.append("replies without an answer, which count as wrong")
         elif reply.finish == "length":
             notes.append("answers cut at their limit of tokens")
-        elif not has_mark(reply):
+        elif not judging.has_mark(reply):
             notes.append("replies without ANSWER:, which are judged whole")
         return answer
 
@@ -275,14 +261,14 @@ class Exam:
         lines: dict[str, None] = {}
         for window in windows:
             messages, most = ask_copies(question, window), max(1, COPIED // len(windows))
-            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=COPIES)
+            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=judging.COPIES)
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")
             lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
         return list(lines)
 
     def _ask(self, messages: list[Message]) -> Reply:
-        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=ANSWERS)
+        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=judging.ANSWERS)
 
 
 _SetResult = tuple[Mapping[str, object], Sequence[Outcome]]
@@ -312,7 +298,7 @@ def examine(
     """
     setup = setup_of(model, **reading)
     refuse_unused(["seed"] if seed and limit is None else [], (), "all questions: --limit draws some")
-    labeled = {} if labels is None else read_labels(labels)
+    labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
         exam = Exam(Inquiry(replies, threads), judge, answer_tokens)
@@ -356,13 +342,13 @@ def _save_all(
     sets = []
     for name, (about, outcomes) in results.items():
         values = {outcome.question: outcome.values() for outcome in outcomes}
-        sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **summarize(outcomes)}, values, folder))
+        sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **judging.summarize(outcomes)}, values, folder))
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    report = {"version": VERSION, **settings_used, "all": group("all", points)}
-    report |= {"mean_of_sets": mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
-    report |= {"by_category": by_category(points), "by_length": by_length(points), "sets": sets}
+    report = {"version": VERSION, **settings_used, "all": judging.group("all", points)}
+    report |= {"mean_of_sets": judging.mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
+    report |= {"by_category": judging.by_category(points), "by_length": judging.by_length(points), "sets": sets}
     report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
-    report["cost"] = costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS)
+    report["cost"] = costs(exam.inquiry.replies, copies=judging.COPIES, answers=judging.ANSWERS, judgments=judging.JUDGMENTS)
     write_json(folder / "qa.json", report)
     return report
 
@@ -373,7 +359,7 @@ def _agreement(results: Mapping[str, _SetResult], labels: Mapping[Answer, bool])
     pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
     if len(pairs) < len(labels):
         say(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
-    return agreement(*zip(*pairs, strict=True)) if pairs else None
+    return judging.agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
 def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
