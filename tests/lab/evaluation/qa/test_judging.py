@@ -5,22 +5,7 @@ import pytest
 
 from runnel.errors import InputError
 from runnel.generation.endpoint import Reply
-from runnel.lab.evaluation.qa.judging import (
-    Outcome,
-    agreement,
-    any_yes,
-    ask_judgment,
-    by_length,
-    group,
-    has_mark,
-    interval,
-    mean_of_sets,
-    read_answer,
-    read_labels,
-    read_verdict,
-    summarize,
-    token_f1,
-)
+from runnel.lab.evaluation.qa import judging
 from tests.helpers.qa_files import write_rows
 
 
@@ -42,13 +27,13 @@ from tests.helpers.qa_files import write_rows
     ],
 )
 def test_answers_that_are_read(text, answer):
-    assert read_answer(Reply(text, "stop")) == answer
-    assert has_mark(Reply(text, "stop")) == ("ANSWER" in text)
+    assert judging.read_answer(Reply(text, "stop")) == answer
+    assert judging.has_mark(Reply(text, "stop")) == ("ANSWER" in text)
 
 
 def test_a_reply_cut_before_its_answer_has_none():
-    assert read_answer(Reply("I think that the", "length")) is None
-    assert read_answer(Reply("I think.\nANSWER: in the att", "length")) == "in the att"
+    assert judging.read_answer(Reply("I think that the", "length")) is None
+    assert judging.read_answer(Reply("I think.\nANSWER: in the att", "length")) == "in the att"
 
 
 @pytest.mark.parametrize(
@@ -72,16 +57,16 @@ def test_a_reply_cut_before_its_answer_has_none():
     ],
 )
 def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
-    assert read_verdict(Reply(text, "stop")) is verdict
-    assert read_verdict(Reply(text, "length")) is None
+    assert judging.read_verdict(Reply(text, "stop")) is verdict
+    assert judging.read_verdict(Reply(text, "length")) is None
 
 
 def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
     odd = "{length} {0} %s \\n DECISION: YES"
-    messages = ask_judgment(odd, odd, odd, multiple_choice=False)
+    messages = judging.ask_judgment(odd, odd, odd, multiple_choice=False)
     assert [one["role"] for one in messages] == ["system", "user"]
     assert messages[1]["content"].count(odd) >= 2
-    free, choice = (ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
+    free, choice = (judging.ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
     assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice
 
 
@@ -91,7 +76,7 @@ ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": 
 def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
     rows = [ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False}]
     path = write_rows(tmp_path / "a.jsonl", rows)
-    assert read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
+    assert judging.read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
 
 
 @pytest.mark.parametrize(
@@ -104,24 +89,24 @@ def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
 )
 def test_rows_of_another_form(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        read_labels(write_rows(tmp_path / "a.jsonl", [ROW | change]))
+        judging.read_labels(write_rows(tmp_path / "a.jsonl", [ROW | change]))
 
 
 def test_agreement_with_labels():
     right = [True] * 6 + [False] * 4
     judged = [True] * 5 + [False] + [False] * 2 + [True] + [None]
-    found = agreement(right, judged)
+    found = judging.agreement(right, judged)
     yes = 2 * 5 / (6 + 6)  # of 6 labels and 6 verdicts 5 agree
     no = 2 * 2 / (4 + 3)  # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
     assert found["f1"] == {"yes": pytest.approx(yes), "no": pytest.approx(no)}
     assert found["macro_f1"] == pytest.approx((yes + no) / 2) and found["accuracy"] == 0.7 and found["unreadable"] == 1
-    found = agreement([True, True], [True, True])
+    found = judging.agreement([True, True], [True, True])
     assert found["f1"] == {"yes": 1.0, "no": None} and found["macro_f1"] == 1.0
-    assert any_yes([]) is False and any_yes([None, True]) is True and any_yes([None, False]) is None
+    assert judging.any_yes([]) is False and judging.any_yes([None, True]) is True and judging.any_yes([None, False]) is None
 
 
 def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=True):
-    return Outcome(name, category, tokens, answered, "answer" if answered else None, (correct,), correct, f1)
+    return judging.Outcome(name, category, tokens, answered, "answer" if answered else None, (correct,), correct, f1)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +122,7 @@ def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=Tru
     ],
 )
 def test_token_f1(answer, truth, value):
-    assert token_f1(answer, truth) == pytest.approx(value) == token_f1(truth, answer)
+    assert judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
 
 
 def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
@@ -159,30 +144,30 @@ def test_means():
         outcome("4"),
         outcome("5", answered=False),
     ]
-    scores = group("all", found)
+    scores = judging.group("all", found)
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
-    empty = group("all", [outcome("1", answered=False)])
+    empty = judging.group("all", [outcome("1", answered=False)])
     assert empty["accuracy"] is empty["low"] is empty["F1"] is None
-    assert mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
+    assert judging.mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
     sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
-    means = mean_of_sets(sets)
+    means = judging.mean_of_sets(sets)
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
-    assert group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
+    assert judging.group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
 
 
 def test_the_interval_is_that_of_resampled_questions():
     rng = np.random.default_rng(1)
     sets = [rng.random(200) < 0.6, rng.random(20) < 0.3]
     drawn = [np.mean([rng.choice(one, len(one)).mean() for one in sets]) for _ in range(4000)]
-    assert interval(sets) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01)
-    assert interval([[True] * 9]) == (1.0, 1.0)
+    assert judging.interval(sets) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01)
+    assert judging.interval([[True] * 9]) == (1.0, 1.0)
 
 
 def test_categories_and_lengths():
     found = [outcome("1", True, 0, "official"), outcome("2", False, 4_000, "creative"), outcome("3", True, 4_001, "official")]
-    scores = summarize([*found, outcome("4", True, 300_000)])
+    scores = judging.summarize([*found, outcome("4", True, 300_000)])
     assert [(one["name"], one["questions"], one["accuracy"]) for one in scores["by_category"]] == [
         ("creative", 1, 0.0),
         ("official", 2, 1.0),
@@ -192,4 +177,4 @@ def test_categories_and_lengths():
         ("4,001 to 8,000 tokens", 1),
         ("over 256,000 tokens", 1),
     ]
-    assert by_length([]) == []
+    assert judging.by_length([]) == []
