@@ -49,6 +49,7 @@ def positives(start: int, end: int, text: str = TEXT) -> list[int]:
         ("The cat sat on the mat.  A river runs to the sea.", 0, 0, [0, 1]),
         (TEXT, 0, 0, [0, 1, 2, 3]),
         ("A river runs to the sea.", 4, 5, [1]),  # what spills over into neighbors leaves them negative
+        ("the mat.  A river runs", 0, 0, [1]),  # less than half of the first sentence, and of the span
     ],
 )
 def test_labels(piece: str, before: int, after: int, expected: list[int]) -> None:
