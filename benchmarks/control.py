@@ -43,7 +43,7 @@ from runnel.json_objects import arguments
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.evaluation.tasks import expect_task
 from runnel.lab.training import recipes
-from runnel.lab.training.settings import Recipe
+from runnel.lab.training.recipes import Recipe
 
 VERSION = 1
 
@@ -243,8 +243,7 @@ def _in_new_process(part: Part, data: Path, folder: Path) -> dict[str, Any]:
 
 def _run_part(part: Part, data: Path, folder: Path) -> dict[str, Any]:
     """Train and evaluate a part; runs in its own process."""
-    from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
-    from runnel.lab.training.progress import logged_steps
+    from runnel.lab.training.progress import STATE, find_whole_checkpoint, logged_steps
 
     _end_with_parent()
     folder.mkdir(parents=True, exist_ok=True)

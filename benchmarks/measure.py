@@ -116,11 +116,7 @@ def check_products(point: Point, error: object) -> None:
 
 
 def run_rounds(
-    points: list[Point],
-    rounds: int,
-    seconds_of: Callable[[Point], dict[str, Any]],
-    progress: Progress,
-    slow_s: float = SLOW_S,
+    points: list[Point], rounds: int, seconds_of: Callable[[Point], dict[str, Any]], progress: Progress, slow_s: float = SLOW_S
 ) -> None:
     """Time every point in every round, short cells first, and give each of runnel's points the times of its linear layers.
 

@@ -69,12 +69,7 @@ GRIDS = (
     Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
 CHUNKS, CHUNK_CELLS = (16, 32, 64, 128, 256), ((1, 1024), (1, 2048), (4, 512))
-PROFILED = (
-    ("mamba2-130m", "bf16"),
-    ("mamba2-130m", "int8"),
-    ("mamba-130m", "bf16"),
-    ("rwkv7-0.1b", "bf16"),
-)
+PROFILED = (("mamba2-130m", "bf16"), ("mamba2-130m", "int8"), ("mamba-130m", "bf16"), ("rwkv7-0.1b", "bf16"))
 PROFILED_TOKENS = 1024
 TRAINING_TOKENS = 512
 TRAINING = (

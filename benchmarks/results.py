@@ -24,14 +24,12 @@ from runnel.commands.doctor import machine
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
 from runnel.files import write
+from runnel.lab.evaluation.evidence import Scorer, Units, scorer_of
 from runnel.lab.evaluation.evidence import measure as measure_evidence
-from runnel.lab.evaluation.evidence import scorer_of
-from runnel.lab.evaluation.metrics import ranked
-from runnel.lab.evaluation.results import save
+from runnel.lab.evaluation.metrics import ranked, save
+from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.evaluation.retrieval import System as Scored
 from runnel.lab.evaluation.run import evaluate
-from runnel.lab.evaluation.segments import Reading
-from runnel.lab.evaluation.sentences import Scorer, Units
 from runnel.lab.evaluation.tasks import find_task, read_task
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder

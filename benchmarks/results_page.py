@@ -20,11 +20,7 @@ passages and documents by rank, and orders the 50 best by the reranker's score, 
 The sentences of the document that a question is about: the share of the evidence spans that one of the ten best meets.
 MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document.""",
 }
-_TRAINED = {
-    "no": "",
-    "held back": "other documents of the set",
-    "documents": "the sentences of its documents",
-}
+_TRAINED = {"no": "", "held back": "other documents of the set", "documents": "the sentences of its documents"}
 _SIZE, _DPI = (10, 12), 90
 
 

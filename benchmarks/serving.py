@@ -92,9 +92,7 @@ def _text(rng: random.Random, words: Sequence[str], model: Model, tokens: int) -
 def _embedding(embedder: Embedder, text: str) -> Case:
     expected = embedder.encode(text)
     return Case(
-        "/v1/embeddings",
-        {"input": text},
-        lambda answer: float(np.abs(np.array(answer["data"][0]["embedding"]) - expected).max()),
+        "/v1/embeddings", {"input": text}, lambda answer: float(np.abs(np.array(answer["data"][0]["embedding"]) - expected).max())
     )
 
 
@@ -194,11 +192,7 @@ async def measure(url: str, model: Model, load: Load, progress: Callable[[str], 
     progress("computing the answers offline")
     short, long = cases(model, load)
     phases: dict[str, Phase] = {}
-    for name, some, others in (
-        ("short, alone", short, []),
-        ("short, beside long", short, long),
-        ("the same again", short, long),
-    ):
+    for name, some, others in (("short, alone", short, []), ("short, beside long", short, long), ("the same again", short, long)):
         progress(name)
         phases[name] = await run_phase(url, short=some, long=others, load=load)
         progress(_row(name, phases[name].short))

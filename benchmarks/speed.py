@@ -14,18 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import (
-    SLOW_S,
-    Check,
-    Point,
-    Progress,
-    check_products,
-    compare,
-    failure,
-    may_repeat,
-    run_rounds,
-    set_peak,
-)
+from benchmarks.measure import SLOW_S, Check, Point, Progress, check_products, compare, failure, may_repeat, run_rounds, set_peak
 from benchmarks.processes import Spec, Worker
 from benchmarks.subject import roofline_dtype
 

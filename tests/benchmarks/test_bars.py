@@ -70,11 +70,16 @@ def test_each_bar_can_be_lost_and_held(key):
     assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
 
 
-def test_a_missing_system_is_named():
+def test_what_is_missing_is_named_and_what_failed_loses_its_bar():
     points = [p for p in POINTS if p["system"] != "llama.cpp"]
     skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]
     row = by_key(values(points=points, skipped=skipped))["llama.cpp"]
     assert (row.lost, row.shown) == (False, "llama_cpp is not installed")
+    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
+    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
+    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
+    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
+    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
 
 
 @pytest.mark.parametrize("system", ["transformers", "llama.cpp", "runnel"])
@@ -87,30 +92,18 @@ def test_a_failed_check_loses_the_bar(system):
     assert "differs" in found[lost].shown
 
 
-def test_a_model_that_could_not_be_measured_loses_its_bar():
-    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
-    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
-    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
-    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
-    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
-
-
 def test_the_whole_check(fake_workers, monkeypatch):
     """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
     monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
     monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
-    monkeypatch.setattr(
-        bars, "absent", lambda settings: (("transformers",), [{"system": "llama.cpp", "kind": "missing", "reason": "-"}])
-    )
+    skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "-"}]
+    monkeypatch.setattr(bars, "absent", lambda settings: (("transformers",), skipped))
     ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
     rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
     fake_workers.answers = {"runnel": {"rerank": rerank, "first": READY}}
     found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
-    assert {key for key, row in found.items() if row.lost} == {
-        *(f"roofline {model}" for model in ROOFLINES),
-        "transformers",
-        "int8",
-    }
+    lost = {key for key, row in found.items() if row.lost}
+    assert lost == {*(f"roofline {model}" for model in ROOFLINES), "transformers", "int8"}
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}

@@ -44,7 +44,6 @@ learning_rate = 1e-2
 
 
 def write_experiment(place):
-    """Write an experiment file, and the data of two topics in each text, which its documents share."""
     words = ["river", "heron", "frog", "sand", "tide", "reed", "stone", "moss", "crab", "wave", "fish", "gull"]
     pairs = [(f"the {a} and the {b}", f"a text about {a}, then one about {b}") for a in words for b in words if a < b]
     data = place / "data"
@@ -66,7 +65,6 @@ def place(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of an experiment that has run; its result and what was reported."""
     place = write_experiment(tmp_path_factory.mktemp("finished"))
     with pytest.MonkeyPatch.context() as patch:
         result, said = run(place, patch)
@@ -75,14 +73,12 @@ def finished(tmp_path_factory):
 
 
 def run(place, monkeypatch):
-    """Run the experiment with its parts in this process; return the result and what was reported."""
     monkeypatch.setattr(control, "_in_new_process", control._run_part)
     said = []
     return run_experiment(place / "experiment.toml", place / "data", place / "to", said.append), said
 
 
 def figures(result):
-    """What does not depend on the machine."""
     return [(p["shape"]["family"], p["seed"], p["metrics"], p["tokens"], p["last_loss"]) for p in result["parts"]]
 
 
@@ -129,9 +125,8 @@ def test_a_killed_experiment_resumes(place):
     """kill -9 before, in and after the training of a part ends its process too; the figures are those of an undisturbed run."""
     import psutil
 
-    (place / "experiment.toml").write_text(
-        FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
-    )
+    longer = FILE.replace("seeds = [0, 1]", "seeds = [0]").replace("max_steps = 6", "max_steps = 40")
+    (place / "experiment.toml").write_text(longer)
     command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to"]
     for moment in ("mamba2-0/settings.json", "mamba2-0/run/tensorboard", "llama-0/run/model"):
         process = subprocess.Popen([*command, place / "to"], cwd=SHIPPED.parent.parent, stderr=subprocess.PIPE)
@@ -157,7 +152,6 @@ def test_a_killed_experiment_resumes(place):
     ],
 )
 def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, named):
-    """Also those of a part that was interrupted."""
     place = shutil.copytree(finished[0], tmp_path / "place")
     (place / "experiment.toml").write_text(FILE)
     (place / "to" / "mamba2-0" / "part.json").unlink()
@@ -170,11 +164,7 @@ def test_other_settings_are_not_mixed(finished, tmp_path, monkeypatch, change, n
     ("old", "new", "message"),
     [
         ("[families.llama]", "[families.lama]", "unknown family 'lama'; did you mean 'llama'"),
-        (
-            "parameters = 22_000",
-            "parameters = 3_000",
-            "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2, at most 5%",
-        ),
+        ("parameters = 22_000", "parameters = 3_000", "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"),
         ("intermediate_size = 72", "num_hidden_layers = 2", "families.llama has 'num_hidden_layers'"),
         ("state_size = 8", "state = 8", r"families.mamba2 .*unknown: \['state'\]"),
         ("seeds = [0, 1]", "seeds = [1, 1]", r"expected seeds that differ and tasks.*got \[1, 1\]"),

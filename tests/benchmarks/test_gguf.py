@@ -13,65 +13,53 @@ from benchmarks.shapes import SHAPES, load_subject, random_backbone
 from benchmarks.subject import Subject
 
 
-class Reader:
-    """Just enough of GGUF to read a file back."""
+def read_gguf(data):
+    """Return the values and the tensors of a file: just enough of GGUF for ours."""
+    at = 0
 
-    def __init__(self, data):
-        self.data, self.at = data, 0
-        assert data[:4] == b"GGUF"
-        self.at = 4
-        version, tensors, values = self.take("<IQQ")
-        assert version == 3
-        self.values = {self.text(): self.value() for _ in range(values)}
-        infos = [self.info() for _ in range(tensors)]
-        start = self.at + -self.at % 32
-        self.tensors = {name: self.tensor(start + offset, kind, shape) for name, kind, shape, offset in infos}
-
-    def take(self, form):
-        found = struct.unpack_from(form, self.data, self.at)
-        self.at += struct.calcsize(form)
+    def take(form):
+        nonlocal at
+        found = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
         return found if len(found) > 1 else found[0]
 
-    def text(self):
-        length = self.take("<Q")
-        self.at += length
-        return self.data[self.at - length : self.at].decode()
+    def text():
+        return take(f"<{take('<Q')}s").decode()
 
-    def value(self):
-        kind = self.take("<I")
-        return self.text() if kind == 8 else self.take({4: "<I", 6: "<f"}[kind])
+    def value():
+        return text() if (kind := take("<I")) == 8 else take({4: "<I", 6: "<f"}[kind])
 
-    def info(self):
-        name, dims = self.text(), self.take("<I")
-        shape = tuple(self.take("<Q") for _ in range(dims))[::-1]
-        return name, self.take("<I"), shape, self.take("<Q")
-
-    def tensor(self, at, kind, shape):
-        assert at % 32 == 0
+    def tensor(place, kind, shape):
+        assert place % 32 == 0 and kind in (0, 8, 30)
         count = int(np.prod(shape))
         if kind == 8:
-            blocks = np.frombuffer(self.data, np.dtype([("d", "<f2"), ("q", "i1", 32)]), count // 32, at)
+            blocks = np.frombuffer(data, np.dtype([("d", "<f2"), ("q", "i1", 32)]), count // 32, place)
             return (blocks["d"][:, None].astype(np.float32) * blocks["q"]).reshape(shape)
         if kind == 30:
-            return (np.frombuffer(self.data, "<u2", count, at).astype("<u4") << 16).view("<f4").reshape(shape)
-        assert kind == 0
-        return np.frombuffer(self.data, "<f4", count, at).reshape(shape)
+            return (np.frombuffer(data, "<u2", count, place).astype("<u4") << 16).view("<f4").reshape(shape)
+        return np.frombuffer(data, "<f4", count, place).reshape(shape)
+
+    magic, version, tensors, values = take("<4sIQQ")
+    assert (magic, version) == (b"GGUF", 3)
+    about = {text(): value() for _ in range(values)}
+    infos = [(text(), tuple(take("<Q") for _ in range(take("<I")))[::-1], take("<I"), take("<Q")) for _ in range(tensors)]
+    start = at + -at % 32
+    return about, {name: tensor(start + offset, kind, shape) for name, shape, kind, offset in infos}
 
 
 @pytest.mark.parametrize(("matrices", "tolerance"), [("bf16", 2**-8), ("q8_0", 1 / 127)])
 def test_what_is_written_reads_back(tmp_path, matrices, tolerance):
     backbone = load_subject("tiny", torch.float32)
     write_gguf(backbone, tmp_path / "m.gguf", matrices)
-    found = Reader((tmp_path / "m.gguf").read_bytes())
-    assert found.values["general.architecture"] == "mamba2"
-    assert found.values["mamba2.ssm.time_step_rank"] == backbone.config.num_heads
-    assert len(found.tensors) == len(backbone.state_dict())
+    values, tensors = read_gguf((tmp_path / "m.gguf").read_bytes())
+    assert values["general.architecture"] == "mamba2" and values["mamba2.ssm.time_step_rank"] == backbone.config.num_heads
+    assert len(tensors) == len(backbone.state_dict())
     weight = backbone.get_parameter("layers.1.mixer.in_proj.weight").detach().numpy()
-    assert np.abs(found.tensors["blk.1.ssm_in.weight"] - weight).max() <= tolerance * np.abs(weight).max()
+    assert np.abs(tensors["blk.1.ssm_in.weight"] - weight).max() <= tolerance * np.abs(weight).max()
     decay = backbone.get_parameter("layers.0.mixer.A_log").detach().numpy()
-    np.testing.assert_allclose(found.tensors["blk.0.ssm_a"][:, 0], -np.exp(decay), rtol=1e-6)
+    np.testing.assert_allclose(tensors["blk.0.ssm_a"][:, 0], -np.exp(decay), rtol=1e-6)
     conv = backbone.get_parameter("layers.0.mixer.conv1d.weight").detach().numpy()
-    assert np.array_equal(found.tensors["blk.0.ssm_conv1d.weight"], conv[:, 0])
+    assert np.array_equal(tensors["blk.0.ssm_conv1d.weight"], conv[:, 0])
 
 
 def test_rows_that_q8_0_cannot_divide_stay_exact(tmp_path):
@@ -79,7 +67,7 @@ def test_rows_that_q8_0_cannot_divide_stay_exact(tmp_path):
     backbone = random_backbone(architecture, config, torch.float32)
     write_gguf(backbone, tmp_path / "m.gguf", "q8_0")
     weight = backbone.get_parameter("layers.0.mixer.dt_proj.weight").detach().numpy()
-    assert np.array_equal(Reader((tmp_path / "m.gguf").read_bytes()).tensors["blk.0.ssm_dt.weight"], weight)
+    assert np.array_equal(read_gguf((tmp_path / "m.gguf").read_bytes())[1]["blk.0.ssm_dt.weight"], weight)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])

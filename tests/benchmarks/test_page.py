@@ -15,7 +15,6 @@ from benchmarks.speed import Settings
 
 @pytest.fixture
 def small(fake_workers, monkeypatch):
-    """The page with few cells."""
     ways = {"whole pairs": [10.0, 10.0], "fp32 states": [0.5, 0.5]}
     rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
     parts = {"parts": {"matrix products": 0.75e-3, "scan_heads": 0.2e-3, "all else": 0.05e-3}}

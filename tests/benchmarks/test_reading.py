@@ -24,7 +24,7 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
     assert list(found["flops"]) == COUNTS
 
 
-def test_the_work_of_chunks_of_ssd():
+def test_the_work_of_chunks_of_ssd_and_of_padding():
     """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
     from runnel.backbones.checkpoint.load import meta_backbone
     from runnel.backbones.mamba2.model import Mamba2Config
@@ -35,18 +35,12 @@ def test_the_work_of_chunks_of_ssd():
     assert ssd_flops(backbone, q) == backbone.standard_flops(q) + 2 * (products + states)
     grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)
     assert grown == pytest.approx(8)  # linear in the text: chunks stay at 256 tokens
-
-
-def test_padding_goes_by_batch_and_transformers_have_no_ssd():
     documents = ((10, 20, 40), (5,))
     found = work("bert-base", documents, 2)
     flops = found["flops"]["2 x parameters, attention"]
     count = describe_subject("bert-base").standard_flops
     assert flops == {"packed": sum(map(count, (10, 20, 40, 5))), "padded": 2 * count(20) + count(40) + count(5)}
     assert found["tokens"] == 75 and COUNTS[2] not in found["flops"]
-
-
-# ---- measuring -----------------------------------------------------------------------------------------------------------
 
 
 def timed(fake_workers, per_batch=1.0):
@@ -71,7 +65,6 @@ def test_the_fastest_batch_is_best(fake_workers):
 
 
 def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, monkeypatch, capsys):
-    """The second cut is interrupted; the first is not measured again, and other settings are refused."""
     timed(fake_workers)
     command = ["read", "tiny", "--documents", "4x100", "--cut", "64", "32", "--to", str(tmp_path)]
     answer = fake_workers.answers["runnel"]["read"]
@@ -109,7 +102,6 @@ def test_tiny_models_for_real(real_jobs, tmp_path, capsys):
 
 
 def test_training_with_adapters_and_without(real_jobs, tmp_path, capsys):
-    """The rows with adapters train them alone; resuming starts nothing."""
     command = ["train", "tiny", "--texts", "1", "2", "--tokens", "16", "--lora", "0", "4", "--rounds", "1", "--to", str(tmp_path)]
     assert main(command) == 0
     parts = json.loads((tmp_path / "training.json").read_text())["parts"]

@@ -29,7 +29,6 @@ def write_lines(path, rows):
 
 @pytest.fixture
 def data(tmp_path):
-    """A retrieval set of five queries and two evidence sets, one of which `pocket` was trained on."""
     folder = tmp_path / "data" / "retrieval" / "tiny"
     write_lines(folder / "corpus.jsonl.zst", [{"_id": f"d{n}", "title": "", "text": text(n)} for n in range(12)])
     write_lines(folder / "queries.jsonl.zst", [{"_id": f"q{n}", "text": " ".join(text(n).split()[-4:])} for n in range(5)])
@@ -113,19 +112,14 @@ def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeyp
     assert not {"index-vectors", "index-merged", "bm25+embed"}.intersection(called)
 
 
-def test_the_sum_of_two_scores_is_of_z_scores(monkeypatch):
+def test_the_sum_of_two_scores_is_of_z_scores_and_means_weigh_sets_alike(monkeypatch):
     scores = {"bm25": np.array([0.0, 0.0, 900.0]), "x": np.array([1.0, -1.0, 0.0])}
-    monkeypatch.setattr(
-        results, "scorer_of", lambda system: (lambda query, document, units: ("spans", scores[system.model]), "f")
-    )
+    monkeypatch.setattr(results, "scorer_of", lambda system: (lambda *_: ("spans", scores[system.model]), "f"))
     score, fingerprint = results._both(results.Scored("x", "embed"))
     spans, found = score("query", "document")
     half = 1 / np.sqrt(2)
     expected = np.array([-half, -half, 2 * half]) + np.array([1, -1, 0]) * np.sqrt(1.5)
     assert found == pytest.approx(expected, abs=1e-4) and (spans, fingerprint) == ("spans", "f")
-
-
-def test_means_weigh_sets_alike():
     base = {"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0]}
     cell = results._cell(["a", "b"], {"a": [1.0, 1.0, 0.0, 0.0], "b": [1.0]}, base)
     assert cell["mean"] == 0.75 and cell["difference"] == 0.25 and 0 <= cell["low"] < 0.25 < cell["high"] <= 0.5

@@ -59,7 +59,6 @@ def test_indexing_is_timed_next_to_the_engine(model, monkeypatch):
 
 
 def check_words(monkeypatch, words):
-    """Shorter documents."""
     monkeypatch.setattr(texts, "__defaults__", (words,))
     return words
 

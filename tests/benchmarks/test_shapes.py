@@ -55,18 +55,15 @@ def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
         load_subject("tiny-bert", torch.int8)
 
 
-def test_unknown_names_list_the_nearest():
-    with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
-        check_name("mamba2_130m")
-    with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
-        check_name("qqqqq")
-
-
-def test_a_model_folder(tmp_path):
+def test_a_model_folder_and_unknown_names(tmp_path):
     tiny_model(tmp_path / "tokenizer").save(tmp_path / "model")
     backbone = load_subject(str(tmp_path / "model"), torch.float64)
     assert (backbone.hidden_size, backbone.num_layers, backbone.fast) == (32, 2, None)
     assert describe_subject(str(tmp_path / "model")).hidden_size == 32
+    with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
+        check_name("mamba2_130m")
+    with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
+        check_name("qqqqq")
 
 
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])

@@ -1,9 +1,55 @@
-"""Measuring speed: cells, rounds, and no figure without its check."""
+"""Measurements with processes that answer at once: cells, rounds, series, and no figure without its check."""
 
+import numpy as np
 import pytest
-from helpers.bench_workers import wrong_hidden
+from helpers.bench_workers import HIDDEN, wrong_hidden
 
+from benchmarks.extras import remembered, searched, training
+from benchmarks.measure import answer, compare
+from benchmarks.segments import Grid, sweep, sweep_chunks
 from benchmarks.speed import Settings, measure
+from runnel.errors import BackendUnavailable, InputError
+
+
+def vectors(cosine):
+    other = np.roll(HIDDEN, 1, axis=1)
+    other -= HIDDEN * (other * HIDDEN).sum(1, keepdims=True) / np.square(HIDDEN).sum(1, keepdims=True)
+    other *= np.linalg.norm(HIDDEN, axis=1, keepdims=True) / np.linalg.norm(other, axis=1, keepdims=True)
+    return cosine * HIDDEN + (1 - cosine**2) ** 0.5 * other
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cosine", "passed"),
+    [("int8", 0.996, True), ("int8", 0.994, False), ("q8_0", 0.985, True), ("q8_0", 0.97, False), ("fp32", 0.9999, False)],
+)
+def test_how_close_is_the_same(dtype, cosine, passed):
+    assert compare("runnel", "m", dtype, vectors(cosine), HIDDEN).passed is passed
+
+
+def test_other_shapes_and_infinite_numbers_are_wrong():
+    names = ("runnel", "m", "bf16")
+    assert not compare(*names, HIDDEN[:-1], HIDDEN).passed
+    assert not compare(*names, HIDDEN * np.float32(np.nan), HIDDEN).passed
+    assert compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-6), HIDDEN).passed
+    assert not compare("runnel", "m", "fp32", HIDDEN + np.float32(1e-2), HIDDEN).passed
+
+
+@pytest.mark.parametrize(
+    ("error", "key"),
+    [
+        (MemoryError("m"), "out_of_memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
+        (BackendUnavailable("m"), "missing"),
+        (InputError("m"), "refused"),
+        (ValueError("m"), "error"),
+    ],
+)
+def test_failures_are_answers(error, key):
+    def fail():
+        raise error
+
+    assert key in answer(fail)
+
 
 ALL = ("transformers", "llama.cpp", "bert")
 
@@ -16,11 +62,14 @@ def bench(lengths=(64, 128), batches=(1,), **changes):
 
 
 def figures(report):
-    """(system, dtype, texts, tokens) -> a point's dictionary."""
     return {(p.system, p.dtype, p.batch, p.tokens): p.to_dict() for p in report.points}
 
 
-def test_every_cell_of_every_system(fake_workers):
+def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
+    bench(lengths=(64,), others=("bert",), rounds=2)
+    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
+    turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
+    assert timed == turn + turn
     report, _ = bench(batches=(1, 4), dtypes=("bf16", "fp32"), others=ALL)
     cells = {(batch, tokens) for batch in (1, 4) for tokens in (64, 128)}
     systems = {(p.system, p.dtype) for p in report.points}
@@ -32,9 +81,6 @@ def test_every_cell_of_every_system(fake_workers):
     assert {(p.batch, p.tokens) for p in report.points if p.system == "bert"} == cells
     assert len(report.points) == len(systems) * len(cells)
     assert not report.wrong
-
-
-def test_figures_of_a_cell(fake_workers):
     point = figures(bench(batches=(4,), rounds=2)[0])["runnel", "bf16", 4, 64]
     assert point["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
     assert point["ms_per_document"] == pytest.approx(64)
@@ -42,13 +88,6 @@ def test_figures_of_a_cell(fake_workers):
     assert point["gflops_per_s"] == pytest.approx(2)
     assert point["peak_bytes"] is None
     assert "seconds" not in point
-
-
-def test_rounds_are_interleaved_over_systems(fake_workers):
-    bench(lengths=(64,), others=("bert",), rounds=2)
-    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
-    turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
-    assert timed == turn + turn
 
 
 @pytest.mark.parametrize("system", ["runnel", "transformers", "bert"])
@@ -62,9 +101,7 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
             assert shown["outcome"] == "wrong"
             assert "differs from the plain path: cosine -1.0" in shown["note"]
             assert not any(shown[key] for key in ("tokens_per_s", "ms_per_document", "gflops_per_s", "of_roofline", "peak_bytes"))
-    assert not [
-        1 for asked, op, request in fake_workers.asked if asked == system and op == "time" and request["part"] != "linear"
-    ]
+    assert not any(s == system and op == "time" and request["part"] != "linear" for s, op, request in fake_workers.asked)
     # The others are compared with the plain path, not with each other: they keep their figures.
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
@@ -77,7 +114,18 @@ def test_a_system_that_breaks_is_a_failure(fake_workers, system):
     assert [check.note for check in report.checks if not check.passed] == ["it fell over"]
 
 
-def test_out_of_memory_is_a_result(fake_workers):
+def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
+    def full(request):
+        return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
+
+    fake_workers.answers = {"runnel": {"train": full}}
+    found = trained(memory_limit=1 << 30)
+    assert [p["outcome"] for p in found] == ["ok", "out of memory", "out of memory"]
+    assert [p["tokens_per_s"] is None for p in found] == [False, True, True]
+    assert [p["note"] for p in found] == ["", "cannot allocate", "a smaller batch was"]
+    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}  # the check of the gradient has no limit
+    assert len(fake_workers.started) == 3
+
     def short(request):
         return {"out_of_memory": "killed"} if request["tokens"] > 64 else {"seconds": 1.0}
 
@@ -110,3 +158,103 @@ def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dty
     }
     for dtype in dtypes:
         assert found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25)
+
+
+def trained(**changes):
+    said = []
+    return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, said.append, **changes)]
+
+
+def test_no_figure_with_a_wrong_gradient(fake_workers):
+    def other(request):
+        np.save(request["file"], HIDDEN.ravel() if request["plain"] else -HIDDEN.ravel())
+        return {}
+
+    fake_workers.answers = {"runnel": {"gradient": other}}
+    found = trained()
+    assert {p["outcome"] for p in found} == {"wrong"}
+    assert found[0]["note"] == "the gradient differs from fp64: cosine -1.00000"
+    assert not [op for _, op, _ in fake_workers.asked if op == "train"]
+
+
+def reranked(fake_workers, **agreement):
+    ways = {"whole pairs": [10.0, 12.0], "fp32 states": [1.0, 1.0], "int8 states": [2.0, 2.0]}
+    correlations = {"whole pairs": 1.0, "fp32 states": 1.0, "int8 states": 0.99} | agreement
+    fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": correlations}}}
+    return {row.way: row.to_dict() for row in remembered("m", "bf16", lambda message: None, documents=100, rounds=2)}
+
+
+def test_remembered_over_whole_pairs_of_the_same_round(fake_workers):
+    found = reranked(fake_workers)
+    assert found["fp32 states"]["over_whole"] == {"median": 11.0, "mean": 11.0, "min": 10.0, "max": 12.0, "runs": 2}
+    assert found["fp32 states"]["ms_per_document"]["median"] == 10.0
+    assert found["int8 states"]["over_whole"]["median"] == 5.5
+
+
+@pytest.mark.parametrize(("way", "least"), [("fp32 states", 0.999), ("int8 states", 0.97)])
+def test_no_figure_with_other_scores(fake_workers, way, least):
+    assert reranked(fake_workers, **{way: least + 1e-4})[way]["outcome"] == "ok"
+    found = reranked(fake_workers, **{way: least - 1e-4})[way]
+    assert (found["outcome"], found["ms_per_document"], found["over_whole"]) == ("wrong", None, None)
+    assert "agree with whole pairs by" in found["note"]
+    assert reranked(fake_workers, **{way: float("nan")})[way]["outcome"] == "wrong"
+
+
+def test_an_index(fake_workers):
+    seconds = {"engine": [1.0, 3.0, 1.0], "index": [2.0, 3.0, 1.25], "remember": [4.0, 4.0, 4.0]}
+    timed = {"tokens": 100, "seconds": seconds, "processor": seconds | {"index": [1.0, 3.0, 1.0]}}
+    stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
+    answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
+    fake_workers.answers = {"runnel": answers}
+    row = searched("m", "n", lambda message: None, documents=30, read=40).to_dict()
+    assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
+    whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
+    assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
+    found = row["indexing"]["index"]
+    assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round
+    assert found["over_engine_processor"]["median"] == 1.0
+    assert found["tokens_per_s"]["median"] == pytest.approx(50)
+    # Searches have a process of their own, whose memory is looked at.
+    assert [spec.model for spec in fake_workers.started] == ["m", "n", "m"]
+    assert row["keeps_sentences"] and (row["model"], row["indexing_model"]) == ("m", "n")
+
+
+@pytest.mark.parametrize(
+    ("op", "answer", "outcome"),
+    [
+        ("first", {"missing": "no such package"}, ("missing", "no such package")),
+        ("fill_index", {"wrong": "other vectors"}, ("wrong", "other vectors")),
+        ("fill_index", {"missing": "an index needs lancedb"}, ("missing", "an index needs lancedb")),
+        ("time_indexing", {"error": "it fell over"}, ("error", "it fell over")),
+        ("time_searches", {"out_of_memory": "killed"}, ("out of memory", "killed")),
+    ],
+)
+def test_no_figure_of_an_index_that_failed(fake_workers, op, answer, outcome):
+    fake_workers.answers = {"runnel": {op: answer}}
+    row = searched("m", "n", lambda message: None).to_dict()
+    assert (row["outcome"], row["note"]) == outcome and row["stages"] == row["indexing"] == {}
+
+
+GRID = Grid("m", ((1, 256), (4, 64)), (64, 128, 256, None))
+
+
+def test_every_segment_that_is_shorter_than_the_texts(fake_workers):
+    points, checked = sweep(GRID, 3, lambda message: None)
+    assert checked.passed
+    assert [(p.batch, p.tokens, p.segment) for p in points] == [
+        (batch, tokens, segment) for batch, tokens in GRID.cells for segment in (64, 128, None)
+    ]
+    assert {len(p.seconds) for p in points} == {3}
+    assert {p.peak_bytes for p in points} == {1 << 20}
+    assert len(fake_workers.started) == 1 + len(points)
+    assert {request["segment"] for _, op, request in fake_workers.asked if op == "peak"} == {64, 128, None}
+
+
+def test_chunks_of_every_operator_agree():
+    cells = ((1, 50), (2, 30))
+    found = sweep_chunks((8, 32), cells, rounds=2, progress=lambda message: None)
+    assert [(c.batch, c.tokens, c.operator, c.chunk) for c in found] == [
+        (*cell, name, q) for cell in cells for name in ("ssd", "wkv7", "mlstm") for q in (8, 32)
+    ]
+    assert [c.outcome for c in found] == ["ok"] * 12, found
+    assert {c.to_dict()["tokens_per_s"]["runs"] for c in found} == {2}

@@ -39,9 +39,6 @@ def test_linear_layers_are_those_of_the_model():
     assert linear.flops_per_token == 2 * c.num_layers * c.hidden_size * (c.projection_size + c.inner_size)
     assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
     assert linear.error() < 0.05
-
-
-def test_linear_layers_of_an_encoder_are_those_of_one_form():
     backbone = load_subject("pocket", torch.float32)
     assert backbone.config.sentence_layers and LinearLayers(backbone).flops_per_token == backbone.flops_per_token
 

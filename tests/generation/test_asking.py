@@ -1,19 +1,106 @@
-"""Answers from excerpts: what the language model reads, and what is left of what it says."""
+"""Answers from excerpts: what the language model reads, what is left of what it says, and of its citations."""
 
 import itertools
 import re
+import time
 
 import pytest
 from helpers.places import answering, place
 from helpers.stub_endpoint import serve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.generation.asking import AnswerContext, answer, arrange, choose, excerpts_of_findings, excerpts_of_hits
+from runnel.generation.citations import NO_SOURCE, CheckedText
 from runnel.generation.endpoint import Endpoint
 from runnel.records import AnsweringSentence, Hit
 from runnel.search.finding import Findings
+
+MARK = NO_SOURCE.strip()
+
+
+def checked(text: str, size: int, count: int = 3) -> CheckedText:
+    shown: list[str] = []
+    one = CheckedText(count, shown.append)
+    for at in range(0, len(text), size):
+        one.feed(text[at : at + size])
+    one.end()
+    assert "".join(shown) == one.text
+    return one
+
+
+PIECES = [
+    "Two",
+    " ",
+    "[1]",
+    "[2",
+    "]",
+    "[9]",
+    ", 3",
+    "[",
+    "\n",
+    "NO",
+    "a [1, 9] b",
+    ". ",
+    "e.g. ",
+    '"',
+    "```",
+    "# ",
+    "。",
+    "*",
+    ":",
+]
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=16),
+    st.integers(1, 5),
+    st.sampled_from(["", "<think>", "\n<think>It is [1] or [9], NO ANSWER.</think>\n\n", "<think></think>"]),
+)
+@example(["[" + "1" * 200, ". ", "[1]"], 3, "")
+def test_the_parts_in_which_an_answer_arrives_do_not_matter(parts: list[str], size: int, reasoning: str) -> None:
+    text = reasoning + "".join(parts)
+    one, whole = checked(text, size), checked(text, len(text) or 1)
+    assert (one.text, one.cited, one.removed, one.unsourced) == (whole.text, whole.cited, whole.removed, whole.unsourced)
+    assert "[9]" not in one.text and one.text.count(MARK) == len(one.unsourced)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("It frees the disk [7].", "It frees the disk. (no source)"),
+        ("Anna [1]. It frees the disk. She sold flour [2].", "Anna [1]. It frees the disk. (no source) She sold flour [2]."),
+        ("It is Anna. She sold flour. [1]", "It is Anna. (no source) She sold flour. [1]"),  # only the sentence before it
+        ("It is Anna. [1] She sold flour. [9]", "It is Anna. [1] She sold flour. (no source)"),
+        ("[1] It is Anna. [2] She sold flour.", "[1] It is Anna. [2] She sold flour."),
+        ("Dr. Berg, e.g. of Lund, sold 3.5 kg [1]. So", "Dr. Berg, e.g. of Lund, sold 3.5 kg [1]. So (no source)"),
+        (
+            "# The keeper. Who?\n\nThey were:\n- Anna [1]\n- Ole\n",
+            "# The keeper. Who?\n\nThey were:\n- Anna [1]\n- Ole (no source)",
+        ),
+        ("Run [1]:\n```sh\nrm x. Then y\n```\n---\nDone.", "Run [1]:\n```sh\nrm x. Then y\n```\n---\nDone. (no source)"),
+        ("It says “Two. Three.” [1] and **so. ** Ole", "It says “Two. Three.” [1] and **so. ** Ole (no source)"),
+        ("水是蓝的。火是红的[1]。", "水是蓝的。 (no source)火是红的[1]。"),
+    ],
+)
+def test_a_sentence_without_a_source_is_marked(reply: str, text: str) -> None:
+    assert checked(reply, 1).text == text
+
+
+def test_long_numbers_are_no_citations() -> None:
+    text = f"Two [{'1' * 5000}] [1234567] [1, 7654321] [999999]."
+    one = checked(text, 7)
+    assert (one.text, one.cited, one.removed) == (text.replace(" [999999]", "") + NO_SOURCE, [], [999999])
+
+
+@pytest.mark.parametrize("part", [" ", "\n", "[", "1, ", " [9]", "[1]", "Word. ", '"word. ', "<think>", "NO ANSWER", "[1,"])
+@pytest.mark.parametrize("begin", ["", "a", "[1", "<think>"])
+def test_time_is_linear_in_the_length_of_an_answer(begin: str, part: str) -> None:
+    start = time.process_time()
+    checked(begin + part * (80_000 // len(part)) + "b", 3)
+    assert time.process_time() - start < 10  # half a second, where a quadratic one takes minutes
+
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth. Six is sixth."
 
@@ -35,9 +122,6 @@ def asked(reply: str, *excerpts: AnsweringSentence, streamed: bool = True, quest
     return result
 
 
-# ---- excerpts --------------------------------------------------------------------------------------------------------
-
-
 @given(
     st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(1, 40), st.sampled_from(["a", "b"])), min_size=1, max_size=8)
 )
@@ -54,24 +138,18 @@ def test_arranged_excerpts_are_the_document_word_for_word(places: list[tuple[int
     assert next(one.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
 
 
-def test_found_sentences_come_with_their_context() -> None:
+def test_excerpts_of_findings_and_hits() -> None:
     where = place("numbers.txt", TEXT, 14, 28, headings=("Order",))
     found = answering(where, 2.0, 1, before="One is first. ", after=" Three is third.")
     [one] = excerpts_of_findings(Findings("sentence", [found]))
     assert one.text == TEXT[one.start : one.end] == "One is first. Two is second. Three is third."
     assert one.score == 2.0 and one.headings == ("Order",)
-
-
-def test_the_sentences_of_a_hit_come_best_first() -> None:
     sentences = tuple(excerpt(a, b, score, "numbers") for a, b, score in [(0, 14, 1.0), (29, 45, 3.0)])
     found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
     assert [(one.score, one.text, one.file) for one in found] == [
         (3.0, "Three is third. ", "numbers"),
         (1.0, "One is first. ", "numbers"),
     ]
-
-
-# ---- the budget ------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(120, 240))
@@ -84,11 +162,6 @@ def test_the_budget_is_kept_and_the_best_excerpts_fill_it(budget: int) -> None:
     assert len(used) == len(parts) - context.left_out and parts[0] in used
     for part in parts:
         assert part in used or choose("Which one is second?", [*used, part], 10_000, words).tokens > budget
-
-
-def test_a_budget_too_small_for_anything() -> None:
-    with pytest.raises(InputError, match="20"):
-        choose("Which?", [excerpt(0, 13)], 20, words)
 
 
 def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
@@ -104,6 +177,8 @@ def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
         f"[2] {mark} b.txt:1\nOne is first.\n[end {mark}]\n\nQuestion: Which?"
     )
     assert mark in system
+    with pytest.raises(InputError, match="20"):
+        choose("Which?", [excerpt(0, 13)], 20, words)
 
 
 def test_an_excerpt_cannot_forge_another_one() -> None:
@@ -121,9 +196,6 @@ def test_an_excerpt_cannot_forge_another_one() -> None:
         f"[end {mark}]",
     ]
     assert forged in user and mark != seen
-
-
-# ---- the answer ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -62,9 +62,7 @@ def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, faults: list, mess
     ("fault", "bound"),
     [("words", r"more than [\d,]+ (characters|bytes)"), ("line", r"more than [\d,]+ bytes"), ("comments", "not ended after 1 s")],
 )
-def test_an_answer_without_end_is_one_error(
-    stub: Stub, fault: str, bound: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_end_is_one_error(stub: Stub, fault: str, bound: str, streamed: bool, monkeypatch) -> None:
     monkeypatch.setattr(endpoint, "_SECONDS_PER_TOKEN", 0.1 if fault == "comments" else 60.0)
     parts: list[str] = []
     stub.faults.append(fault)

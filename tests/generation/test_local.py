@@ -29,6 +29,8 @@ def test_a_reply_continues_the_dialogue(model):
     model.language_model.tokenizer.end_id = written.ids[2]
     stopped = model.complete(ASK, max_tokens=5)
     assert stopped.finish == "stop" and stopped.text == written.text[: written.ids.index(written.ids[2])]
+    with pytest.raises(InputError, match=r"0\.7"):
+        model.complete(ASK, max_tokens=1, temperature=0.7)
 
 
 def test_its_replies_are_stored_under_its_weights(model, tmp_path):
@@ -39,8 +41,3 @@ def test_its_replies_are_stored_under_its_weights(model, tmp_path):
     with Replies(model, tmp_path / "store") as replies:
         assert replies.ask(ASK, max_tokens=4, version="1") == first
         assert replies.used == Usage(1, len(PROMPT), 4)
-
-
-def test_a_temperature(model):
-    with pytest.raises(InputError, match=r"0\.7"):
-        model.complete(ASK, max_tokens=1, temperature=0.7)

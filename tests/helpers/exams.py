@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from runnel.lab.evaluation.qa.records import QaDocument, QaQuestion, QaSet
+from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet
 
 COLORS = ("red", "green", "blue", "black", "white")
 FILLER = "The miller walked to the river and counted the boats."

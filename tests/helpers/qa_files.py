@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runnel.lab.evaluation.qa.loading import read_qa_sets
-from runnel.lab.evaluation.qa.records import QaSet
+from runnel.lab.evaluation.qa.loading import QaSet, read_qa_sets
 
 ATTIC = "The letters are in the attic. Ada found them in 1912."
 CELLAR = "The wine is in the cellar. Nobody has counted it."

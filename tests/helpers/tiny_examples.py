@@ -20,7 +20,7 @@ from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.lab.training import recipes
-from runnel.lab.training.settings import Recipe
+from runnel.lab.training.recipes import Recipe
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector, LmHead, PlainMeanVector, TokenFeatures, VectorScore

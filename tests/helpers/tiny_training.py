@@ -21,8 +21,7 @@ from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.lab.training.checkpoints import STATE, find_whole_checkpoint
-from runnel.lab.training.progress import Recorder, logged_steps
+from runnel.lab.training.progress import STATE, Recorder, find_whole_checkpoint, logged_steps
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 

@@ -1,7 +1,5 @@
 """The site of the docs: built as `make docs` builds it, with warnings as errors."""
 
-from __future__ import annotations
-
 import html
 import os
 import re
@@ -63,30 +61,24 @@ def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
     assert "the query is empty" in text_of(site / "reference" / "python.html")  # docstrings with what they raise
 
 
-def test_files_that_pages_link_to_are_on_the_site(site):
+def test_files_that_pages_link_to_are_on_the_site_and_nothing_of_other_hosts(site):
     assert 'href="repository/examples/finetune_pairs.py.html"' in (site / "training.html").read_text(encoding="utf-8")
     example = (ROOT / "examples" / "finetune_pairs.py").read_text(encoding="utf-8")
     assert example.strip() in text_of(site / "repository" / "examples" / "finetune_pairs.py.html")
     recipes = text_of(site / "repository" / "src" / "runnel" / "lab" / "training" / "recipes.html")
     assert "pairs.toml" in recipes and "evidence-vectors.toml" in recipes
-
-
-def test_nothing_is_loaded_from_other_hosts(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > len(PAGES)
     loaded = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
     assert [page for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
 
 
-def test_links_are_moved_outside_of_code_only():
+def test_links():
     markdown = "[a](../examples/x.py#top) [b](search.md#filters) [c](https://a.b/c)\n\n```python\nfind[0](search.md)\n```\n[d](../LICENSE)\n"
     assert docs_site.relink(markdown, PurePosixPath("docs/training.md")) == (
         "[a](repository/examples/x.py.md#top) [b](search.md#filters) [c](https://a.b/c)\n\n"
         "```python\nfind[0](search.md)\n```\n[d](repository/LICENSE.md)\n"
     )
     assert docs_site.relink("[s](docs/search.md) [d](docs)", PurePosixPath("README.md")) == "[s](../search.md) [d](../README.md)"
-
-
-def test_a_link_to_a_missing_file_is_an_error():
     with pytest.raises(FileNotFoundError, match=r"missing\.py"):
         docs_site.file_page(PurePosixPath("examples/missing.py"))

@@ -45,15 +45,12 @@ def elsewhere(found: list[Example]) -> list[Example]:
     return [Example(e.set, e.number, "0", e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ()) for e in found]
 
 
-def test_one_document_in_ten_is_held_back_and_both_lengths_of_a_question_fall_together():
+def test_what_is_held_back_and_how_documents_are_cut():
     names = [f"document {i}" for i in range(2000)]
     assert 140 < sum(map(held_back, names)) < 260
     assert all(held_back(name) == held_back(name + "-long") for name in names)
     trained = [name for name in names if not held_back(name)]
     assert 120 < sum(map(aside, trained)) < 240
-
-
-def test_evidence_sentences_are_those_that_overlap_the_span():
     spans = np.stack([np.arange(0, 400, 10), np.arange(10, 401, 10)], axis=1)
     assert overlapping(spans, 20, 30) == (2, 3)
     assert overlapping(spans, 19, 31) == (1, 4)
@@ -141,14 +138,11 @@ def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third()
     )
 
 
-def test_bm25_prefers_the_rare_word_and_drops_stop_words():
+def test_bm25_ndcg_and_recall():
     assert words("The cats of the houses") == ["cat", "house"]
     index = Bm25(["a cat and a dog", "a dog", "a dog in the house", "the dog and the cats"])
     assert index.top("what of the house", 3).tolist() == [2]
     assert index.top("cats", 3).tolist() == [0, 3]
-
-
-def test_ndcg_and_recall():
     found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
     assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
     scores = -np.arange(30, dtype=np.float32)

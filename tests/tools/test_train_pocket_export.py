@@ -1,7 +1,5 @@
 """Layers put into a model folder that ships, of which nothing else may change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -41,9 +39,7 @@ def bits(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, 
     return {name: (one.dtype, tuple(one.shape), one.numpy().tobytes()) for name, one in tensors.items()}
 
 
-def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(export, "fit_judge", lambda model, data: None)
     target = tmp_path / "pocket"
     shutil.copytree(POCKET, target)
@@ -63,9 +59,8 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(
                 assert torch.equal(kept, tensor)
     files = {path.name for path in POCKET.iterdir() if path.is_file()}
     assert {path.name for path in target.iterdir()} == files
-    assert all(
-        (target / name).read_bytes() == (POCKET / name).read_bytes() for name in files - {"config.json", "model.safetensors"}
-    )
+    same = files - {"config.json", "model.safetensors"}
+    assert all((target / name).read_bytes() == (POCKET / name).read_bytes() for name in same)
     config, before = (json.loads((folder / "config.json").read_text())["runnel"] for folder in (target, POCKET))
     assert config["backbone"]["config"].pop("judge_layers") == 3
     before["backbone"]["config"].pop("judge_layers", None)

@@ -1,7 +1,5 @@
 """The judge's training learns what answers, and its fit finds what scores mean."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from runnel.backbones.encoder.model import passage_bounds
-from runnel.lab.training.losses import span_loss
+from runnel.lab.training.document_trainer import span_loss
 from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer

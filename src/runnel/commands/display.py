@@ -278,7 +278,6 @@ class Meter:
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
-        self._speed: str | None = None
         self._bar: Progress | None = None
         self._over = threading.Event()
         if not _progress_shown:
@@ -299,9 +298,9 @@ class Meter:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, done: int, total: int | None = None, speed: str | None = None) -> None:
-        """Show the units done; `speed` is shown in place of the units per second."""
-        self._done, self._total, self._speed = done, total, speed
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Show the units done."""
+        self._done, self._total = done, total
         if self._lines is not None or time.monotonic() - self._start < self._delay_s:
             return
         if self._bar is None:
@@ -326,7 +325,7 @@ class Meter:
 
     def _rate(self) -> str:
         rate = self._done / (time.monotonic() - self._start)
-        return self._speed or f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {self._unit}/s"
+        return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {self._unit}/s"
 
     def _open(self) -> Progress:
         from rich.console import Console

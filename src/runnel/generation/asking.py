@@ -67,16 +67,11 @@ def excerpts_of_findings(findings: Findings) -> list[AnsweringSentence]:
     """Return the found sentences joined with their context, best first."""
     return [
         replace(
-            one,
-            start=one.start - len(one.before),
-            end=one.end + len(one.after),
-            text=one.before + one.text + one.after,
-            before="",
-            after="",
-            also=(),
+            found, start=found.start - len(found.before), end=found.end + len(found.after), before="", after="", also=(),
+            text=found.before + found.text + found.after,
         )
-        for one in findings.sentences
-    ]
+        for found in findings.sentences
+    ]  # fmt: skip
 
 
 def excerpts_of_hits(hits: Iterable[Hit]) -> list[AnsweringSentence]:
@@ -175,13 +170,13 @@ def answer(
     checked.feed(reply.raw)  # whole: reasoning without an opening tag is streamed before its end shows what it was
     checked.end()
     text = checked.text.strip()
-    quoted = (" ".join(filter(None, one.groups())).strip() for one in _QUOTATION.finditer(text))
+    quotations = (" ".join(filter(None, match.groups())).strip() for match in _QUOTATION.finditer(text))
+    long = [quotation for quotation in quotations if len(quotation.split()) >= _QUOTED_WORDS]
     whole = "\n\n".join(excerpt.text for excerpt in context.excerpts)
-    misquoted = [
-        one
-        for one in quoted
-        if len(one.split()) >= _QUOTED_WORDS
-        and not (len(one) <= LONGEST_QUOTE and verify_quote(one.rstrip(".,;:"), whole).word_for_word)
-    ]
+    misquoted = [quotation for quotation in long if not _is_quoted(quotation, whole)]
     cited, removed, unsourced = tuple(checked.cited), tuple(checked.removed), tuple(checked.unsourced)
     return CitedAnswer(text, cited, removed, unsourced, tuple(dict.fromkeys(misquoted)), reply)
+
+
+def _is_quoted(quotation: str, text: str) -> bool:
+    return len(quotation) <= LONGEST_QUOTE and verify_quote(quotation.rstrip(".,;:"), text).word_for_word

@@ -57,9 +57,7 @@ class Replies:
         path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
         temperature: of all requests.
 
-    Raises:
-        StoreBusy: another process uses the store.
-        StoreError: the file is damaged, or from another program.
+    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from another program.
     """
 
     def __init__(self, endpoint: LanguageModelClient, path: Path, *, temperature: float = 0.0) -> None:

@@ -46,8 +46,6 @@ def contrary(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Replace training by a copy of a model; the result counts the calls."""
-
     def by(source: Path) -> list[int]:
         calls: list[int] = []
 
@@ -81,11 +79,8 @@ def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_pat
 @pytest.mark.usefixtures("contrary")
 def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
     trained(BUILT_IN["pocket"])
-    (tmp_path / "dev.jsonl").write_text(
-        '{"question": "a tuple that changes", "document": "'
-        + "It rains. " * 30
-        + 'Tuples are immutable.", "evidence": [[300, 321]]}\n'
-    )
+    row = {"question": "a tuple that changes", "document": "It rains. " * 30 + "Tuples are immutable.", "evidence": [[300, 321]]}
+    (tmp_path / "dev.jsonl").write_text(json.dumps(row))
     ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "contrary", "--dev", "dev.jsonl")
     assert ended.code == 0, ended.err
     held, dev, last = ended.out.splitlines()
@@ -101,21 +96,17 @@ def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_pa
     assert not (tmp_path / "out" / "model").exists()
 
 
-def test_too_little_structure(run, trained, tmp_path):
+@pytest.mark.parametrize(
+    ("source", "dev", "message"),
+    [
+        ("a.txt", "", "the structure of 1 document asks 0 questions; expected at least 30"),
+        ("manuals", "missing.jsonl", "missing.jsonl"),
+        ("manuals", "dev.jsonl", "dev.jsonl has no question with evidence"),
+    ],
+)
+def test_what_is_refused_before_training(run, manuals, trained, tmp_path, source, dev, message):
     calls = trained(BUILT_IN["pocket"])
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
-    ended = run("lab", "adapt", "a.txt", "--to", "out")
-    assert ended.code == 1 and "the structure of 1 document asks 0 questions; expected at least 30 to train on" in ended.err
-    assert calls == []
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, "dev.jsonl"), ('{"question": "q", "document": "d", "evidence": []}\n', "no question with evidence")],
-)
-def test_questions_to_measure_on_are_read_before_training(run, manuals, trained, tmp_path, text, message):
-    calls = trained(BUILT_IN["pocket"])
-    if text is not None:
-        (tmp_path / "dev.jsonl").write_text(text)
-    ended = run("lab", "adapt", "manuals", "--to", "out", "--dev", "dev.jsonl")
+    (tmp_path / "dev.jsonl").write_text('{"question": "q", "document": "d", "evidence": []}\n')
+    ended = run("lab", "adapt", source, "--to", "out", *(["--dev", dev] if dev else []))
     assert ended.code == 1 and message in ended.err and calls == []

@@ -6,7 +6,6 @@ import pytest
 
 
 def result(folder, recall, *, queries=4, task="evidence", **groups):
-    """Write what `runnel lab evaluate --out` leaves in a folder."""
     return write(folder, task, [{"Recall@5": recall, "P@5": 0.1}] * queries, {"kind": "sentences"} | groups)
 
 
@@ -27,9 +26,8 @@ def groups(recall):
 
 def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.errorbar", lambda axis, x, y, yerr, **more: drawn.update({more["label"]: (x, y, yerr)})
-    )
+    draw = lambda axis, x, y, yerr, **more: drawn.update({more["label"]: (x, y, yerr)})  # noqa: E731
+    monkeypatch.setattr("matplotlib.axes.Axes.errorbar", draw)
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda axis, **more: None)
     seeds = [f"full={result(tmp_path / str(seed), recall, **groups(recall))}" for seed, recall in enumerate((0.5, 0.7, 0.9))]
     alone = f"alone={result(tmp_path / 'alone', 0.25)}"
@@ -52,7 +50,6 @@ def test_repeats_have_a_mean_and_a_spread_in_one_table_and_one_plot(run, tmp_pat
 
 
 def test_answers_and_tasks_that_some_lack(run, tmp_path):
-    """Results of `runnel lab qa` have scores instead of metrics."""
     scores = {"kind": "qa", "by_length": [{"name": "up to 4,000 tokens", "questions": 3, "accuracy": 0.4, "F1": None}]}
     one = write(tmp_path / "bm25", "qasper", [{"accuracy": 1.0}, {"accuracy": 0.0}], scores)
     result(tmp_path / "bm25", 0.1, task="other")
@@ -69,15 +66,27 @@ def test_answers_and_tasks_that_some_lack(run, tmp_path):
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 1000
 
 
+def test_two_results_have_a_paired_test(run, tmp_path):
+    values = {"a": [0, 1, 0], "b": [1, 1, 0]}
+    one, two = (write(tmp_path / name, "t", [{"AP": value} for value in values[name]], {}) for name in values)
+    assert "95 % interval" in run("lab", "compare", one, two).out
+    (row,) = json.loads(run("lab", "compare", one, two, "--json").out)["rows"]
+    assert row["number"] == row["comparison"]["queries"] == 3 and row["comparison"]["difference"] == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["empty"], "empty has no results"), (["torn"], "torn/evidence.json is damaged"), (["a=4", "b=5"], "4 of a, 5 of b")],
+    [
+        (["empty"], "empty has no results"),
+        (["torn"], "torn/evidence.json is damaged"),
+        (["a=4", "b=5"], "evidence: the results are of different queries (4 of a, 5 of b)"),
+        (["4", "other"], "no task in common"),
+    ],
 )
-def test_bad_results(run, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_bad_results(run, tmp_path, arguments, message):
     (tmp_path / "empty").mkdir()
-    result(tmp_path / "4", 0.5), result(tmp_path / "5", 0.5, queries=5)
-    result(tmp_path / "torn", 0.5)
+    for name, more in (("4", {}), ("5", {"queries": 5}), ("torn", {}), ("other", {"task": "x"})):
+        result(tmp_path / name, 0.5, **more)
     (tmp_path / "torn" / "evidence.json").write_text('{"task": "evid')
     done = run("lab", "compare", *arguments, "--to", "out")
     assert done.code == 1 and message in done.err and not (tmp_path / "out").exists()

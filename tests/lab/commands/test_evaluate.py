@@ -1,13 +1,18 @@
-"""`runnel lab evaluate` on retrieval tasks: metrics, runs written, interrupted work resumed, bad input named."""
+"""`runnel lab evaluate` on retrieval tasks and marked evidence: metrics, texts that are cut, resumed work, bad input named."""
 
 import json
 
 import numpy as np
 import pytest
+from helpers.command_line import FakeReranker
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
+from runnel.lab.training import recipes
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from tests.helpers.qa_files import write_rows
 
 
 @pytest.fixture(autouse=True)
@@ -21,20 +26,15 @@ def test_bm25(run, beir, tmp_path):
     assert "beir" in done.out and "nDCG@10" in done.out and "bm25 as bm25" in done.out
     result = json.loads((tmp_path / "out" / "beir.json").read_text())
     assert (result["version"], result["kind"], result["queries"], result["documents"]) == (1, "retrieval", 3, 5)
-    values = {
-        row.pop("query"): row for row in map(json.loads, (tmp_path / "out" / "beir.queries.jsonl").read_text().splitlines())
-    }
+    rows = map(json.loads, (tmp_path / "out" / "beir.queries.jsonl").read_text().splitlines())
+    values = {row.pop("query"): row for row in rows}
     ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
     assert [line[2] for line in ranked if line[0] == "1"] == ["d1", "d3", "d0"] and {line[0] for line in ranked} == {"1", "2"}
     assert values["1"] == pytest.approx({"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5})
     assert values["3"] == {"nDCG@10": 0.0, "MRR": 0.0, "Recall@1": 0.0}  # missing from the run
     assert result["metrics"]["MRR"] == pytest.approx(np.mean([v["MRR"] for v in values.values()]))
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "beir.json",
-        "beir.queries.jsonl",
-        "beir.trec",
-        "beir.trec.json",
-    ]
+    files = ["beir.json", "beir.queries.jsonl", "beir.trec", "beir.trec.json"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == files
 
 
 def test_finished_work_is_measured_again_without_a_search(run, beir):
@@ -57,63 +57,40 @@ def test_a_run_with_its_judgments(run, beir, tmp_path):
 def test_qrels_with_a_corpus_and_queries(run, beir, tmp_path):
     expected = results(run("lab", "evaluate", "bm25", "beir", "--json"))["beir"]["metrics"]
     (tmp_path / "dev.tsv").write_text((beir / "qrels" / "test.tsv").read_text())
-    done = run(
-        "lab", "evaluate", "bm25", "dev.tsv", "--corpus", "beir/corpus.jsonl.gz", "--queries", "beir/queries.jsonl", "--json"
-    )
-    assert results(done)["dev"]["metrics"] == expected
+    texts = ("--corpus", "beir/corpus.jsonl.gz", "--queries", "beir/queries.jsonl")
+    assert results(run("lab", "evaluate", "bm25", "dev.tsv", *texts, "--json"))["dev"]["metrics"] == expected
 
 
-def test_an_embedder(run, beir, fake, tmp_path):
-    command = ("lab", "evaluate", "toy", "beir", "--out", "out", "--json")
+def test_an_embedder_and_its_prompts(run, beir, fake, tmp_path):
     fake.embed = ToyEmbedder()
-    found = results(run(*command))["beir"]
-    assert (found["model"], found["as"]) == ("toy", "embed")
+    found = results(run("lab", "evaluate", "toy", "beir", "--prompt", "find: ", "--out", "out", "--json"))["beir"]
+    assert (found["model"], found["as"], fake.embed.model.prompts) == ("toy", "embed", {"query": "find: "})
     ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert [line[2] for line in ranked if line[0] == "2"][:2] == ["d2", "d3"]
-    assert [float(line[4]) for line in ranked if line[0] == "2"][:2] == [3, 2]
+    assert [(line[2], float(line[4])) for line in ranked if line[0] == "2"][:2] == [("d2", 3), ("d3", 2)]
     assert {line[2] for line in ranked} == {"d0", "d1", "d2", "d3"}  # d4 has no text
+    assert "finished work with another prompts" in run("lab", "evaluate", "toy", "beir", "--out", "out").err
 
 
-def test_prompts(run, beir, fake):
-    fake.embed = ToyEmbedder()
-    command = ("lab", "evaluate", "toy", "beir", "--prompt", "find: ", "--out", "out")
-    assert run(*command).code == 0 and fake.embed.model.prompts == {"query": "find: "}
-    done = run(*command[:-4], "--out", "out")
-    assert done.code == 1 and "finished work with another prompts" in done.err
-
-
-def test_a_reranker_reorders_the_best_of_bm25(run, beir, fake, tmp_path):
-    command = ("lab", "evaluate", "toy", "beir", "--as", "rerank", "--depth", 2, "--out", "out", "--json")
-    assert results(run(*command))["beir"]["as"] == "rerank"
-    assert len(fake.rerank.ranked) == 2
-    ranked = [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert ranked == [["1", "d1"], ["1", "d3"], ["2", "d2"], ["2", "d3"]]
-    assert (tmp_path / "out" / "beir.bm25.trec").exists()
-
-
-def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--depth", 2), [["1", "d1"], ["1", "d3"], ["2", "d2"], ["2", "d3"]]),  # of BM25's best
+        (("--run", "given.trec"), [["2", "d3"], ["2", "d0"]]),  # the other judged queries are missing, and count as 0
+    ],
+)
+def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path, options, expected):
     (tmp_path / "given.trec").write_text("2 Q0 d0 1 9 x\n2 Q0 d3 2 8 x\n4 Q0 d0 1 1 x\n")
-    results(run("lab", "evaluate", "toy", "beir", "--as", "rerank", "--run", "given.trec", "--out", "out", "--json"))
-    ranked = [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert ranked == [["2", "d3"], ["2", "d0"]]  # the other judged queries are missing, and count as 0
-
-
-def test_an_index(run, beir, tmp_path):
-    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    words = results(
-        run("lab", "evaluate", "tiny", "beir", "--as", "index", "--weight", 0, "--rerank", 0, "--out", "words", "--json")
-    )["beir"]
-    assert words["as"] == "index" and words["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
-    first = [line.split()[2] for line in (tmp_path / "words" / "beir.trec").read_text().splitlines() if line.startswith("1 ")]
-    assert first[0] == "d1"
-    again = results(run("lab", "evaluate", "tiny", "beir", "--as", "index", "--out", "both", "--json"))["beir"]
-    assert again["metrics"].keys() == words["metrics"].keys()
+    done = run("lab", "evaluate", "toy", "beir", "--as", "rerank", *options, "--out", "out", "--json")
+    assert results(done)["beir"]["as"] == "rerank" and len(fake.rerank.ranked) == len({query for query, _ in expected})
+    assert [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()] == expected
+    assert (tmp_path / "out" / "beir.bm25.trec").exists() == ("--depth" in options)
 
 
 def test_an_existing_index(run, beir, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     words = ("--weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
     made = results(run("lab", "evaluate", "tiny", "beir", "--as", "index", "--out", "made", *words))["beir"]
+    assert made["as"] == "index" and made["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
     assert "4 added, 1 failed" in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
     command = ("lab", "evaluate", "tiny", "beir", "--in", "library", "--out", "out", *words)
     done = run(*command)
@@ -146,50 +123,26 @@ def test_an_index_of_other_documents(run, beir, tmp_path):
     assert done.code == 1 and "judges 'd1', which could be" in done.err and "/a/d1' or" in done.err
 
 
-def test_compare(run, beir, fake, tmp_path):
-    run("lab", "evaluate", "bm25", "beir", "--out", "a")
-    fake.embed = ToyEmbedder()
-    run("lab", "evaluate", "toy", "beir", "--out", "b")
-    done = run("lab", "compare", "a", "b")
-    assert done.code == 0 and "95 % interval" in done.out and "beir" in done.out
-    rows = json.loads(run("lab", "compare", "a", "b", "--json").out)["rows"]
-    assert [row["value"] for row in rows] == ["nDCG@10", "MRR@10", "Recall@100"]
-    assert all(row["number"] == row["comparison"]["queries"] == 3 for row in rows)
-    means = {name: of["mean"] for name, of in rows[0]["systems"].items()}
-    assert rows[0]["comparison"]["difference"] == pytest.approx(means["b"] - means["a"])
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("qrels/test.tsv", "9\td0\t1\n", "beir/queries.jsonl"),
-        ("qrels/test.tsv", "1\tx\t1\n", "beir/corpus.jsonl.gz"),
-        ("qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
-        ("queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "'1'"),
-        ("corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
-        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz, and none of its 0 has text"),
-        ("corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of its 1 has text"),
-        ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "'d1'"),
+        ("beir/qrels/test.tsv", "9\td0\t1\n", "beir/queries.jsonl"),
+        ("beir/qrels/test.tsv", "1\tx\t1\n", "beir/corpus.jsonl.gz"),
+        ("beir/qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
+        ("beir/queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "'1'"),
+        ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
+        ("beir/corpus.jsonl.gz", "", "beir/corpus.jsonl.gz, and none of its 0 has text"),
+        ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of its 1 has text"),
+        ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "'d1'"),
+        ("run.trec", "", "none of the 0 queries of run.trec"),
+        ("run.trec", "8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
+        ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "'zz'"),
+        ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2"),
     ],
 )
-def test_bad_tasks(run, beir, file, content, message):
-    (beir / file).write_text(content)
-    done = run("lab", "evaluate", "bm25", "beir")
-    assert done.code == 1 and message in done.err
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "none of the 0 queries of run.trec"),
-        ("8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
-        ("1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "'zz'"),
-        ("1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2"),
-    ],
-)
-def test_bad_runs(run, beir, tmp_path, content, message):
-    (tmp_path / "run.trec").write_text(content)
-    done = run("lab", "evaluate", "run.trec", "beir")
+def test_bad_tasks_and_runs(run, beir, tmp_path, file, content, message):
+    (tmp_path / file).write_text(content)
+    done = run("lab", "evaluate", file if file == "run.trec" else "bm25", "beir")
     assert done.code == 1 and message in done.err
 
 
@@ -202,25 +155,172 @@ def test_what_does_not_fit_is_reported(run, beir):
     assert "note: beir: 1 of 3 relevant documents are not in the corpus, the first is 'gone'" in done.err
 
 
-def test_metrics_that_look_deeper_than_the_run_are_noted(run, beir):
+def test_metrics_and_judgments_of_a_task(run, beir):
     done = run("lab", "evaluate", "bm25", "beir", "--depth", 2, "--metrics", "Recall@5,MRR", "--json")
     note = "2 documents of a query are kept; the metrics look at 5"
     assert results(done)["beir"]["notes"] == [note] and f"note: beir: {note}" in done.err
     assert results(run("lab", "evaluate", "bm25", "beir", "--depth", 5, "--metrics", "Recall@5", "--json"))["beir"]["notes"] == []
-
-
-def test_a_folder_with_several_judgments(run, beir):
     (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
     assert list(results(run("lab", "evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
     assert "'test.tsv'; expected one of dev.tsv, train.tsv" in run("lab", "evaluate", "bm25", "beir").err
 
 
-def test_compare_needs_results_of_one_task(run, tmp_path):
-    for name, task, query in (("a", "x", "1"), ("b", "y", "1"), ("c", "x", "2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"{task}.queries.jsonl").write_text(json.dumps({"query": query, "AP": 1.0}) + "\n")
-        (tmp_path / name / f"{task}.json").write_text(json.dumps({"task": task}))
-    for other, what in (("b", "no task in common"), ("c", "different queries")):
-        done = run("lab", "compare", "a", other)
-        assert done.code == 1 and what in done.err
+DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
+EVIDENCE = [
+    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
+    {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
+    {"id": "c", "question": "who flew", "document": DOCUMENT, "evidence": [[36, 40]]},
+    {"id": "d", "question": "zebra", "document": DOCUMENT, "evidence": []},
+]
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
+    return "evidence.jsonl"
+
+
+def test_rows_with_units_are_ranked_by_them(run, tmp_path):
+    units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
+    rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
+    write_rows(tmp_path / "evidence.jsonl", rows)
+    (found,) = json.loads(run("lab", "evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
+    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
+    assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
+
+
+def test_evidence(run, evidence, fake, tmp_path):
+    command = ("lab", "evaluate", "toy", evidence, "--out", "out")
+    done = run(*command)
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "out" / "evidence.json").read_text())
+    assert (result["kind"], result["as"], result["queries"], result["unanswered"]) == ("sentences", "sentences", 3, 1)
+    assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
+    assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
+    assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
+    values = [json.loads(line) for line in (tmp_path / "out" / "evidence.queries.jsonl").read_text().splitlines()]
+    assert [value["query"] for value in values] == ["a", "2", "c"]
+    again = run(*command, "--metrics", "P@1")
+    assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
+
+
+def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
+    fake.embed = ToyEmbedder()
+    fake.embed.encode_document = fake.embed.encode_query
+    both = results(run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
+    assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
+    found = results(run("lab", "evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
+    assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (EVIDENCE[3:], "no question has evidence"),
+        ([EVIDENCE[0]] * 2, "'a'"),
+        ([EVIDENCE[0] | {"evidence": [[40, 99]]}], "line 1: span [40, 99]"),
+    ],
+)
+def test_bad_evidence(run, evidence, tmp_path, rows, message):
+    write_rows(tmp_path / evidence, rows)
+    done = run("lab", "evaluate", "bm25", evidence)
+    assert done.code == 1 and message in done.err
+
+
+DOCUMENTS = {"d0": "the cat sat on the mat and the dog sat", "d1": "a river runs to the sea", "d2": "the dog"}
+QUERIES = {"1": "the cat and a dog", "2": "a river"}
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / "task").mkdir()
+    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        write_rows(tmp_path / "task" / f"{name}.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
+    (tmp_path / "task" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n")
+    (tmp_path / "bm25.trec").write_text("".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS))
+    return "task"
+
+
+@pytest.fixture
+def model(tmp_path):
+    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "run" / "model")
+    return "run/model"
+
+
+def scores(path):
+    return {(q, d): float(score) for q, _, d, _, score, _ in map(str.split, path.read_text().splitlines())}
+
+
+def segments(tokenizer, text, tokens, stride):
+    encoded = tokenizer.encode(text)
+    starts = range(0, max(0, len(encoded.ids) - tokens) + stride, stride)
+    return [text[encoded.starts[s] : encoded.ends[min(s + tokens, len(encoded.ids)) - 1]] for s in starts]
+
+
+@pytest.mark.parametrize(("aggregate", "combine"), [("max", max), ("sum", sum)])
+def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine):
+    options = ("--segment-tokens", 4, "--stride", 2, "--aggregate", aggregate, "--dtype", "fp32")
+    done = run("lab", "evaluate", model, task, *options, "--out", "out")
+    assert done.code == 0, done.err
+    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
+    queries = dict(zip(QUERIES, embedder.encode_query(QUERIES.values()), strict=True))
+    for name, text in DOCUMENTS.items():
+        vectors = embedder.encode_document(segments(embedder.model.tokenizer, text, 4, 2))
+        for query, vector in queries.items():
+            assert found[query, name] == pytest.approx(combine((vectors @ vector).tolist()), abs=1e-5)
+
+
+def test_a_reranker_by_segments(run, task, model, tmp_path):
+    command = ("lab", "evaluate", model, task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--dtype", "fp32")
+    for aggregate in ("max", "sum"):
+        done = run(*command, "--aggregate", aggregate, "--out", aggregate)
+        assert done.code == 0, done.err
+    reranker = Reranker.load(tmp_path / model, "float32")
+    highest, sums = (scores(tmp_path / aggregate / "task.trec") for aggregate in ("max", "sum"))
+    for query, text in QUERIES.items():
+        for name, document in DOCUMENTS.items():
+            logits = reranker.score(text, segments(reranker.model.tokenizer, document, 4, 4))
+            assert highest[query, name] == pytest.approx(max(logits), abs=1e-4)
+            assert sums[query, name] == pytest.approx((1 / (1 + np.exp(-logits))).sum(), abs=1e-4)
+
+
+def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
+    fake.rerank = FakeReranker(stop_after=1)
+    fake.rerank.model.tokenizer = tiny_encoder(tmp_path / "tokenizer").tokenizer
+    command = ("lab", "evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
+    assert run(*command).code == 130
+    retrieval._model.cache_clear()
+    fake.rerank.stop_after = None
+    assert run(*command).code == 0
+    pieces = segments(fake.rerank.model.tokenizer, DOCUMENTS["d0"], 4, 4)
+    best = max(len(set(QUERIES["1"].split()) & set(piece.split())) for piece in pieces)
+    assert scores(tmp_path / "out" / "task.trec")["1", "d0"] == best
+    assert {name.rpartition("#")[0] for _, name in scores(tmp_path / "out" / "task.segments.trec")} == set(DOCUMENTS)
+    done = run(*command, "--aggregate", "sum")
+    assert done.code == 1 and "finished work with another aggregate" in done.err
+
+
+def test_texts_are_cut(run, task, model, tmp_path):
+    done = run("lab", "evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
+    assert done.code == 0 and "texts were cut to 5 tokens" in done.err
+    assert json.loads((tmp_path / "out" / "task.json").read_text())["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
+    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
+    for query, text in QUERIES.items():
+        vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)
+        expected = vectors @ embedder.encode_query(text, max_tokens=4)
+        assert [found[query, name] for name in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_the_recipe_of_a_run_is_followed(run, task, model, tmp_path):
+    expected = {}
+    for out, options in (("cut", ("--max-tokens", 5)), ("whole", ())):
+        assert run("lab", "evaluate", model, task, *options, "--out", out).code == 0
+        expected[out] = scores(tmp_path / out / "task.trec")
+    recipe = recipes.read("mamba-retriever-msmarco", changes=("evaluation.max_document_tokens=5",))
+    recipes.write(recipe, tmp_path / "run" / "recipe.toml")
+    done = run("lab", "evaluate", model, task, "--out", "recipe")
+    assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 32" in done.err
+    assert scores(tmp_path / "recipe" / "task.trec") == expected["cut"] != expected["whole"]
+    done = run("lab", "evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
+    assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == expected["whole"]

@@ -4,29 +4,25 @@ import json
 
 import pytest
 
+from tests.helpers.qa_files import write_rows
+
 
 @pytest.fixture
 def longembed(tmp_path):
     """One set of two queries, of which words find one; and needle in two lengths, in which words find 1 of 1 and 0 of 1."""
+    found, lost = {"qid": "256q", "context_length": 256}, {"qid": "512q", "context_length": 512}
     tables = {
-        "qmsum": (
-            [{"doc_id": "a", "text": "red cat"}, {"doc_id": "b", "text": "blue dog"}],
-            [{"qid": "1", "text": "cats and a cat"}, {"qid": "2", "text": "zebra"}],
-            [{"qid": "1", "doc_id": "a"}, {"qid": "2", "doc_id": "b"}],
-        ),
-        "needle": (
-            [{"doc_id": f"{n}{name}", "text": name, "context_length": n} for n in (256, 512) for name in ("gold", "iron")],
-            [{"qid": "256q", "text": "gold", "context_length": 256}, {"qid": "512q", "text": "gold", "context_length": 512}],
-            [
-                {"qid": "256q", "doc_id": "256gold", "context_length": 256},
-                {"qid": "512q", "doc_id": "512iron", "context_length": 512},
-            ],
-        ),
-    }  # fmt: skip
+        "qmsum/corpus": [{"doc_id": "a", "text": "red cat"}, {"doc_id": "b", "text": "blue dog"}],
+        "qmsum/queries": [{"qid": "1", "text": "cats and a cat"}, {"qid": "2", "text": "zebra"}],
+        "qmsum/qrels": [{"qid": "1", "doc_id": "a"}, {"qid": "2", "doc_id": "b"}],
+        "needle/corpus": [
+            {"doc_id": f"{n}{name}", "text": name, "context_length": n} for n in (256, 512) for name in ("gold", "iron")
+        ],
+        "needle/queries": [found | {"text": "gold"}, lost | {"text": "gold"}],
+        "needle/qrels": [found | {"doc_id": "256gold"}, lost | {"doc_id": "512iron"}],
+    }
     for name, rows in tables.items():
-        (tmp_path / "longembed" / name).mkdir(parents=True)
-        for kind, table in zip(("corpus", "queries", "qrels"), rows, strict=True):
-            (tmp_path / "longembed" / name / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+        write_rows(tmp_path / "longembed" / f"{name}.jsonl", rows)
 
 
 def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from helpers.tiny_examples import tiny_recipe
 
 from runnel.lab.evaluation import retrieval
+from tests.helpers.qa_files import write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -22,20 +23,16 @@ def trained(tmp_path_factory):
     recipe = tiny_recipe("embed", *changes)
     train(recipe, folder / "run")
     rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()]
-    task = folder / "task"
-    (task / "qrels").mkdir(parents=True)
     queries = {row["query"]: f"q{n}" for n, row in enumerate(rows)}
-    lines = (json.dumps({"_id": f"d{n}", "text": row["positive"]}) for n, row in enumerate(rows))
-    (task / "corpus.jsonl").write_text("\n".join(lines))
-    (task / "queries.jsonl").write_text("\n".join(json.dumps({"_id": name, "text": text}) for text, name in queries.items()))
-    judged = "".join(f"{queries[row['query']]}\td{n}\t1\n" for n, row in enumerate(rows))
-    (task / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    write_rows(folder / "task" / "corpus.jsonl", [{"_id": f"d{n}", "text": row["positive"]} for n, row in enumerate(rows)])
+    write_rows(folder / "task" / "queries.jsonl", [{"_id": name, "text": text} for text, name in queries.items()])
+    judged = [f"{queries[row['query']]}\td{n}\t1" for n, row in enumerate(rows)]
+    write_rows(folder / "task" / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *judged])
     return folder
 
 
 @pytest.fixture
 def place(trained, tmp_path):
-    """The same in the test's own folder."""
     retrieval._model.cache_clear()
     for name in ("run", "task"):
         shutil.copytree(trained / name, tmp_path / name)
@@ -47,7 +44,7 @@ def metrics(done):
     return json.loads(done.out)["results"][0]["metrics"]
 
 
-def test_each_checkpoint_is_evaluated_in_order(run, place):
+def test_each_checkpoint_is_evaluated_in_order_and_once(run, place):
     done = run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve")
     assert done.code == 0, done.err
     points = json.loads((place / "curve" / "checkpoints.json").read_text())["checkpoints"]
@@ -60,9 +57,6 @@ def test_each_checkpoint_is_evaluated_in_order(run, place):
     assert points[-1]["results"][0]["metrics"] == metrics(run("lab", "evaluate", "run/model", "task", "--json"))
     assert points[0]["results"][0]["metrics"] != points[-1]["results"][0]["metrics"]
     assert (place / "curve" / "checkpoints.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_finished_checkpoints_are_not_searched_again(run, place):
     run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve")
     shutil.rmtree(place / "curve" / "checkpoint-5")  # as if it had been stopped there
     done = run("lab", "evaluate", "run/checkpoints", "task", "--out", "curve", "--json")

@@ -1,7 +1,5 @@
 """`runnel lab evaluate --mteb` on small tasks of mteb with local data: scores, means, resumed work, bad arguments."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,7 +16,6 @@ TEMPLATE = "Instruction: {instruction}\nQuery: "
 
 @pytest.fixture
 def tasks(monkeypatch, tmp_path):
-    """Three tasks with local data instead of the hub's, and a model of this test."""
     model = tiny_model(tmp_path, papers_heads=True, backbone=Toy(ToyConfig(128, 32)))
     known = {"retrieval": retrieval.MockRetrievalTask, "reranking": reranking.MockRerankingTask, "sts": sts.MockSTSTask}
     monkeypatch.setattr(evaluate_mteb, "find_tasks", lambda name: [known[name]()])

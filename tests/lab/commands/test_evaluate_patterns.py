@@ -34,7 +34,6 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 
 @pytest.fixture
 def ask(run, fake, tmp_path):
-    """Evaluate rows about two documents, one of them in a subfolder."""
     retrieval._model.cache_clear()
     fake.find = FakeRetriever()
     (tmp_path / "docs" / "sub").mkdir(parents=True)
@@ -59,10 +58,8 @@ def test_ranks_areas_and_kinds(ask, run, tmp_path):
         (system, place) for place in ("document", "folder") for system in ("toy", "BM25")
     ]
     own = result["rankings"][0]
-    means = {name: value[0] for name, value in own["metrics"].items()}
-    assert means == pytest.approx(
-        {"first": 0.5, "first 5": 1, "first 10": 1, "MRR": (1 + 1 / 3 + 1 + 1 / 2) / 4, "area": 7.5 / 8}
-    )
+    means = {"first": 0.5, "first 5": 1, "first 10": 1, "MRR": (1 + 1 / 3 + 1 + 1 / 2) / 4, "area": 7.5 / 8}
+    assert {name: value[0] for name, value in own["metrics"].items()} == pytest.approx(means)
     assert all(low <= mean <= high for mean, low, high in own["metrics"].values()) and own["metrics"]["first 5"] == [1, 1, 1]
     assert own["metrics"]["first"][1] < 0.5 < own["metrics"]["first"][2]
     assert {kind: one["queries"] for kind, one in own["kinds"].items()} == {"fact": 3, "why": 1}
@@ -78,9 +75,8 @@ def test_a_model_that_knows_whether_there_is_an_answer(ask, fake):
     fake.find.answers = -1.0
     result = json.loads(ask(QUESTIONS, "--json").out)
     assert {one["model"][place]["best"] for one in result["answers"] for place in ("document", "folder")} == {probability(-1.0)}
-    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and {one["BM25"]["folder"]["best"] for one in result["answers"]} > {
-        0
-    }
+    best = {one["BM25"]["folder"]["best"] for one in result["answers"]}
+    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and best > {0}
 
 
 def test_baselines_on_the_same_sentences(ask, fake):
@@ -96,13 +92,10 @@ def test_baselines_on_the_same_sentences(ask, fake):
     assert [one["model"]["document"]["rank"] for one in found["answers"]] == [2, 3]
 
 
-def test_options_of_the_other_form_have_no_effect(ask):
+def test_options_of_the_other_form_and_patterns_without_a_sentence(ask):
     assert [ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1), ("--sweep",))] == [1, 1, 1]
     done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
     assert done.code == 1 and "--as" in done.err
-
-
-def test_a_pattern_without_a_sentence_is_reported(ask):
     rows = [QUESTIONS[0] | {"patterns": ["ate the fish[.]$", "no such text"]}, QUESTIONS[1] | {"patterns": ["nor this"]}]
     done = ask(rows, "--json")
     result = json.loads(done.out)

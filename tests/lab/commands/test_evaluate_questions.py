@@ -8,13 +8,11 @@ import pytest
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation.metrics import Comparison
-from runnel.lab.evaluation.own import advice
-from runnel.lab.evaluation.questions import Setting
+from runnel.lab.evaluation.own import Setting, advice
 
 
 @pytest.fixture
 def library(run, tmp_path):
-    """An index of two files, by a model with random weights."""
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "cat.txt").write_text("The cat sat on the mat. The dog sat.")
@@ -66,24 +64,15 @@ def setting(name, mrr, difference, p):
     return Setting(name, {"dense_weight": 0.5, "rerank": 0}, {"MRR": mrr}, comparison)
 
 
-@pytest.mark.parametrize(
-    ("best", "expected"),
-    [
-        (setting("x", 0.4, -0.1, 0.2), "No setting"),
-        (setting("x", 0.7, 0.2, 0.01), "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010)"),
-        (setting("x", 0.6, 0.1, 0.04), "Highest MRR: x (MRR 0.600 instead of 0.500, p = 0.040), but"),
-    ],
-)
-def test_advice(best, expected):
+def test_advice_and_a_command_that_works_in_a_shell():
     default = setting("default", 0.5, 0.0, 1.0)
-    settings = [default, best, setting("y", 0.1, -0.4, 0.1)]
-    assert advice(settings, "library", None).startswith(expected)
-
-
-def test_the_command_to_use_works_in_a_shell():
-    settings = [setting("default", 0.5, 0.0, 1.0), setting("x", 0.7, 0.2, 0.01)]
-    text = advice(settings, "my library", "models/it's")
-    command = shlex.split(text.partition("Use: ")[2])
-    assert command[:3] == ["runnel", "search", "..."]
+    for mrr, difference, p, expected in (
+        (0.4, -0.1, 0.2, "No setting"),
+        (0.6, 0.1, 0.04, "Highest MRR: x (MRR 0.600 instead of 0.500, p = 0.040), but"),
+        (0.7, 0.2, 0.01, "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010)"),
+    ):
+        settings = [default, setting("x", mrr, difference, p), setting("y", 0.1, -0.4, 0.1)]
+        assert advice(settings, "library", None).startswith(expected)
+    command = shlex.split(advice(settings, "my library", "models/it's").partition("Use: ")[2])
     options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]
-    assert command[3:] == options
+    assert command == ["runnel", "search", "...", *options]

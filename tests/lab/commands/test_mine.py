@@ -7,8 +7,8 @@ import pytest
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.data import read_triples
-from runnel.lab.training.mining import Mining
-from runnel.lab.training.negatives import mine_negatives
+from runnel.lab.training.mining import Mining, mine_negatives
+from tests.helpers.qa_files import write_rows
 
 PAIRS = "query,positive\n" + "".join(
     f"where is the {c} cat number {n},the {c} cat sits on chair {n}\n" for n in range(20) for c in ("red", "blue")
@@ -23,13 +23,11 @@ def pairs(tmp_path):
 
 @pytest.fixture
 def beir(tmp_path):
-    (tmp_path / "beir" / "qrels").mkdir(parents=True)
     documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [" "]
-    (tmp_path / "beir" / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(documents))
-    )
-    (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "1", "text": "cats"}\n{"_id": "2", "text": "dogs"}\n')
-    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td1\t1\n2\td0\t1\n2\td2\t0\n")
+    write_rows(tmp_path / "beir" / "corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)])
+    write_rows(tmp_path / "beir" / "queries.jsonl", [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}])
+    judged = ["query-id\tcorpus-id\tscore", "1\td1\t1", "2\td0\t1", "2\td2\t0"]
+    write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return "lab", "mine", "beir", "--to", "out.jsonl"
 
 
@@ -97,10 +95,8 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
 
 
 def test_bm25_with_a_judge(run, beir, tmp_path, embedder):
-    done = run(*beir, "-n", 4, "--judge", "toy", "--max-score", 0.5)
-    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
-    assert done.code == 0 and facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9
-    assert embedder.read == 0
+    facts = json.loads(run(*beir, "-n", 4, "--judge", "toy", "--max-score", 0.5, "--json").out)
+    assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 0
 
 
 @pytest.mark.parametrize("by", [["--model", "toy"], ["--judge", "toy", "--max-score", 2]])
@@ -115,15 +111,12 @@ def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
 
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
     lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run("lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82).code == 0
-    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
-    assert (facts["k1"], facts["b"]) == (4.46, 0.82)
+    write_rows(tmp_path / "data.jsonl", lines)
+    for out, options, expected in (("out", ("--k1", 4.46, "--b", 0.82), (4.46, 0.82)), ("default", (), (0.9, 0.4))):
+        facts = json.loads(run("lab", "mine", "data.jsonl", "--to", f"{out}.jsonl", *options, "--json").out)
+        assert (facts["k1"], facts["b"]) == expected
     assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
     assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
-    run("lab", "mine", "data.jsonl", "--to", "default.jsonl")
-    facts = json.loads((tmp_path / "default.jsonl.json").read_text())
-    assert (facts["k1"], facts["b"]) == (0.9, 0.4)
 
 
 def test_a_run_in_place_of_a_search(run, beir, tmp_path):
@@ -140,8 +133,7 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
     done = run(*pairs, "--exclude", "test.csv")
     assert done.code == 0 and "38 examples" in done.out
     assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err
-    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & {
-        row["query"] for row in rows(tmp_path / "out.jsonl")
-    }
+    left = {row["query"] for row in rows(tmp_path / "out.jsonl")}
+    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & left
     done = run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
     assert done.code == 1 and "no example is left to mine for" in done.err

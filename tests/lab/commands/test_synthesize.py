@@ -8,6 +8,7 @@ from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
 from runnel.lab.training.data import Dropped, read_evidence
+from tests.helpers.qa_files import write_rows
 
 LENGTHS = ("--lengths", "1000,1200")
 
@@ -35,9 +36,8 @@ def rows(path):
 @pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
 @pytest.mark.parametrize("unit", ["sentence", "clauses"])
 def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):
-    ended = run(
-        "lab", "synthesize", books, "--to", "out", "--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json"
-    )
+    options = ("--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json")
+    ended = run("lab", "synthesize", books, "--to", "out", *options)
     facts = json.loads(ended.out)
     assert ended.code == 0 and facts["examples"] == 7 and facts["rejected"] == {}, ended.err
     assert len(stub.asked) == 7 * requests == facts["used"]["requests"]
@@ -55,50 +55,39 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
         assert row["tokens"] <= row["length"] and row["answer"] == "He repaired wheels." and row["prompts"] == "1"
         assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
         assert ("units" in row) == (unit == "clauses"), "which other tokenizers would group in another way"
-        assert all(
-            any(row["document"][a:b].strip() == row["document"][c:d] for a, b in row.get("units", spans)) for c, d in spans
-        )
+        units = [row["document"][a:b].strip() for a, b in row.get("units", spans)]
+        assert all(row["document"][a:b] in units for a, b in spans)
     assert len({row["id"] for row in found}) == 7
     counts = Dropped()
     examples = list(read_evidence(tmp_path / "out" / f"{strategy}.jsonl", dropped=counts))
     assert str(counts) == "7 examples kept" and [one.query for one in examples] == [row["question"] for row in found]
 
 
-def test_a_report_for_readers(run, stub, books, tmp_path):
+def test_a_report_for_readers_and_bad_replies_by_reason(run, stub, books, tmp_path):
     ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000")
     facts = json.loads((tmp_path / "out" / "chunk.json").read_text())
-    used, rate = facts["used"], facts["per_million_examples"]
     written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
-    assert (used["prompt_tokens"], used["completion_tokens"]) == (14, written)
-    assert rate == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6}
+    assert (facts["used"]["prompt_tokens"], facts["used"]["completion_tokens"]) == (14, written)
+    assert facts["per_million_examples"] == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6}
     assert "2 examples from 2 subsequences (2 of 1,000 tokens)\n" in ended.out
-
-
-def test_bad_replies_are_counted_by_reason(run, stub, books):
     answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
     stub.rule = lambda messages: next(answers, None) or follow(messages)
-    ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
+    ended = run("lab", "synthesize", books, "--to", "bad", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
     assert ended.code == 0 and "3 examples from 7 subsequences" in ended.out
-    assert "runnel: note: rejected: 2 replies that are not JSON\n" in ended.err
-    assert "runnel: note: rejected: 2 replies of another form than requested\n" in ended.err
+    for note in ("2 replies that are not JSON", "2 replies of another form than requested"):
+        assert f"runnel: note: rejected: {note}\n" in ended.err
 
 
-def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path):
-    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "q", "document": story(30, name="Keeper2")}) + "\n")
-    ended = run("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", "--exclude", "test.jsonl", *LENGTHS, "--json")
-    facts = json.loads(ended.out)
-    overlapping = facts["rejected"]["subsequences that overlap with a test set"]
-    assert ended.code == 0 and overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
-    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
-
-
-def test_question_answering_sets_are_excluded(run, stub, books, tmp_path):
-    row = {"input": "Who?", "context": story(30, name="Keeper2"), "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
-    (tmp_path / "sets").mkdir()
-    (tmp_path / "sets" / "narrativeqa.jsonl").write_text(json.dumps(row) + "\n")
+@pytest.mark.parametrize("exclude", ["test.jsonl", "qa:sets"])
+def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path, exclude):
+    document = story(30, name="Keeper2")
+    write_rows(tmp_path / "test.jsonl", [{"question": "q", "document": document}])
+    row = {"input": "Who?", "context": document, "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
+    write_rows(tmp_path / "sets" / "narrativeqa.jsonl", [row])
     command = ("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
-    facts = json.loads(run(*command, "qa:sets").out)
-    assert facts["rejected"]["subsequences that overlap with a test set"] >= 1
+    facts = json.loads(run(*command, exclude).out)
+    overlapping = facts["rejected"]["subsequences that overlap with a test set"]
+    assert overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
     assert "error: books has no files of LongBench" in run(*command, "qa:books").err
 
@@ -121,33 +110,29 @@ def test_examples_without_a_language_model(run, tmp_path):
     folder = tmp_path / "manuals"
     folder.mkdir()
     for n in range(3):
-        (folder / f"{n}.md").write_text(
-            f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
-        )
+        sections = f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
+        (folder / f"{n}.md").write_text(sections)
     (folder / "copy.md").write_text((folder / "0.md").read_text())
     ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out")
     assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
     assert "note: left out: 1 document with the same text as another\n" in ended.err
     found = rows(tmp_path / "out" / "structure.jsonl")
-    assert sorted(row["question"] for row in found) == [f"Wheel {n} in winter" for n in range(3)]
-    assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == [
-        row["question"] for row in found
-    ]
+    asked = [row["question"] for row in found]
+    assert sorted(asked) == [f"Wheel {n} in winter" for n in range(3)]
+    assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == asked
     for row in found:
         ((start, end),) = row["evidence"]
         assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
     assert run("index", "manuals", "--to", "library").code == 0
-    ended = run("lab", "synthesize", "library", "--without-llm", "--to", "indexed")
-    assert ended.code == 0, ended.err
+    assert run("lab", "synthesize", "library", "--without-llm", "--to", "indexed").code == 0
     indexed = rows(tmp_path / "indexed" / "structure.jsonl")
     assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
     same = ("question", "document", "evidence")
     assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
-    facts = json.loads(
-        run("lab", "synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out
-    )
-    assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
-    assert facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)
+    ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json")
+    facts = json.loads((tmp_path / "out" / "structure.json").read_text())
+    assert json.loads(ended.out) == facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)
+    assert facts["examples"] == 2
     assert rows(tmp_path / "python" / "structure.jsonl") == rows(tmp_path / "out" / "structure.jsonl")
 
 

@@ -24,7 +24,6 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """Pairs as CSV and evidence as jsonl, from the Python language reference."""
     folder = tmp_path_factory.mktemp("examples")
     write_examples(folder / "triples.jsonl", evidence=False)
     write_examples(folder / "evidence.jsonl", evidence=True)
@@ -58,7 +57,6 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
     rows = [json.loads(line) for line in (examples / "evidence.jsonl").read_text().splitlines()]
 
     def margin(name):
-        """How much higher sentences that answer score than the others, over all documents."""
         retriever, total = SentenceRetriever.load(name), 0.0
         for row in rows:
             (start, end), found = row["evidence"][0], retriever.score(row["query"], row["document"])
@@ -70,35 +68,28 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
     assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
 
 
-def test_a_recipe_with_whole_paths_and_the_default_folder(run, tmp_path, monkeypatch):
+def test_recipes_of_ones_own(run, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "_FIRST_S", 0.001)
     recipes.write(tiny_recipe("embed"), tmp_path / "pairs.toml")
     done = run("lab", "train", "pairs.toml", "--set", "max_steps=1", "--set", "train.seed=3")
     assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("rows", "batch", "message"),
-    [
-        ("a,b\n", 2, "p leaves nothing to learn: one document answers all queries; "),
-        ("a,b\nc,d\n", 1, "p leaves nothing to learn: train.batch is 1; "),
-    ],
-)
-def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, message):
-    (tmp_path / "p.csv").write_text("query,positive\n" + rows)
-    done = run("lab", "train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
-    assert done.code == 1 and message in done.err
-
-
-def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")
     recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
     (tmp_path / "here" / "mine.toml").write_text(recipe)
     done = run("lab", "train", "here/mine.toml", "--to", "out")
     assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "cause"), [("a,b\n", 2, "one document answers"), ("a,b\nc,d\n", 1, "train.batch is 1")]
+)
+def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, cause):
+    (tmp_path / "p.csv").write_text("query,positive\n" + rows)
+    done = run("lab", "train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
+    assert done.code == 1 and f"p leaves nothing to learn: {cause}" in done.err
 
 
 MISTAKES = {

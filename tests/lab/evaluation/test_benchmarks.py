@@ -5,30 +5,26 @@ import json
 import re
 from importlib.resources import files
 
+import pyarrow
 import pytest
 from pyarrow import parquet
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.benchmarks import find_sets
-from runnel.lab.evaluation.generated import LENGTHS, find_generated
-from runnel.lab.evaluation.tasks import read_task
+from runnel.lab.evaluation.tasks import LENGTHS, find_generated, find_sets, read_task
+from tests.helpers import qa_files
 
 LINES = files("runnel.lab.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
 NEEDLES = [tuple(line.split("\t")) for line in LINES]
 
 
 def write_rows(path, rows):
+    if path.suffix != ".parquet":
+        return qa_files.write_rows(path, rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        import pyarrow
-
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
 def read_set(one, folder):
-    """Return the documents, queries and judgments of a set."""
     task = read_task(one.source(folder))
     return {d.id: d.text for d in task.corpus}, dict(task.queries), task.qrels, task.notes
 
@@ -43,14 +39,11 @@ def nano(folder, split="train", suffix="-00000-of-00001.parquet"):
     write_rows(folder / "qrels" / f"{split}{suffix}", [{"query-id": "q1", "corpus-id": "d1"}])
 
 
-def test_a_set_of_nanobeir(tmp_path):
+def test_sets_of_nanobeir_alone_in_one_data_set_or_as_folders(tmp_path):
     nano(tmp_path / "NanoNQ")
     (one,) = find_sets(str(tmp_path / "NanoNQ"))
     assert (one.name, one.metrics, one.group) == ("NanoNQ", ("nDCG@10",), "")
     assert read_set(one, tmp_path) == ({"d1": "red cat", "d2": "blue dog"}, {"q1": "cat"}, {"q1": {"d1": 1}}, ())
-
-
-def test_all_sets_of_nanobeir_in_one_data_set_or_as_folders(tmp_path):
     for split in ("NanoNQ", "NanoMSMARCO"):
         nano(tmp_path / "one", split)
         nano(tmp_path / "many" / split)
@@ -133,13 +126,21 @@ def test_locov1_is_split_by_its_sets(tmp_path):
         find_sets(str(tmp_path / "loco" / "zzz"))
 
 
-def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
+def test_the_validation_split_of_scrolls_and_folders_of_beir(tmp_path):
     rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
     write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)
     (one,) = find_sets(str(tmp_path / "gov_report"))
     documents, queries, judged, _ = read_set(one, tmp_path)
     assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
     assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
+    for name in ("nq", "fiqa"):
+        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
+        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
+        (tmp_path / "beir" / name / "qrels").mkdir()
+        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
+    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
+    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
 
 
 SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
@@ -191,17 +192,6 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
 
 
-def test_folders_of_beir_stay_as_they_are(tmp_path):
-    for name in ("nq", "fiqa"):
-        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
-        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
-        (tmp_path / "beir" / name / "qrels").mkdir()
-        (tmp_path / "beir" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
-    (one,) = find_sets(str(tmp_path / "beir" / "nq"))
-    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
-
-
 def test_bad_tables_are_named(tmp_path):
     nano(tmp_path / "NanoNQ")
     corpus = tmp_path / "NanoNQ" / "corpus" / "train-00000-of-00001.parquet"
@@ -218,9 +208,6 @@ def test_bad_tables_are_named(tmp_path):
         find_sets(str(tmp_path / "two"))
     with pytest.raises(InputError, match=r"unknown task '.*nothing'; expected a BEIR folder, a benchmark, or"):
         find_sets(str(tmp_path / "nothing"))
-
-
-# ---- generated sets ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["needle", "passkey"])
@@ -256,54 +243,42 @@ def test_generated_sets_are_the_same_everywhere(tmp_path):
     assert digests == {"needle": "533ba6a20a136f0a", "passkey": "335d0b6da5a0240d"}
 
 
-# ---- what is malformed -------------------------------------------------------------------------------------------------
+def locov1(documents, queries):
+    return {"LoCoV1-Documents/test.jsonl": documents, "LoCoV1-Queries/test.jsonl": queries}
 
+
+def tables(**changes):
+    rows = {"corpus": {"_id": "d", "text": "x"}, "queries": {"_id": "q", "text": "y"}}
+    rows |= {"qrels": {"query-id": "q", "corpus-id": "d"}} | changes
+    return {f"{name}.jsonl": [row] for name, row in rows.items()}
+
+
+QASPER_FILE = "qasper-test-v0.3.json"
+PAPER = {"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}
 QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
 DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
+JUDGED = {"query-id": "q", "corpus-id": "d"}
 
 
 @pytest.mark.parametrize(
-    ("documents", "queries", "named"),
+    ("files", "named"),
     [
-        ([{"pid": "d", "passage": "a meeting"}], [QUERY], "line 1: .*'pid', 'passage'"),
-        ([DOCUMENT], [QUERY | {"answer_pids": None}], "line 1: .*answer_pids"),
-        ([DOCUMENT], [QUERY, {"qid": "q"}], "line 2: .*'qid'"),
+        (locov1([{"pid": "d", "passage": "a meeting"}], [QUERY]), "line 1: .*'pid', 'passage'"),
+        (locov1([DOCUMENT], [QUERY | {"answer_pids": None}]), "line 1: .*answer_pids"),
+        (locov1([DOCUMENT], [QUERY, {"qid": "q"}]), "line 2: .*'qid'"),
+        ({QASPER_FILE: [PAPER]}, "paper 190: expected sections"),
+        ({QASPER_FILE: [{"190": 5}]}, "paper 190: .*got int"),
+        ({QASPER_FILE: ['{"190": {']}, "not valid JSON at character"),
+        (tables(qrels=JUDGED | {"score": 1 << 32}), r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
+        (tables(qrels=JUDGED | {"score": float("inf")}), "got 'inf'"),
+        (
+            tables(queries={"_id": "q", "text": "y", "context_length": [256]}),
+            r"queries\.jsonl, line 1: 'context_length' is \[256\]",
+        ),
     ],
 )
-def test_rows_of_locov1_without_its_columns_are_named(tmp_path, documents, queries, named):
-    write_rows(tmp_path / "LoCoV1-Documents" / "test.jsonl", documents)
-    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", queries)
-    with pytest.raises(InputError, match=named):
-        [one.source(tmp_path) for one in find_sets(str(tmp_path))]
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "named"),
-    [
-        ('{"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}', InputError, "paper 190: expected sections"),
-        ('{"190": 5}', InputError, "paper 190: .*got int"),
-        ('{"190": {', ReadError, "not valid JSON at character"),
-    ],
-)
-def test_bad_papers_are_named(tmp_path, content, error, named):
-    (tmp_path / "qasper-test-v0.3.json").write_text(content)
-    _, abstract = find_sets(str(tmp_path))
-    with pytest.raises(error, match=named):
-        abstract.source(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "named"),
-    [
-        ("qrels", {"query-id": "q", "corpus-id": "d", "score": 1 << 32}, r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
-        ("qrels", {"query-id": "q", "corpus-id": "d", "score": float("inf")}, "got 'inf'"),
-        ("queries", {"_id": "q", "text": "y", "context_length": [256]}, r"queries\.jsonl, line 1: 'context_length' is \[256\]"),
-    ],
-)
-def test_values_that_are_no_numbers(tmp_path, name, row, named):
-    write_rows(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "x"}])
-    write_rows(tmp_path / "queries.jsonl", [{"_id": "q", "text": "y"}])
-    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d"}])
-    write_rows(tmp_path / f"{name}.jsonl", [row])
-    with pytest.raises(InputError, match=named):
+def test_bad_rows_are_named(tmp_path, files, named):
+    for name, rows in files.items():
+        write_rows(tmp_path / name, rows)
+    with pytest.raises((InputError, ReadError), match=named):
         [one.source(tmp_path) for one in find_sets(str(tmp_path))]

@@ -1,7 +1,5 @@
 """Embedders behind an API rank the sentences of evidence."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +11,7 @@ import pytest
 from runnel.errors import EndpointError
 from runnel.lab.evaluation import retrieval
 from runnel.lab.evaluation.retrieval import ApiEmbedder
+from tests.helpers.qa_files import write_rows
 
 WORDS = ("red", "blue", "cat", "dog")
 DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."
@@ -69,31 +68,28 @@ def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
 def test_a_busy_api_is_asked_again(server):
     server.problems = [(503, "busy"), (429, "slow down")]
     assert ApiEmbedder("toy").encode_query(["red"]).shape == (1, 4) and len(server.requests) == 3
-    server.problems = [(503, "busy")] * 6
-    with pytest.raises(EndpointError, match="did not give embeddings: 503"):
-        ApiEmbedder("toy").encode_query(["red"])
-    assert len(server.requests) == 9
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "message"),
+    ("problems", "message"),
     [
-        (401, '{"error": "no such key"}', "did not give embeddings: 401"),
-        (200, '{"data": []}', "expected one for each of 1 texts"),
-        (200, "<html>", "did not give embeddings as expected"),
-        (200, '{"data": [{"index": 1, "embedding": [1.0]}]}', "expected one for each of 1 texts"),
+        ([(503, "busy")] * 6, "did not give embeddings: 503"),
+        ([(401, '{"error": "no such key"}')], "did not give embeddings: 401"),
+        ([(200, '{"data": []}')], "expected one for each of 1 texts"),
+        ([(200, "<html>")], "did not give embeddings as expected"),
+        ([(200, '{"data": [{"index": 1, "embedding": [1.0]}]}')], "expected one for each of 1 texts"),
     ],
 )
-def test_refusals_and_other_answers_are_reported(server, status, body, message):
-    server.problems = [(status, body)]
+def test_refusals_and_other_answers_are_reported(server, problems, message):
+    server.problems = list(problems)
     with pytest.raises(EndpointError, match=message):
         ApiEmbedder("toy").encode_query(["red"])
-    assert len(server.requests) == 1
+    assert len(server.requests) == len(problems)
 
 
 @pytest.fixture
 def evidence(tmp_path):
-    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
+    write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
     return "evidence.jsonl"
 
 

@@ -1,15 +1,75 @@
-"""What is read of texts: segments cover a document, and their scores make the document's."""
+"""Pieces of documents: windows, whole sentences, chunks and segments; the score of a document from its segments."""
+
+import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.segments import Reading, recorded
+from runnel.lab.evaluation.retrieval import Reading, cut_sentences, recorded, split_chunks, windows
 from runnel.lab.training import recipes
-from runnel.lab.training.candidates import dense_ranker
+from runnel.lab.training.mining import dense_ranker
 from runnel.models.base import BUILT_IN
 from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
+
+PIECES = "One cat. Two dogs. Three birds. Four fish. "
+
+
+def test_windows_of_the_paper_and_of_white_space():
+    sentences = np.arange(451)
+    assert windows(sentences, 200, 100) == [(0, 200), (100, 300), (200, 400), (300, 450)]
+    assert windows(sentences, 450, 100) == [(0, 450)] and windows(np.arange(1), 200, 100) == []
+    text = "\n\n  One cat.\n\n\n   \n\nTwo dogs.\n\n"
+    pieces = cut_sentences(text, np.array([text.index("One"), text.index("Two")]), 1, 1)
+    assert "".join(text[start:end] for start, end in pieces) == text and len(pieces) == 2
+    assert cut_sentences("", np.zeros(0, int), 1, 1) == []
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 20), st.data())
+def test_windows_have_every_unit_and_fit(lengths, size, data):
+    stride = data.draw(st.integers(1, size) | st.just(size))
+    bounds = np.cumsum([0, *lengths])
+    cuts = windows(bounds, size, stride)
+    assert cuts[0][0] == 0 and cuts[-1][1] == len(lengths)
+    for first, last in cuts:
+        assert last == first + 1 or bounds[last] - bounds[first] <= size
+    for (a, b), (c, d) in itertools.pairwise(cuts):
+        assert a < c <= b < d, "each window goes on where or before the last one ended, and adds something"
+        assert c == b or (stride < size and bounds[c] - bounds[a] >= stride), "as far as the size they tile"
+
+
+@pytest.mark.parametrize("stride", [0, 11])
+def test_a_stride_that_leaves_something_out(stride):
+    with pytest.raises(InputError, match=f"the stride is {stride} .* 10"):
+        Reading(segment_tokens=10, stride=stride)
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [
+        (1, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
+        (5, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
+        (6, ["One cat. Two dogs. ", "Three birds. Four fish. "]),
+        (12, [PIECES]),
+    ],
+)
+def test_pieces_are_whole_sentences(size, pieces):
+    """Each sentence has three tokens: two words and the full stop."""
+    starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])
+    assert [PIECES[start:end] for start, end in cut_sentences(PIECES, starts, size, size)] == pieces
+
+
+def test_chunks_tile_a_document():
+    assert split_chunks("a b  c\nd e ", 2).tolist() == [[0, 5], [5, 9], [9, 11]]
+    assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [[0, 0]]
+    text = "word " * 601
+    assert [len(text[a:b].split()) for a, b in split_chunks(text, 300)] == [300, 300, 1]
+    with pytest.raises(InputError, match="words of a chunk is 0"):
+        split_chunks("a", 0)
+
 
 TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain falls."
 
@@ -39,14 +99,11 @@ def test_a_short_text_is_one_segment(tokenizer, text):
     assert Reading(segment_tokens=1).cut(text, tokenizer) == [text]
 
 
-def test_rows_of_segments(tokenizer):
+def test_rows_and_scores_of_segments(tokenizer):
     documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
     texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
     assert [(one.id, one.text) for one in texts][-3:] == [("a#1", "heron"), ("b#1#0", ""), ("c#0", "two")]
     assert owners.tolist() == [0, 0, 1, 2]
-
-
-def test_scores_of_documents_from_logits_of_segments():
     scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
     assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
     found = dict(Reading(segment_tokens=1, aggregate="sum").combine(scores))
@@ -57,7 +114,7 @@ def test_scores_of_documents_from_logits_of_segments():
 @pytest.mark.parametrize("combine", [np.maximum, np.add])
 def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
     """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no vector."""
-    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", rows)
+    monkeypatch.setattr("runnel.lab.training.mining._ROWS", rows)
     generator = np.random.default_rng(0)
     owners = np.array([0, 0, 0, 1, 3, 3, 4, 6, 6, 6, 6, 6, 7])
     vectors, queries = (generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3))
@@ -73,18 +130,6 @@ def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
         for query, (found, scores) in enumerate(dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)):
             best = sorted(expected, key=lambda row: -expected[row][query])[:depth]
             assert found.tolist() == best and scores == pytest.approx([expected[row][query] for row in best], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"segment_tokens": 8, "stride": 9}, "the stride is 9 tokens; expected 1 to 8"),
-        ({"segment_tokens": 8, "stride": 0}, "the stride is 0 tokens"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(InputError, match=message):
-        Reading(**settings)
 
 
 def test_the_recipe_of_a_run_says_what_is_read(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from helpers.command_line import FakeRetriever
 from helpers.tiny import tiny_model
 
-from runnel.lab.evaluation.metrics import parse_metrics
-from runnel.lab.evaluation.sentences import (
+from runnel.lab.evaluation.evidence import (
     METRICS,
     by_bm25,
     by_embedder,
@@ -20,6 +19,7 @@ from runnel.lab.evaluation.sentences import (
     summarize,
     values_of,
 )
+from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training.data import Evidence
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.sentences import split_sentences
@@ -67,12 +67,6 @@ def test_metrics():
     assert values["r"] == {"Recall@1": 1, "Recall@5": 1, "Recall@10": 1, "P@5": 0.2, "MRR@10": 1, "nDCG@10": 1, "AP": 1}
 
 
-def test_recall_counts_spans_and_not_sentences():
-    """A passage of three sentences is found by any of them."""
-    one = judged([(0, 32)], [1, 2, 9, 0])
-    assert values_of([one], parse_metrics(["Recall@1", "P@1"]))["q"] == {"Recall@1": 1, "P@1": 1} and one.answers == [1, 2, 3]
-
-
 def test_groups_by_length_and_position():
     long = "One cat. " * 300
     parts = [judged([(0, 3)], [1, 2, 3, 4]), judged([(37, 41)], [1, 2, 3, 4], name="b")]
@@ -91,15 +85,12 @@ def test_calibration():
     assert calibration([judged([(0, 3)], [1, 2, 3, 4], logits=False)]) == []
 
 
-def test_bm25_of_sentences():
+def test_bm25_of_sentences_and_units(tmp_path):
     score = by_bm25(0.9, 0.4)
     spans, scores = score("dogs and fish", TEXT)
     assert spans.tolist() == split_sentences(TEXT).tolist() and (scores > 0).tolist() == [False, True, False, True]
     assert (score("cat", TEXT)[1] > 0).tolist() == [True, False, False, False]
     assert (score("cat", "A cat. A dog.")[1] > 0).tolist() == [True, False]
-
-
-def test_units_are_ranked_in_place_of_sentences(tmp_path):
     units = ((0, 13), (13, 20), (20, len(TEXT)))
     for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
         assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
@@ -127,14 +118,6 @@ def test_an_embedder_of_sentences():
     assert embedder.read == 2  # once for both questions
 
 
-def test_a_retriever():
-    spans, scores = by_retriever(FakeRetriever())("two dogs", TEXT)
-    assert spans.tolist() == split_sentences(TEXT).tolist() and scores.tolist() == [0, 2, 0, 0]
-
-
-# ---- pieces, positions, depths -------------------------------------------------------------------------------------------
-
-
 def test_a_sentence_alone_is_scored_without_the_others():
     """The fake's scores depend on all that it reads, so pieces must change them, and only pieces."""
 
@@ -154,7 +137,7 @@ def test_a_sentence_alone_is_scored_without_the_others():
     assert whole.tolist() == [len(TEXT)] * 4 and alone.tolist() == [end - start for start, end in spans]
 
 
-def test_recall_by_the_position_of_each_span():
+def test_recall_by_position_and_precision_by_depth():
     """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
     one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
     two = judged([(2, 6)], [1, 2, 3, 4], name="b")
@@ -163,9 +146,6 @@ def test_recall_by_the_position_of_each_span():
         {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
         {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
     ]
-
-
-def test_precision_and_recall():
     found = {row["k"]: row for row in precision_recall([judged([(0, 3), (41, 42)], [4, 3, 2, 1])])}
     assert list(found) == [1, 2, 3, 5, 10, 20, 30, 50]
     assert (found[1]["precision"], found[1]["recall"]) == (1, 0.5) and (found[3]["precision"], found[3]["recall"]) == (1 / 3, 0.5)

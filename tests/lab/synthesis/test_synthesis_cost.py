@@ -13,7 +13,7 @@ from helpers.synthesis import follow
 from runnel import Embedder
 from runnel.generation.endpoint import Reply
 from runnel.lab.replies import Replies
-from runnel.lab.synthesis.run import Settings, Synthesis
+from runnel.lab.synthesis.examples import Settings, Synthesis
 from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.training.decontaminate import Decontaminator
 

@@ -1,6 +1,7 @@
-"""Documents of files, folders and rows, and their subsequences."""
+"""Documents of files, folders and rows, their subsequences, and their languages."""
 
 import json
+import sys
 from collections import Counter
 
 import numpy as np
@@ -9,14 +10,13 @@ from helpers.synthesis import story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.errors import InputError
-from runnel.lab.synthesis.sources import Cutter, Source, Sources
+from runnel.errors import InputError, MissingDependency
+from runnel.lab.synthesis import sources
+from runnel.lab.synthesis.sources import Cutter, Source, Sources, check_language, is_language
 from runnel.text.tokenizer import Encoded
 
 
 class Words:
-    """A tokenizer with a token for each word."""
-
     def encode(self, text):
         starts = [n for n, c in enumerate(text) if not c.isspace() and (n == 0 or text[n - 1].isspace())]
         starts = np.array(starts, dtype=np.int64)
@@ -55,10 +55,8 @@ def test_lengths_have_equal_numbers():
     documents = [Source(f"{n}", story(300 + 40 * n, name=f"K{n}")) for n in range(30)]
     cutter = Cutter(Words(), (100, 250, 500))
     found = Counter(one.length for one in cutter.cuts(documents))
-    assert max(found.values()) - min(found.values()) <= 5 and sum(found.values()) > 500, (
-        "but for what the last documents have room for"
-    )
-    assert cutter.cut == found
+    assert max(found.values()) - min(found.values()) <= 5, "but for what the last documents have room for"
+    assert cutter.cut == found and sum(found.values()) > 500
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (500, -1)])
@@ -78,6 +76,9 @@ def test_the_seed_chooses(tmp_path):
     assert chosen(1) == chosen(1) != chosen(2)
     assert {name for name, _ in chosen(1)} == {name for name, _ in chosen(2)}
     assert [name for name, _ in chosen(1)] != sorted(name for name, _ in chosen(1))
+    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
+    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
+        list(Sources([str(tmp_path / "e.jsonl")], 0, print))
 
 
 def test_files_folders_rows_and_evidence(tmp_path):
@@ -99,7 +100,29 @@ def test_files_folders_rows_and_evidence(tmp_path):
     assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
 
 
-def test_a_row_without_its_document(tmp_path):
-    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
-    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
-        list(Sources([str(tmp_path / "e.jsonl")], 0, print))
+TEXTS = {
+    "en": "The keeper of the old mill sold flour to the bakers of the town until the river changed its course.",
+    "de": "Der Müller der alten Mühle verkaufte den Bäckern der Stadt sein Mehl, bis der Fluss sein Bett verließ.",
+    "fr": "Le meunier du vieux moulin vendait sa farine aux boulangers de la ville, jusqu'au jour où la rivière changea de lit.",
+}
+
+
+@pytest.mark.parametrize("of", TEXTS)
+@pytest.mark.parametrize("code", TEXTS)
+def test_a_text_is_in_its_language(of, code):
+    assert is_language(TEXTS[of], code) == (of == code)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "12 34 56", "|--|--|"])
+def test_a_text_without_words_is_in_no_language(text):
+    assert not any(is_language(text, code) for code in TEXTS)
+
+
+def test_errors(monkeypatch):
+    check_language("en")
+    with pytest.raises(InputError, match=r"'english'.* en, "):
+        check_language("english")
+    sources._identifier.cache_clear()
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    with pytest.raises(MissingDependency, match="py3langid"):
+        check_language("en")

@@ -7,15 +7,24 @@ import pytest
 from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel.generation.endpoint import Reply
-from runnel.lab.synthesis.prompts import CHUNK, Rejected, fill, read_reply
-from runnel.lab.synthesis.strategies import AROUND, BESIDE, LINKED, NEAR, write_chunk, write_link, write_pair
+from runnel.lab.synthesis.strategies import (
+    AROUND,
+    BESIDE,
+    CHUNK,
+    LINKED,
+    NEAR,
+    Rejected,
+    fill,
+    read_reply,
+    write_chunk,
+    write_link,
+    write_pair,
+)
 
 SIZE = 20
 
 
 class Model:
-    """Asks `rule` and keeps the prompts."""
-
     def __init__(self, rule=follow):
         self.rule, self.prompts = rule, []
 
@@ -96,8 +105,6 @@ def test_nearer_connections_are_left_aside():
 
 
 def changed(**values):
-    """Follow the prompts, but change values that a reply has."""
-
     def rule(messages):
         found = json.loads(follow(messages))
         return json.dumps(found | {name: value for name, value in values.items() if name in found})
@@ -166,13 +173,10 @@ def test_boilerplate_is_not_asked_about(strategy):
     assert not model.prompts
 
 
-def test_a_reply_may_be_fenced_but_not_cut():
+def test_replies_may_be_fenced_and_prompts_have_braces():
     assert read_reply(Reply('```json\n{"a": " b "}\n```', "stop"), a="text") == {"a": "b"}
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
-
-
-def test_a_prompt_shows_a_text_with_braces_as_it_is():
     (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
     assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]

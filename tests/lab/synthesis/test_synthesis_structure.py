@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.lab.synthesis.sources import Source
-from runnel.lab.synthesis.structure import ask, cut
-from runnel.lab.synthesis.structure_rows import PART_QUESTIONS, PART_SENTENCES, StructureRows
+from runnel.lab.synthesis.structure import PART_QUESTIONS, PART_SENTENCES, StructureRows, ask, cut
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.sentence_table import label_sentences
+from runnel.lab.training.tables import label_sentences
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.reading import Decoded
@@ -61,7 +60,7 @@ def asked(text, kind="md"):
     return document.text, found, shown
 
 
-def test_what_a_manual_asks():
+def test_what_a_manual_and_a_contract_ask():
     _, _, shown = asked(MANUAL)
     items = "- Switch the machine off at the wall. - Wait ten minutes until the tank is cold."
     clean = "Rinse the tank with cold water every week. Never use soap on the filter."
@@ -74,9 +73,6 @@ def test_what_a_manual_asks():
         ("reference", "If steam escapes from the lid, act", clean),
         ("heading", "Can I drink the water?", "The water is not fit for drinking. It contains traces of oil."),
     ]
-
-
-def test_headings_that_begin_a_paragraph():
     _, _, shown = asked(CONTRACT, "txt")
     assert shown == [
         ("definition", "What does Confidential Information mean?", CONTRACT.split("\n")[2].partition(" It has")[0]),
@@ -159,18 +155,14 @@ def test_a_long_document_is_read_in_parts():
     assert len({row["id"] for row in found}) == len(found)
 
 
-def test_the_seed_chooses_and_the_limit_ends():
+def test_what_is_chosen_and_left_out(tmp_path):
     text = chapters(100)
     assert rows(text, seed=1)[1] == rows(text, seed=1)[1] != rows(text, seed=2)[1]
     assert rows(text, limit=7)[1] == rows(text)[1][:7]
-
-
-def test_what_is_left_out(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n')
     made = StructureRows(Decontaminator([tmp_path / "test.jsonl"]))
-    assert not list(made.rows([Source("a", chapters(5))])) and list(made.rejected) == [
-        "subsequences that overlap with a test set"
-    ]
+    assert not list(made.rows([Source("a", chapters(5))]))
+    assert list(made.rejected) == ["subsequences that overlap with a test set"]
     made, found = rows(chapters(2) + "License\n\nThe Project Gutenberg books are free of cost.\n")
     assert len(found) == 2 and made.rejected == {"questions about boilerplate of a publisher": 1}
     assert rows("")[0].read == 0 and rows("Only one sentence is here.")[0].rejected == {"parts whose structure asks nothing": 1}

@@ -1,4 +1,4 @@
-"""Training examples from every format; what is dropped, what is an error."""
+"""Training examples, corpora and queries from every format; what is dropped, what is an error."""
 
 import json
 import logging
@@ -8,17 +8,89 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.tiny import tiny_model
 
-from runnel.errors import InputError, ReadError
-from runnel.lab.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
+from runnel.errors import CheckpointError, InputError, ReadError
+from runnel.lab.training.data import Dropped, Evidence, Texts, Triple, read_corpus, read_evidence, read_queries, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import read_exchanges
+from runnel.lab.training.tables import SentenceData
+from runnel.records import Document
+from runnel.text.sentences import read_spans
+from tests.helpers.tokenizers_for_tests import build
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            {"_id": "7", "title": "T", "text": "one"},
+            {"_id": "8", "title": "", "text": "two"},
+            {"_id": "9", "title": "U", "text": ""},
+        ],
+        [{"docid": 7, "title": "T", "document_text": "one"}, {"docid": 8, "document_text": "two"}, {"docid": 9, "contents": "U"}],
+        [{"id": "7", "contents": "T one"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U"}],
+        ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
+        ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],
+    ],
+    ids=["beir", "tevatron", "pyserini", "documents", "mixed"],
+)
+def test_corpus_formats(tmp_path, lines):
+    found = list(read_corpus(write(tmp_path / "corpus", *lines)))
+    assert found == [Document("7", "T one"), Document("8", "two"), Document("9", "U")]
+
+
+def test_corpus_and_queries_of_a_folder(tmp_path):
+    write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"})
+    write(tmp_path / "queries.jsonl", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})
+    assert list(read_corpus(tmp_path)) == [Document("a", "x")]
+    assert read_queries(tmp_path) == {"q": "y", "r": ""}
+    empty = write(tmp_path / "x" / "y", "").parent
+    with pytest.raises(ReadError, match=r"corpus\.jsonl"):
+        list(read_corpus(empty))
+    with pytest.raises(InputError, match="two have the id 'q'"):
+        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{"text": "no id"}, {"_id": "", "text": "x"}, {"_id": "b"}, {}, "no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"],
+)
+def test_bad_rows(tmp_path, line):
+    first = "a\tx" if isinstance(line, str) else {"_id": "a", "text": "x"}
+    with pytest.raises(InputError, match="corpus, line 2: "):
+        list(read_corpus(write(tmp_path / "corpus", first, line)))
+
+
+def test_texts():
+    documents = [Document("b", "x\0\u2028"), Document("a", ""), Document("ü", "🜨")]
+    texts = Texts(iter(documents))
+    assert len(texts) == 3 and list(texts) == documents
+    assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
+    assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
+    assert len(Texts([])) == 0
+    with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
+        Texts([Document(name, "") for name in "abcb"])
+
+
+def test_texts_take_little_memory():
+    """20,000 documents of 10 kB, 200 MB in all, read from a generator and fetched again."""
+    code = """
+import resource, sys
+from runnel.records import Document
+from runnel.lab.training.data import Texts
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+before = peak()
+texts = Texts(Document(str(n), f"{n} " + "x" * 10_000) for n in range(20_000))
+assert all(texts.get(str(n)).startswith(f"{n} ") for n in range(0, 20_000, 97))
+sys.stdout.write(str(peak() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 50
 
 
 def write(path, *lines):
@@ -28,7 +100,6 @@ def write(path, *lines):
 
 
 def kept(path, *arguments, **options):
-    """The triples without ids, and what was dropped."""
     dropped = Dropped()
     triples = list(read_triples(path, *arguments, dropped=dropped, **options))
     assert dropped.kept == len(triples)
@@ -37,7 +108,6 @@ def kept(path, *arguments, **options):
 
 @pytest.fixture
 def beir(tmp_path):
-    """Documents a to d and "e" without text; queries q, r, s."""
     write(tmp_path / "corpus.jsonl", *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"))
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "e", "text": " "}\n')
@@ -51,16 +121,10 @@ A, B, C, D = (f"{name.upper()} text {name}" for name in "abcd")
 TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
 
 
-# ---- formats -----------------------------------------------------------------------------------------------------------
-
-
-def test_beir(beir):
+def test_beir_and_its_splits(beir):
     assert kept(beir) == (TRAIN, {})
     assert [t.id for t in read_triples(beir)] == ["q", "r"]
     assert kept(beir / "qrels" / "test.tsv") == ([("query s", (A,), ())], {})
-
-
-def test_beir_which_split(beir):
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
     with pytest.raises(InputError, match=r"dev\.tsv, test\.tsv"):
         list(read_triples(beir))
@@ -71,12 +135,15 @@ def test_beir_which_split(beir):
         list(read_triples(beir))
 
 
-def test_qrels_with_a_corpus_and_queries(beir):
+def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
     corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
     queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
     qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
     found = kept(qrels, corpus=corpus, queries=str(queries))
     assert found == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
+    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
+    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
+        list(read_triples(path))
 
 
 def test_rows_of_mine(tmp_path):
@@ -134,9 +201,6 @@ def test_evidence(tmp_path):
     ]
 
 
-# ---- what cannot be used -----------------------------------------------------------------------------------------------
-
-
 def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
     path = write(
         tmp_path / "x.jsonl",
@@ -160,14 +224,11 @@ def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
     assert f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
 
 
-def test_queries_without_a_positive_are_dropped_and_counted(beir):
+def test_documents_without_text_and_copies(beir):
     write(beir / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t0", "r\te\t1", "s\tb\t1", "s\te\t1")
     triples, dropped = kept(beir)
     assert triples == [("query s", (B,), ())]
     assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
-
-
-def test_copies_judged_differently(beir):
     """Two ids with one text: common in corpora, so no error, but no negative either."""
     with (beir / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
@@ -203,12 +264,6 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
         list(read_triples(path, corpus=beir / "corpus.jsonl", queries=beir / "queries.jsonl"))
 
 
-def test_ids_need_their_texts(tmp_path):
-    path = write(tmp_path / "qrels.tsv", "q 0 a 1")
-    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
-        list(read_triples(path))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -233,9 +288,6 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     assert len(list(read_evidence(path))) == 1
     assert "1 example kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
     assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
-
-
-def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     """All evidence must lie there: one span across its border is enough to leave an example out."""
     spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
     rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
@@ -243,9 +295,6 @@ def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
     kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
     assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
     assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
-
-
-# ---- size and real data ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -272,20 +321,7 @@ sys.stdout.write(str((sum(1 for _ in triples), peak() - before)))
     assert count == 19_999 and grown < 15
 
 
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "queries", "positives", "lost"),
-    [("cranfield", 225, 1611, 1), ("medquad", 6000, 6493, 0), ("mediqa_rerank", 97, 351, 0)],
-)
-def test_real_retrieval_sets(name, queries, positives, lost):
-    dropped = Dropped()
-    triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
-    assert len(triples) == queries and sum(dropped.counts.values()) == lost
-    assert sum(len(t.positives) for t in triples) == positives
-
-
 def test_the_examples_of_the_page(tmp_path):
-    """Every file shown in docs/data.md is read."""
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     for name, content in files.items():
@@ -301,7 +337,6 @@ def test_the_examples_of_the_page(tmp_path):
 
 
 def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
-    """The page's program makes columns of each."""
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -321,3 +356,98 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
     titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
     found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
     assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]
+
+
+UNITS = ["The café is long; the dogs, they run. ", "Rivers run to the sea,\n", "in 2024 (or so)."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build("neox_like")
+
+
+def released(tokenizer, units=UNITS, question="Where do rivers run?\n", **changes):
+    """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last token that starts in it."""
+    asked, text = tokenizer.encode(question).ids, tokenizer.encode("".join(units))
+    edges = [sum(map(len, units[: i + 1])) for i in range(len(units))]
+    ends = [len(asked) + int((text.starts < edge).sum()) - 1 for edge in edges]
+    made = {
+        "input_ids": [*asked.tolist(), *text.ids.tolist()],
+        "sentence_indices": ends,
+        "sentence_labels": [0, 1, 1],
+        "context": units,
+        "datapoint_id": "book*7",
+        "index2connection": {"2": "both are about rivers"},
+    }
+    return made | changes
+
+
+def read_released(folder, tokenizer, *rows):
+    tokenizer.save(folder)
+    path = folder / "mambaretriever_train.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return list(read_evidence(path))
+
+
+def test_released_rows(tmp_path, tokenizer, caplog):
+    rows = released(tokenizer), released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0])
+    first, second = read_released(tmp_path, tokenizer, *rows)
+    units = ((0, 38), (38, 61), (61, 77))
+    assert first == Evidence("Where do rivers run?", "".join(UNITS), units[1:], "book*7", units)
+    assert [first.document[a:b] for a, b in first.spans] == UNITS[1:]
+    assert (second.query, second.spans) == ("Two\nlines?", ((0, 38),))
+    assert caplog.messages == [f"{tmp_path / 'mambaretriever_train.jsonl'}: released under CC-BY-NC, not for commercial use"]
+
+
+@pytest.mark.parametrize("lengths", [None, (60,)])
+def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths):
+    """Neither sentences nor clauses: the authors' units end inside sentences, and have no white space at their ends."""
+    units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
+    labels = [int(n in (7, 8)) for n in range(20)]
+    (example,) = read_released(tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels))
+    model = tiny_model(tmp_path / "model")
+    _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
+    scored = [item.sentences.text[a:b] for a, b in item.sentences.spans.tolist()]
+    first = units.index(scored[0])
+    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (lengths is not None)
+    assert item.labels.tolist() == labels[first : first + len(scored)] and item.labels.sum() == 2
+    # each at its last token, which in the authors' tokens is where the released says
+    tokens = read_spans(example.document, [tokenizer.encode(example.document)], np.array(example.units))
+    asked = len(made["input_ids"]) - len(tokens.ids)
+    assert (tokens.ends + asked).tolist() == made["sentence_indices"]
+    np.testing.assert_array_equal(item.request.positions - (len(item.request.ids) - len(item.sentences.ids)), item.sentences.ends)
+
+
+@pytest.mark.parametrize("off", [-4, 4])
+def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_path, tokenizer, off):
+    """As the authors' code warns; and GPT-NeoX's tokens are of text in NFC."""
+    units = [UNITS[0].replace("é", "e\u0301"), *UNITS[1:]]
+    made = released(tokenizer, units)
+    made["sentence_indices"][0] += off
+    (one,) = read_released(tmp_path, tokenizer, made)
+    assert (one.query, one.document) == ("Where do rivers run?", "".join(units))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": []}, "line 2: .*'context'"),
+        ({"sentence_labels": [0.5, 1, 1]}, "line 2: "),
+        ({"sentence_labels": [0, 1]}, "line 2: "),
+        ({"sentence_labels": [0, 1, 2]}, "line 2: "),
+        ({"sentence_indices": [9999, 1, 2]}, "line 2: "),
+        ({"context": ["Another text.", "b", "c"]}, "line 2: .*'Where do rivers run"),
+    ],
+)
+def test_malformed_rows(tmp_path, tokenizer, changes, message):
+    with pytest.raises(InputError, match=message):
+        read_released(tmp_path, tokenizer, released(tokenizer), released(tokenizer, **changes))
+
+
+def test_without_the_tokenizer(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: (_ for _ in ()).throw(OSError("offline")))
+    path = tmp_path / "mambaretriever_train.jsonl"
+    path.write_text(json.dumps(released(tokenizer)) + "\n")
+    with pytest.raises(CheckpointError, match="EleutherAI/gpt-neox-20b"):
+        list(read_evidence(path))

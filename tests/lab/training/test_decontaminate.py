@@ -1,18 +1,13 @@
 """Overlap with test sets."""
 
 import gzip
-import itertools
 import json
-from pathlib import Path
 
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.training.data import Evidence, Triple, read_evidence, read_triples
+from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import POSITIVE, QUERY, SENTENCES, Decontaminator
-
-DATA = Path(__file__).parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
 
 CHINESE = "它在河边等待一条大鱼游过来然后吃掉它。"
 TEST_DOCUMENT = f"""The heron waits at the river for a fish. Yes. It eats three large frogs before the night.
@@ -28,7 +23,6 @@ def sentences(count, start=0):
 
 @pytest.fixture
 def guard(tmp_path):
-    """Guards an evidence set and a BEIR set, whose corpus holds more than its answers."""
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
     (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
     beir = tmp_path / "beir"
@@ -110,13 +104,10 @@ def test_rows_of_documents_guard(tmp_path, row):
     assert not guard.contaminated(Triple("an osprey", ("other",)))
 
 
-def test_a_table_with_questions_documents_and_answers(tmp_path):
+def test_tables_plain_documents_and_folders_guard(tmp_path):
     (tmp_path / "test.csv").write_text(f"id,question,document,answer\n1,What dives?,{LONG},an osprey\n")
     guard = Decontaminator([tmp_path / "test.csv"])
     assert guard.contaminated(Evidence("other", LONG, ((0, 1),))) and guard.contaminated(Triple("What dives", ("x",)))
-
-
-def test_plain_documents_and_folders_guard(tmp_path):
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
     (folder / "a.txt").write_text("Annual report for 2024\n\nThe heron stands in the river all day.\n")
@@ -144,18 +135,3 @@ def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, mes
     path.mkdir() if content is None else path.write_text(content)
     with pytest.raises(InputError, match=message):
         Decontaminator([path])
-
-
-@needs_data
-@pytest.mark.slow
-def test_real_sets():
-    """A set overlaps with itself in full, QMSum in both forms too; sets from elsewhere do not."""
-    meetings = DATA / "retrieval" / "qmsum_meetings"
-    guard = Decontaminator([meetings])
-    evidence = itertools.islice(read_evidence(DATA / "evidence" / "qmsum.jsonl.zst"), 60)
-    assert all(map(guard.contaminated, evidence))
-    assert all(map(guard.contaminated, itertools.islice(read_triples(meetings), 60)))
-    guard = Decontaminator([DATA / "retrieval" / "cranfield", DATA / "evidence" / "covidqa.jsonl.zst"])
-    others = itertools.islice(read_evidence(DATA / "evidence" / "fairytaleqa.jsonl.zst"), 200)
-    assert not any(map(guard.contaminated, others))
-    assert not any(map(guard.contaminated, read_triples(DATA / "retrieval" / "cacm")))

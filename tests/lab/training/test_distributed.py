@@ -14,7 +14,7 @@ from helpers.waiting import GIVE_UP_S
 from programs.training_workers import together
 from safetensors.torch import load_file
 
-from runnel.lab.training.sentence_table import SentenceData
+from runnel.lab.training.tables import SentenceData
 from runnel.models.sentence_retriever import SentenceRetriever
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,5 @@
 """The training forward gives the numbers of inference, and its gradients reach every weight."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,12 +52,8 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
     assert_as_inference(training_model(tmp_path, architecture, papers_heads=papers_heads))
 
 
-def test_the_numbers_of_pocket() -> None:
+def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
-
-
-def test_other_heads(tmp_path: Path) -> None:
-    """The plain mean of all tokens, and a score of the first token."""
     model = training_model(tmp_path, "mamba2", papers_heads=True)
     model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
     assert_as_inference(model)
@@ -85,10 +79,8 @@ def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
         groups.setdefault(name.split(".", 2)[-1] if name.startswith("layers.") else name, []).append(parameter)
     generator = torch.Generator().manual_seed(1)
     every = [parameter for parameters in groups.values() for parameter in parameters]
-    found = [
-        torch.autograd.grad(loss, every, retain_graph=True, materialize_grads=True, allow_unused=True) for loss in losses(model)
-    ]
-    gradients = [dict(zip(every, of_job, strict=True)) for of_job in found]
+    options = {"retain_graph": True, "materialize_grads": True, "allow_unused": True}
+    gradients = [dict(zip(every, torch.autograd.grad(loss, every, **options), strict=True)) for loss in losses(model)]
     for name, parameters in groups.items():
         along = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
         values = []
@@ -162,8 +154,6 @@ def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
     with torch.no_grad():
         np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)
 
-
-# ---- models that read passages -----------------------------------------------------------------------------------------
 
 TEXTS = ["A river runs to the sea.", "The cat sat on the mat. A dog ran. " * 4, "The " + "cat dog river sea mat " * 12 + "sat."]
 

@@ -29,8 +29,7 @@ from runnel.lab.training.generator import (
     make_completion,
     read_exchanges,
 )
-from runnel.lab.training.preparing import prepared
-from runnel.lab.training.run import train
+from runnel.lab.training.run import prepared, train
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.heads import LmHead
@@ -113,7 +112,6 @@ def test_only_tokens_of_replies_have_logits_and_only_a_few_at_a_time(tmp_path: P
 
 
 def saved(folder: Path) -> str:
-    """A model in a folder, with a byte-level vocabulary and a tied LM head."""
     model = byte_level_model(folder, papers_heads=True)
     model.tokenizer.end_id = 0
     for layer in model.backbone.layers:
@@ -167,19 +165,15 @@ def test_truncated_gradients_are_those_of_the_whole_graph_with_a_cut_state(tmp_p
     assert any((weights[name] - other).abs().max() > 1e-5 for name, other in one_step(tmp_path, data)[2].items())
 
 
-# ---- what is learned ---------------------------------------------------------------------------------------------------
-
 COLORS = {"north": "red", "south": "blue", "west": "green"}
 DOCUMENT = "".join(f"The {side} mill is {color}.\n" for side, color in COLORS.items())
 
 
 def mills() -> list[dict[str, Any]]:
-    """Three questions about one document."""
     return [{"question": f"{side}?", "document": DOCUMENT, "answers": [color]} for side, color in COLORS.items()]
 
 
 def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
-    """The model that learned the rows by heart, from random weights."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = (
         "train.max_steps=60",
@@ -195,7 +189,6 @@ def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
 
 
 def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
-    """Its prompts there are those of its training, or it would not know the answers."""
     model = trained(tmp_path, mills())
     with serve(follow) as judge:
         options = ("--llm", f"local:{model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
@@ -203,9 +196,6 @@ def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
     assert (report["all"]["correct"], report["all"]["questions"], report["notes"]) == (3, 3, {})
     found = (tmp_path / "out" / "rows.answers.jsonl").read_text().splitlines()
     assert [json.loads(line)["answer"] for line in found] == list(COLORS.values())
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------------
 
 
 def exchanges(folder: Path, *rows: dict[str, Any], target: Any = "answer", exclude: tuple[Path, ...] = ()) -> list[Exchange]:
@@ -246,9 +236,6 @@ def test_rows_that_cannot_be_learned_are_refused_by_line(change: dict[str, Any],
         exchanges(tmp_path, row, row | change)
 
 
-# ---- models ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])
 def test_models_that_cannot_write_are_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match=name):
@@ -257,7 +244,7 @@ def test_models_that_cannot_write_are_refused(name: str) -> None:
 
 def test_a_model_without_an_end_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SimpleNamespace(tokenizer=SimpleNamespace(end_id=None))
-    monkeypatch.setattr("runnel.lab.training.preparing.load_generator", lambda *_: model)
+    monkeypatch.setattr("runnel.lab.training.run.load_generator", lambda *_: model)
     with pytest.raises(CheckpointError, match=r"some: .*end marker"):
         prepared(recipes.read("generator", changes=("model.name=some",)))
 

@@ -1,7 +1,5 @@
 """Long inputs: segments with carried state give the full graph, truncated gradients are what they claim, memory is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from runnel.models.graph import Long, make_pair, pair_scores, vectors
 
 LONG_TEXT = " ".join(DOCUMENTS * 2)
 SEGMENT = 9
+Gradients = tuple[float, dict[str, Tensor]]
 
 
 def loss_of_all_jobs(model: Model, long: Long) -> Tensor:
@@ -32,7 +31,7 @@ def loss_of_all_jobs(model: Model, long: Long) -> Tensor:
     return torch.stack([value.pow(2).mean() + value.reshape(-1)[0] for value in found]).sum()
 
 
-def gradients(model: Model, run: Callable[[], Tensor]) -> tuple[float, dict[str, Tensor]]:
+def gradients(model: Model, run: Callable[[], Tensor]) -> Gradients:
     """The loss that `run` gives and leaves with its backward pass still to do, or None where it has done it; all gradients."""
     named = [*model.backbone.named_parameters(), *model.heads.named_parameters()]
     model.backbone.zero_grad()
@@ -43,9 +42,7 @@ def gradients(model: Model, run: Callable[[], Tensor]) -> tuple[float, dict[str,
     return float(loss.detach()), {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-def assert_same(
-    actual: tuple[float, dict[str, Tensor]], expected: tuple[float, dict[str, Tensor]], tolerance: float = 1e-9
-) -> None:
+def assert_same(actual: Gradients, expected: Gradients, tolerance: float = 1e-9) -> None:
     assert actual[0] == pytest.approx(expected[0], rel=tolerance, abs=tolerance)
     assert actual[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
@@ -96,7 +93,6 @@ def test_truncated_gradients(tmp_path: Path, architecture: str, recompute: bool)
 
 
 def backward_by_segment(model: Model, items: list, loss: Callable[[SegmentScores], Tensor], long: Long) -> Tensor:
-    """Run the loss of each piece backward before the next is read."""
     total = torch.zeros(())
     for piece in sentence_segments(model, items, long):
         value = loss(piece)
@@ -168,11 +164,7 @@ def test_bf16(tmp_path: Path, architecture: str) -> None:
     assert vectors(model, [render_document(model, "a dog")], Long(bf16=True)).dtype == torch.float32
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-
 def peak(model: Model, run: Callable[[], None]) -> int:
-    """Most bytes of tensors that `run` holds at a time, without the gradients of weights."""
     run()  # so that every weight has a gradient
     with LiveBytes() as live:
         run()

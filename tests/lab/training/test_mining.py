@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 
 from runnel.errors import InputError, MissingDependency
-from runnel.lab.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.data import Triple
-from runnel.lab.training.mining import LIKELY, NEGATIVE, POSITIVE, Mining, NegativeJudge, mine, word_triples
+from runnel.lab.training.data import Texts, Triple
+from runnel.lab.training.mining import (
+    LIKELY,
+    NEGATIVE,
+    POSITIVE,
+    Mining,
+    NegativeJudge,
+    bm25_ranker,
+    mine,
+    run_search,
+    search_by,
+    word_triples,
+)
 from runnel.records import Document
 from runnel.work import top
 
@@ -45,9 +54,6 @@ class ToyEmbedder:
         return self._vectors(texts)
 
 
-# ---- searches ----------------------------------------------------------------------------------------------------------
-
-
 def bm25_by_hand(query, texts, k1=0.9, b=0.4):
     stop = set(bm25s.tokenization.STOPWORDS_EN)
     split = [[w for w in re.findall(r"\w\w+", text.lower()) if w not in stop] for text in texts]
@@ -75,19 +81,10 @@ def test_bm25_is_exact(depth, k1, b):
         np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
 
 
-def test_bm25_finds_words_of_scripts_without_spaces():
+def test_bm25_has_words_of_all_scripts_and_needs_some(monkeypatch):
     search = search_by(bm25_ranker(pool("東京都庁は新宿にあります。", "北京大学", "the ภาษาไทย book")))
     found = search([Triple(q, ("x",)) for q in ("新宿", "大学 book", "ภาษา", "上海")], 3)
     assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
-
-
-@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)])
-def test_bm25_settings_out_of_range(k1, b):
-    with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
-        bm25_ranker(pool("a word"), k1=k1, b=b)
-
-
-def test_bm25_needs_words_and_a_package(monkeypatch):
     with pytest.raises(InputError, match="a corpus with words"):
         bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
@@ -95,16 +92,10 @@ def test_bm25_needs_words_and_a_package(monkeypatch):
         bm25_ranker(pool("a"))
 
 
-@pytest.mark.parametrize("block", [1, 7, 1000])
-def test_dense_is_exact(monkeypatch, block):
-    monkeypatch.setattr("runnel.lab.training.candidates._ROWS", block)
-    embedder, texts, queries = ToyEmbedder(), random_texts(50, seed=1), random_texts(4, seed=2)
-    vectors, rows = embedder.encode_document(texts), np.arange(50) * 3
-    found = search_by(dense_ranker(embedder, vectors, rows))([Triple(q, ("x",)) for q in queries], 10)
-    for query, best in zip(embedder.encode_query(queries), found, strict=True):
-        scores = vectors @ query
-        assert len(set(best.tolist())) == 10 and not (best % 3).any()
-        np.testing.assert_allclose(scores[best // 3], np.sort(scores)[::-1][:10], rtol=1e-5)
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)])
+def test_bm25_settings_out_of_range(k1, b):
+    with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
+        bm25_ranker(pool("a word"), k1=k1, b=b)
 
 
 def test_a_run():
@@ -124,11 +115,7 @@ def test_top_with_ties(count):
     assert top(scores, count).tolist() == [1, 3, 2, 4, 5, 0][:count]
 
 
-# ---- draws -------------------------------------------------------------------------------------------------------------
-
-
 def in_order(rows):
-    """A search that always finds these rows."""
     return lambda triples, depth: [np.array(rows[:depth]) for _ in triples]
 
 
@@ -137,11 +124,10 @@ def drawn(corpus, triples, search, judge=None, start=0, **settings):
 
 
 def numbered(count):
-    """Texts of which no two are copies."""
     return [f"document number {n} speaks of {n}" for n in range(count)]
 
 
-def test_draws_come_from_the_ranks_alone_and_are_uniform():
+def test_draws_are_uniform_and_depend_on_the_seed_and_the_place():
     corpus = pool(*numbered(30))
     triples = [Triple(f"q{n}", ("the answer",)) for n in range(2000)]
     found = drawn(corpus, triples, in_order(range(29, -1, -1)), number=3, ranks=(5, 14))
@@ -149,9 +135,6 @@ def test_draws_come_from_the_ranks_alone_and_are_uniform():
     assert set(counts) == {corpus.at(29 - rank) for rank in range(4, 14)}
     assert all(len(set(mined.drawn)) == 3 and not mined.refused for mined in found)
     assert all(abs(count - 600) < 100 for count in counts.values())  # 3 of 10, 2000 times; 4.9 standard deviations
-
-
-def test_a_draw_depends_on_the_seed_and_the_place_alone():
     corpus, search = pool(*numbered(50)), in_order(range(50))
     triples = [Triple(f"q{n}", ("the answer",)) for n in range(600)]
     whole = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40))]

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.training.recipes import differences, read, shipped, sizes, write
-from runnel.lab.training.settings import LoraTable
+from runnel.lab.training.recipes import LoraTable, differences, read, shipped, sizes, write
 
 MINIMAL = """
 job = "embed"
@@ -26,9 +25,6 @@ def file(tmp_path):
         return str(path)
 
     return make
-
-
-# ---- the shipped ones --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -58,8 +54,6 @@ def test_published_settings(name, size):
     train = read(name, size=size).train
     assert (train.learning_rate, train.batch, train.epochs) == PUBLISHED[name, size]
 
-
-# ---- strictness --------------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "unknown: ['lerning_rate']"),
@@ -93,11 +87,30 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
+CHANGES = {
+    "epochs": "epochs",
+    "=3": "--set",
+    "epoch=3": "'epoch'; expected one of epochs",
+    "max_document_tokens=3": "data.max_document_tokens, evaluation.max_document_tokens",
+    "train.epoch=3": "unknown: ['epoch']",
+    "train.epochs=many": "epochs is 'many'; expected a number",
+}
+
+
+@pytest.mark.parametrize("case", [*REFUSED, *CHANGES])
 def test_mistakes_are_named(file, case):
-    text, message = REFUSED[case]
+    text, message = REFUSED.get(case) or (MINIMAL, CHANGES[case])
     with pytest.raises(InputError, match=re.escape(message)):
-        read(file(text))
+        read(file(text), changes=(case,) if case in CHANGES else ())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [("pars", None, "'pars'; expected one of pairs"), ("mamba-retriever-msmarco", "371m", "'371m'; expected one of 370m, 790m")],
+)
+def test_unknown_names_list_the_known(name, size, message):
+    with pytest.raises(InputError, match=message):
+        read(name, size=size)
 
 
 @pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
@@ -105,16 +118,6 @@ def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
     path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
     with pytest.raises(InputError, match=re.escape(f"{path}: train") + r".*unknown: \['bach'\]"):
         read(path)
-
-
-def test_unknown_names_list_the_known():
-    with pytest.raises(InputError, match="'pars'; expected one of pairs"):
-        read("pars")
-    with pytest.raises(InputError, match="'371m'; expected one of 370m, 790m"):
-        read("mamba-retriever-msmarco", size="371m")
-
-
-# ---- changes -----------------------------------------------------------------------------------------------------------
 
 
 def test_changes(file):
@@ -125,22 +128,6 @@ def test_changes(file):
     path = file(MINIMAL + "[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3")
     both = read(path, size="big", changes=("batch=1",)).train
     assert (both.batch, both.seed) == (1, 3), "changes come after a size"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("epochs", "epochs"),
-        ("=3", "--set"),
-        ("epoch=3", "'epoch'; expected one of epochs"),
-        ("max_document_tokens=3", "data.max_document_tokens, evaluation.max_document_tokens"),
-        ("train.epoch=3", "unknown: ['epoch']"),
-        ("train.epochs=many", "epochs is 'many'; expected a number"),
-    ],
-)
-def test_bad_changes(file, change, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        read(file(MINIMAL), changes=(change,))
 
 
 def test_differences(file):

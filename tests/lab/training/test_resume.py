@@ -14,7 +14,7 @@ from programs.training_workers import go_on, resumable
 
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.lab.training.checkpoints import find_whole_checkpoint
+from runnel.lab.training.progress import find_whole_checkpoint
 from runnel.lab.training.sentences import SentenceTrainer
 from runnel.models.sentence_retriever import SentenceRetriever
 
@@ -63,7 +63,6 @@ def test_a_run_killed_anywhere_goes_on_as_if_nothing_had_happened(tmp_path: Path
 
 
 def losses_so_far(folder: Path) -> list[list[float]]:
-    """What a process that may be writing has written."""
     text = (folder / "losses.jsonl").read_text()
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 

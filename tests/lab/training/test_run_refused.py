@@ -13,10 +13,8 @@ from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.lab.training import recipes
-from runnel.lab.training.preparing import prepared
 from runnel.lab.training.progress import Recorder
-from runnel.lab.training.run import LOCK, train
-from runnel.lab.training.run_data import RunData
+from runnel.lab.training.run import LOCK, RunData, prepared, train
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
@@ -28,7 +26,6 @@ def test_other_settings_in_the_same_folder(tmp_path):
 
 
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
-    """The examples of the first try cannot be read, the second has others."""
     pairs = [json.dumps({"query": "a", "pos": [text]}) for text in "bc"]
     for name, lines in (("bad", ["{]"]), ("good", pairs)):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * 2))
@@ -68,7 +65,6 @@ def test_a_folder_of_something_else(tmp_path):
 
 
 def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
-    """It is refused, and the first one is not disturbed; a lock file whose process has died is in nobody's way."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).write_text("process 1\n")
     once, refused = Recorder.on_step_end, []
@@ -87,7 +83,6 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
-    """The library then ends after no step."""
     from runnel.lab.training import run
 
     def make(*_):
@@ -105,28 +100,25 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
     assert ("2 processes" in str(caught.value)) == (world == 2)
 
 
-def test_a_model_without_the_head():
-    recipe = recipes.read("evidence", changes=(f"model.name={tiny_checkpoint('mamba2')}",))
-    with pytest.raises(CheckpointError, match=r"'sentences' \(it has: embed, generate\)"):
-        prepared(recipe)
-
-
-def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
-    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
-    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    with pytest.raises(InputError, match=r"'rerank' scores stored"):
-        prepared(replace(recipe, job="rerank"))
-
-
-def test_segments_of_a_transformer_are_refused_before_the_data_is_read():
-    with pytest.raises(InputError, match=r"segment_tokens = 9"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('bert')}", "long.segment_tokens=9")))
-
-
-def test_four_bits_without_their_package(monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "change", "error", "message"),
+    [
+        ("mamba2", {"name": "evidence"}, CheckpointError, r"'sentences' \(it has: embed, generate\)"),
+        ("encoder", {"job": "rerank", "name": "evidence"}, InputError, r"'rerank' scores stored"),
+        ("bert", {"set": "long.segment_tokens=9"}, InputError, r"segment_tokens = 9"),
+        ("mamba2", {"set": "lora.four_bit=true"}, MissingDependency, r"pip install .*\[lab\]"),
+    ],
+)
+def test_models_that_cannot_be_trained_so(model, change, error, message, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(MissingDependency, match=r"pip install .*\[lab\]"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tiny_checkpoint('mamba2')}", "lora.four_bit=true")))
+    tiny_encoder(tmp_path / "tiny").save(tmp_path / "encoder")
+    changes = [
+        f"model.name={tmp_path / 'encoder' if model == 'encoder' else tiny_checkpoint(model)}",
+        change.get("set", "seed=0"),
+    ]
+    recipe = recipes.read(change.get("name", "pairs"), changes=tuple(changes))
+    with pytest.raises(error, match=message):
+        prepared(replace(recipe, job=change.get("job", recipe.job)))
 
 
 def test_missing_data(tmp_path):

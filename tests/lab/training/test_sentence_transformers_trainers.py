@@ -1,9 +1,7 @@
 """The trainers, losses, evaluators and cards of sentence-transformers, on models of runnel."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +39,10 @@ TRIPLES = Dataset.from_dict({"query": QUERIES, "document": DOCUMENTS, "negative"
 LABELLED = Dataset.from_dict(
     {"query": QUERIES * 2, "document": DOCUMENTS + NEGATIVES, "label": [1.0] * len(QUERIES) + [0.0] * len(QUERIES)}
 )
-LISTS = Dataset.from_dict(
-    {"query": QUERIES, "documents": [list(pair) for pair in zip(DOCUMENTS, NEGATIVES, strict=True)], "labels": [[1, 0]] * 12}
-)
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """One thread, and no network."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     caplog.set_level(logging.WARNING)
@@ -89,48 +83,7 @@ def falls(trained: Any) -> None:
 
 
 def new(tmp_path: Path) -> Model:
-    """The same start values every time."""
     return tiny_model(tmp_path / "tiny", papers_heads=True)
-
-
-# ---- losses ------------------------------------------------------------------------------------------------------------
-
-EMBEDDER_LOSSES: dict[str, Callable[[SentenceTransformer], Any]] = {
-    "gradient cache by tokens": lambda there: losses.CachedMultipleNegativesRankingLoss(there, mini_batch_num_tokens=20),
-    "Matryoshka": lambda there: losses.MatryoshkaLoss(there, losses.MultipleNegativesRankingLoss(there), [32, 16, 8]),
-}
-RERANKER_LOSSES: dict[str, tuple[Dataset, Callable[[CrossEncoder], Any]]] = {
-    "lists": (LISTS, pair_losses.ListNetLoss),
-    "gradient cache": (TRIPLES, lambda there: pair_losses.CachedMultipleNegativesRankingLoss(there, mini_batch_size=4)),
-}
-
-
-@pytest.mark.parametrize("name", EMBEDDER_LOSSES)
-def test_embedder_losses_fall(model: Model, tmp_path: Path, name: str) -> None:
-    there = sentence_transformer(model)
-    trained = trainer(there, tmp_path, TRIPLES, EMBEDDER_LOSSES[name](there))
-    trained.train()
-    falls(trained)
-
-
-@pytest.mark.parametrize("name", RERANKER_LOSSES)
-def test_reranker_losses_fall(tmp_path: Path, name: str) -> None:
-    there = cross_encoder(tiny_model(tmp_path / "tiny"))  # the heads of the built-in model: marks, means and matches
-    data, loss = RERANKER_LOSSES[name]
-    trained = trainer(there, tmp_path, data, loss(there), max_steps=16)
-    trained.train()
-    falls(trained)
-
-
-@pytest.mark.parametrize(("name", "make"), [("pocket", sentence_transformer), ("pocket-mamba2", cross_encoder)])
-def test_the_built_in_models_train(tmp_path: Path, name: str, make: Any) -> None:
-    there = make(name)
-    loss = losses.MultipleNegativesRankingLoss if make is sentence_transformer else pair_losses.MultipleNegativesRankingLoss
-    odd = Dataset.from_dict({"query": QUERIES, "document": DOCUMENTS[3:] + DOCUMENTS[:3]})  # what it has not learned yet
-    trained = trainer(there, tmp_path, odd, loss(there), max_steps=4, per_device_train_batch_size=12, learning_rate=5e-4)
-    trained.train()
-    found = losses_of(trained)
-    assert found[-1] < 0.8 * found[0], found
 
 
 def gradients(there: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -165,8 +118,6 @@ def test_gradient_cache_gives_the_gradients_of_one_batch(tmp_path: Path, papers_
     assert abs(plain.item() - cached.item()) < 1e-9
     assert_same_gradients(one, other)
 
-
-# ---- evaluators and cards -----------------------------------------------------------------------------------------
 
 IDS = [str(i) for i in range(len(THINGS))]
 
@@ -207,9 +158,6 @@ def test_evaluation_during_training_sees_the_present_weights(model: Model, tmp_p
     assert evaluator(fresh)[evaluator.primary_metric] == pytest.approx(during[-1])
     card = (tmp_path / "folder/README.md").read_text()
     assert "### Training Hyperparameters" in card and f"{during[-1]:.4f}".rstrip("0") in card and "where is cat" in card
-
-
-# ---- files and options of the trainer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])

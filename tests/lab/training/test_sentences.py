@@ -7,10 +7,10 @@ import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
 
+from runnel.lab.training.document_trainer import sentence_loss
 from runnel.lab.training.forward import finished
-from runnel.lab.training.losses import sentence_loss
-from runnel.lab.training.sentence_table import SentenceData
 from runnel.lab.training.sentences import SentenceModule, SentenceTrainer
+from runnel.lab.training.tables import SentenceData
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -37,9 +37,8 @@ def weights(model: Model) -> dict[str, torch.Tensor]:
 
 def train(model: Model, path: Path, folder: Path, *, max_tokens: int = 10_000, **changes: Any) -> SentenceTrainer:
     own = {k: changes.pop(k) for k in ("max_rows", "long") if k in changes}
-    trainer = SentenceTrainer(
-        model, arguments(folder, **changes), SentenceData(model, path), SentenceData(model, path), max_tokens=max_tokens, **own
-    )
+    data = SentenceData(model, path)
+    trainer = SentenceTrainer(model, arguments(folder, **changes), data, data, max_tokens=max_tokens, **own)
     trainer.train()
     return trainer
 

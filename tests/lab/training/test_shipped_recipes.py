@@ -33,7 +33,6 @@ def test_tiny_run(name, tmp_path):
 
 
 def use(summary):
-    """The result loads and does its job."""
     if summary.job == "embed":
         assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
     elif summary.job == "generate":

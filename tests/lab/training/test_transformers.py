@@ -1,7 +1,5 @@
 """Recipes train transformers: BERT as an encoder, others as models of sentence-transformers, in the same trainers."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

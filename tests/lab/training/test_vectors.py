@@ -1,4 +1,4 @@
-"""Training of heads over stored vectors: what is learned, how documents are read, and the parts of the loss."""
+"""Training over stored vectors: a head, what it learns, how documents are read; and the layers that read sentences."""
 
 import json
 import os
@@ -16,9 +16,23 @@ from safetensors.torch import load_file
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
+from runnel.lab.training.data import read_evidence
 from runnel.lab.training.run import prepared, train
-from runnel.lab.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
-from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item, mark_answers, score_items, thin
+from runnel.lab.training.vectors import (
+    QUESTIONS,
+    LayerData,
+    LayerModule,
+    ReadQuestion,
+    VectorItem,
+    ask_elsewhere,
+    calibrate,
+    make_vector_item,
+    mark_answers,
+    read_vector_data,
+    score_items,
+    split_documents,
+    thin,
+)
 from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
@@ -30,7 +44,6 @@ D, K = 16, 10
 
 
 def item(seed: int, sentences: int = 30) -> VectorItem:
-    """One sentence answers, whose vector is the query's."""
     make = torch.Generator().manual_seed(seed)
     query = F.normalize(torch.randn(D, generator=make), dim=0)
     vectors = F.normalize(torch.randn(sentences, D, generator=make), dim=-1)
@@ -38,9 +51,6 @@ def item(seed: int, sentences: int = 30) -> VectorItem:
     place = int(torch.randint(sentences, (1,), generator=make))
     vectors[place] = query
     return make_vector_item(query, vectors, features, [(place, place + 1)])
-
-
-# ---- runs --------------------------------------------------------------------------------------------------------------
 
 
 def write_evidence(path: Path, documents: int = 40) -> list[dict]:
@@ -127,9 +137,6 @@ def test_settings_without_effect_are_refused(data, change, named):
         prepared(recipe(data, change))
 
 
-# ---- which questions ---------------------------------------------------------------------------------------------------
-
-
 def questions(documents: int) -> list[ReadQuestion]:
     return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
 
@@ -149,9 +156,6 @@ def test_one_question_in_four_is_asked_to_another_document_unless_it_is_asked_of
     assert [one.document for one in found] == ["001", "002", "003"] and all(one.evidence == () for one in found)
     assert ask_elsewhere(questions(1)) == []
     assert ask_elsewhere([replace(one, text="summarize") for one in given]) == []
-
-
-# ---- the head ----------------------------------------------------------------------------------------------------------
 
 
 def test_long_documents_are_thinned_with_their_answers_kept():
@@ -184,3 +188,59 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
     before = head.calibration.clone()
     calibrate(head, [replace(one, evidence=()) for one in items])
     assert torch.equal(head.calibration, before) and "do not determine the calibration" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def layer_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evidence")
+    write_evidence(folder / "evidence.jsonl", documents=20)
+    tiny_encoder(folder / "tiny", block=24, longest=40, sentence_layers=1).save(folder / "model")
+    tiny_encoder(folder / "plain", block=24, longest=40).save(folder / "without")
+    return folder
+
+
+def layer_recipe(layer_data: Path, *changes: str, model: str = "model"):
+    settings = ("train.learning_rate=1e-2", "train.batch=2", "data.held_out=8", "evaluation.top_k=[1]", "model.layers=true")
+    return recipes.read("evidence-vectors", changes=(f"model.name={layer_data / model}", *settings, *changes))
+
+
+def test_training_reads_as_inference_reads(layer_data, tmp_path):
+    model, reader = prepared(layer_recipe(layer_data)), SentenceRetriever.load(layer_data / "model", "float32")
+    examples = read_evidence(layer_data / "evidence.jsonl")
+    read, _, aside = read_vector_data(reader.scorer, examples, tmp_path / "documents", 0, write=True)
+    rows = LayerData([read, aside], model)
+    items = [rows[index][1] for index in range(len(rows))]
+    assert sum(len(item.queries) for item in items) == 40, "every question is trained on once, and only about its own document"
+    module = LayerModule(model.backbone, model.head("sentences")).eval()
+    with torch.no_grad():
+        _, scores = module(items)
+        for item, found in zip(items, scores, strict=True):
+            vectors, queries = module._vectors(item)
+            assert len(item.queries) <= QUESTIONS and len(item.cu_seqlens) > 2
+            torch.testing.assert_close(vectors, item.vectors, atol=2e-2, rtol=0)  # stored in 8 bits
+            torch.testing.assert_close(queries, item.query_vectors, atol=1e-5, rtol=1e-4)
+            head, inputs = model.head("sentences"), zip(queries, item.features, strict=True)
+            torch.testing.assert_close(found, [head.uncalibrated(query, vectors, features) for query, features in inputs])
+
+
+def test_layers_learn_and_all_else_stays(layer_data, tmp_path):
+    rows = (layer_data / "evidence.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "few.jsonl").write_text("".join(rows[:12]))  # few enough to learn by heart
+    made = layer_recipe(layer_data, "train.max_steps=40", "data.held_out=2")
+    summary = train(made, tmp_path / "run", data=tmp_path / "few.jsonl")
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert len(losses) == summary.steps == 40 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert set(summary.held_out) == {"loss", "loss_before", "recall_at_1", "recall_at_1_before"}
+    start, end = (load_model(folder, "float32") for folder in (layer_data / "model", summary.model))
+    before, after = start.backbone.state_dict(), end.backbone.state_dict()
+    changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"sentence_layers"}
+    heads = start.heads.state_dict(), end.heads.state_dict()
+    assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+
+
+def test_models_without_such_layers_are_refused(layer_data, tmp_path):
+    with pytest.raises(InputError, match=r"model\.layers"):
+        prepared(layer_recipe(layer_data, model="without"))
+    with pytest.raises(InputError, match=r"model\.new_head = false"):
+        prepared(layer_recipe(layer_data, "new_head=true"))

@@ -40,9 +40,7 @@ def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path 
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
-            raise InputError(
-                f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}); evaluate both on one"
-            )
+            raise InputError(f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}): evaluate on one")
         for row in rows:
             row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
     if to is not None:
@@ -54,7 +52,7 @@ def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path 
 
 def _read(folder: Path) -> dict[str, Result]:
     """Return task -> the values of its queries by metric, and the values of groups: name -> (value, queries or spans)."""
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for file in sorted(folder.glob("*.queries.jsonl")):
         path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")
         metrics: dict[str, dict[str, float]] = {}
@@ -65,10 +63,10 @@ def _read(folder: Path) -> dict[str, Result]:
                 metrics.setdefault(name, {})[query] = value
         with damage_in(path, OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, advice="evaluate again"):
             result = json.loads(path.read_text(encoding="utf-8"))
-            found[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
-    if not found:
+            results[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
+    if not results:
         raise InputError(f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate, questions or qa writes")
-    return found
+    return results
 
 
 def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
@@ -76,25 +74,26 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
     recalls = [name for name in metrics if name.startswith("Recall@")]
     metric = max(recalls, key=lambda name: int(name.partition("@")[2])) if recalls else next(iter(metrics), "")
     places = [row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"} for row in result.get("recall_by_position", [])]
-    found = {}
+    values = {}
     for group in (*result.get("by_length", []), *places):
         value = group.get("metrics", group).get(metric)
         if value is not None:
             number = next(int(group[name]) for name in ("queries", "questions", "spans") if name in group)
-            found[f"{metric}, {group['name']}"] = value, number
-    return found
+            values[f"{metric}, {group['name']}"] = value, number
+    return values
 
 
 def _rows(task: str, named: Named) -> list[dict[str, Any]]:
-    found = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
-    counts = {f"{len(one['queries']):,} of {name}": one["queries"] for name, repeats in found.items() for one in repeats}
+    repeats_of = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
+    queries_of = [(name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats]
+    counts = {f"{len(queries):,} of {name}": queries for name, queries in queries_of}
     if any(queries != next(iter(counts.values())) for queries in counts.values()):
         raise InputError(f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on the same ones")
     values: dict[str, dict[str, list[tuple[float, int]]]] = {}
-    for name, repeats in found.items():
-        for one in repeats:
-            of_all = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in one["metrics"].items()}
-            for value, pair in (of_all | one["groups"]).items():
+    for name, repeats in repeats_of.items():
+        for result in repeats:
+            of_all = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in result["metrics"].items()}
+            for value, pair in (of_all | result["groups"]).items():
                 values.setdefault(value, {}).setdefault(name, []).append(pair)
     rows = []
     for value, systems in values.items():

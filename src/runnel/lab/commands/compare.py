@@ -13,10 +13,7 @@ from runnel.commands.options import Json
 
 
 def compare(
-    results: Annotated[
-        list[str],
-        typer.Argument(metavar="[NAME=]FOLDER...", help="Folders of --out; one name for several: repeats."),
-    ],
+    results: Annotated[list[str], typer.Argument(metavar="[NAME=]FOLDER...", help="Folders of --out; repeats have one name.")],
     to: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.json and a plot, comparison.png.")] = None,
     as_json: Json = False,
 ) -> int:

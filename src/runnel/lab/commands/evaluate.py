@@ -17,48 +17,32 @@ from runnel.errors import counted
 class ReadingOptions:
     """What is read of texts."""
 
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Cut documents (with --as rerank query and document) to this many tokens.")
-    ] = None
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut documents (--as rerank: pairs) to this many tokens.")] = None
     max_query_tokens: Annotated[int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")] = None
-    context: Annotated[
-        str | None, typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.")
-    ] = None
-    chunk_words: Annotated[
-        int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.")
-    ] = None
+    context: Annotated[str | None, typer.Option(help="Of evidence: tokens of the pieces to read, or: sentence.")] = None
+    chunk_words: Annotated[int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words.")] = None
     segment_tokens: Annotated[int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")] = None
-    stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens from one segment's start to the next (default: no overlap).")
-    ] = None
-    aggregate: Annotated[
-        Literal["max", "sum"] | None, typer.Option(help="Score of a document from its segments' (default: max).")
-    ] = None
+    stride: Annotated[int | None, typer.Option(min=1, help="Tokens between the starts of segments (default: no overlap).")] = None
+    aggregate: Annotated[Literal["max", "sum"] | None, typer.Option(help="A score from those of segments (default: max).")] = None
 
 
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")],
-    tasks: Annotated[
-        list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, files of judgments (qrels) or of evidence.")
-    ],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, qrels or evidence files.")],
     *,
     dtype: Dtype = "auto",
     place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,
     queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None,
     run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, and resume there.")] = None,
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
         typer.Option("--as", help="What MODEL does (default: embed, and sentences for evidence)."),
     ] = None,
     of_mteb: Annotated[bool, typer.Option("--mteb", help="TASKs are names of tasks or benchmarks of the library mteb.")] = False,
     metrics: Annotated[str | None, typer.Option(help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")] = None,
-    depth: Annotated[
-        int | None, typer.Option(min=1, help="Documents of a query to return or rerank (default: 100, or more for the metrics).")
-    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Documents of a query to return or rerank (default: 100).")] = None,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
     rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
     reading: ReadingOptions = ReadingOptions(),
@@ -75,21 +59,21 @@ def evaluate(
 
     options = {"depth": depth, "run": run, "corpus": corpus, "queries": queries, "place": place, "weight": weight}
     options |= {"rerank": rerank, "dtype": dtype, **asdict(bm25), **asdict(prompts), **asdict(reading)}
-    found = evaluation.evaluate(model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options)
+    result = evaluation.evaluate(model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options)
     if as_json:
-        print_json(found)
+        print_json(result)
     elif of_mteb:
-        _show_mteb(found)
-    elif "checkpoints" in found:
-        _show_checkpoints(found["checkpoints"])
+        _show_mteb(result)
+    elif "checkpoints" in result:
+        _show_checkpoints(result["checkpoints"])
     else:
-        _show_tasks(found["results"])
+        _show_tasks(result["results"])
     return 0
 
 
 def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
     """Print a table of the sets of retrieval for each choice of metrics, and one for each evidence task."""
-    from runnel.lab.evaluation.results import means
+    from runnel.lab.evaluation.metrics import means
 
     retrieval = [result for result in results if result["kind"] == "retrieval"]
     tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -110,7 +94,6 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
 
 
 def _show_evidence(result: Mapping[str, Any]) -> None:
-    """Print the metrics by length and position, and what scores say."""
     metrics = list(result["metrics"])
 
     def row(name: str, of: Mapping[str, Any]) -> list[str]:
@@ -134,7 +117,6 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
 
 
 def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of steps and metrics for each task."""
     for place, task in enumerate(points[0]["results"]):
         metrics = list(task["metrics"])
         rows = [[f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)] for p in points]
@@ -143,7 +125,6 @@ def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show_mteb(whole: dict[str, Any]) -> None:
-    """Print the score of each task, and the means."""
     print_text(f"{whole['model']} as {whole['as']}, by mteb")
     rows = [[one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]]
     rows += [[one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"] for one in whole["means"]]

@@ -14,9 +14,7 @@ from runnel.errors import InputError, counted
 
 
 def mine(
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")
-    ],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV, jsonl, ...")],
     *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
     queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None,
@@ -29,9 +27,7 @@ def mine(
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     max_score: Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.")] = None,
     margin: Annotated[float | None, typer.Option(help="Reject candidates that score above the positive minus this.")] = None,
-    relative_margin: Annotated[
-        float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.")
-    ] = None,
+    relative_margin: Annotated[float | None, typer.Option(help="As --margin, but a share of the positive's score.")] = None,
     exclude: TestSets = None,
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
@@ -47,8 +43,7 @@ def mine(
     first, dash, last = ranks.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal()):
         raise InputError(f"--ranks must be FIRST-LAST, like 1-100, got {ranks!r}")
-    from runnel.lab.training.mining import Mining
-    from runnel.lab.training.negatives import mine_negatives
+    from runnel.lab.training.mining import Mining, mine_negatives
 
     mining = Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin)
     by: dict[str, Any] = {"model": model, "run": run, "judge": judge, "bm25": given(**asdict(bm25)), "prompts": prompts.by_kind()}

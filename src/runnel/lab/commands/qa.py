@@ -19,13 +19,9 @@ from runnel.errors import counted
 class ExcerptOptions:
     """What is read for a question."""
 
-    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What MODEL does (default: sentences).")] = (
-        None
-    )
+    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What it does (default: sentences).")] = None
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
-    context: Annotated[
-        str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
-    ] = None
+    context: Annotated[str | None, typer.Option(help="Tokens of the pieces to retrieve from, or: sentence.")] = None
     chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
     context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
     window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
@@ -33,23 +29,17 @@ class ExcerptOptions:
 
 
 def qa(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); whole: nothing.")],
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents, answers.")],
     *,
     dtype: Dtype = "auto",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")],
-    only: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (repeatable).")] = None,
     asked: LlmOptions = LlmOptions(),
     threads: Threads = 8,
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help='Rows of SET.answers.jsonl with a person\'s "right": measure the judge.')
-    ] = None,
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help='Rows with a person\'s "right": measure the judge.')] = None,
     excerpts: ExcerptOptions = ExcerptOptions(),
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
     limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
@@ -66,29 +56,16 @@ def qa(
     from runnel.lab.evaluation.qa.examination import examine
 
     judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
-    report = examine(
-        model,
-        paths,
-        out,
-        asked.open(),
-        judged_by.open() if judge or judge_model else None,
-        only=only or (),
-        limit=limit,
-        seed=seed,
-        labels=labels,
-        answer_tokens=answer_tokens,
-        threads=threads,
-        dtype=dtype,
-        **asdict(excerpts),
-    )
+    options: dict[str, Any] = {"only": only or (), "limit": limit, "seed": seed, "labels": labels, "dtype": dtype}
+    options |= {"answer_tokens": answer_tokens, "threads": threads, **asdict(excerpts)}
+    report = examine(model, paths, out, asked.open(), judged_by.open() if judge or judge_model else None, **options)
     print_json(report) if as_json else _show(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    """Print the scores: of sets, of all questions, of categories and of lengths; and what they cost."""
     print_text(f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by {report['judge']}")
-    rows = [_row(one["task"], one) for one in report["sets"]]
+    rows = [_row(part["task"], part) for part in report["sets"]]
     if len(report["sets"]) > 1:
         rows.append(_row("all questions", report["all"]))
         rows.append(_row("mean of sets", report["mean_of_sets"]))
@@ -108,8 +85,5 @@ def _show(report: Mapping[str, Any]) -> None:
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
     counts = [f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")]
-    return [name, counts[0], _share(one["accuracy"]), interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+    share = "" if one["accuracy"] is None else f"{one['accuracy']:.1%}"
+    return [name, counts[0], share, interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]

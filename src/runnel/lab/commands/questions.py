@@ -22,13 +22,8 @@ def questions(
     model: ModelOfIndex = None,
     place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
-    how: Annotated[
-        Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns: what the model does (default: sentences).")
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", "-k", min=1, max=50, help="Documents that a reader looks at (default: 10)."),
-    ] = None,
+    how: Annotated[Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns (default: sentences).")] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, max=50, help="Documents that are looked at (10).")] = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
     weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
     rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
@@ -50,7 +45,6 @@ def questions(
 
 
 def _show_index(result: Mapping[str, Any]) -> None:
-    """Print the table, what went wrong, and the settings."""
     metrics, count = result["metrics"], result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
     first = min(result["top_k"], result["documents"])
@@ -81,23 +75,22 @@ def _show_index(result: Mapping[str, Any]) -> None:
 
 
 def _show_patterns(result: Mapping[str, Any]) -> None:
-    """Print the table of the rankings, then the evaluated system by kind of question."""
     print_text(
         f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an answer, "
         f"{result['unanswerable']:,} without, {len(result['left_out']):,} left out; "
         f"{result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
     )
     rankings, metrics = result["rankings"], list(result["rankings"][0]["metrics"])
-    heads = [f"{one_line(Path(one['system']).name)}, {_TITLES[one['place']]}" for one in rankings]
-    cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in one["metrics"].values()] for one in rankings]
+    heads = [f"{one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}" for ranking in rankings]
+    cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in ranking["metrics"].values()] for ranking in rankings]
     print_table(["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)])
-    for one in rankings:
-        if one["kinds"] and one["system"] == rankings[0]["system"]:
+    for ranking in rankings:
+        if ranking["kinds"] and ranking["system"] == rankings[0]["system"]:
             rows = [
                 [one_line(kind), f"{of['queries']:,}", *(f"{of['metrics'][m][0]:.3f}" for m in metrics)]
-                for kind, of in one["kinds"].items()
+                for kind, of in ranking["kinds"].items()
             ]
-            print_table([_TITLES[one["place"]], "questions", *metrics], rows)
+            print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 
 def _number(name: str, value: float) -> str:

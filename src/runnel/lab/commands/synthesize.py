@@ -48,7 +48,7 @@ def synthesize(
         refuse_others(context, "--without-llm", _from_structure)
         return _from_structure(sources, to, limit, seed, language, exclude, as_json)
     from runnel.lab.synthesis import examples
-    from runnel.lab.synthesis.run import Settings
+    from runnel.lab.synthesis.examples import Settings
 
     settings, tokens = Settings(strategy, unit, seed, reply_tokens, threads, language), _numbers(lengths)
     more: dict[str, Any] = {"limit": limit, "exclude": exclude or (), "model": model}
@@ -58,24 +58,18 @@ def synthesize(
 
 
 def _from_structure(
-    sources: list[str],
-    to: Path,
-    limit: int | None,
-    seed: int,
-    language: str | None,
-    exclude: list[str] | None,
-    as_json: bool,
+    sources: list[str], to: Path, limit: int | None, seed: int, language: str | None, exclude: list[str] | None, as_json: bool
 ) -> int:
     from runnel.lab.synthesis.examples import ask_structure
 
-    facts = ask_structure(sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ())
+    report = ask_structure(sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ())
     if as_json:
-        print_json(facts)
+        print_json(report)
     else:
-        by_strategy = ", ".join(f"{count:,} {name}" for name, count in facts["examples_by_strategy"].items()) or "none"
-        counts = f"{counted(facts['examples'], 'example')} from {counted(facts['parts'], 'part')} of documents"
+        by_strategy = ", ".join(f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()) or "none"
+        counts = f"{counted(report['examples'], 'example')} from {counted(report['parts'], 'part')} of documents"
         print_text(f"{to / 'structure.jsonl'}: {counts} ({by_strategy})")
-    return 0 if facts["examples"] else 1
+    return 0 if report["examples"] else 1
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -85,18 +79,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
 
 
-def _show(facts: dict[str, Any], path: Path) -> None:
-    by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in facts["examples_by_length"].items())
-    print_text(
-        f"{path}: {counted(facts['examples'], 'example')} from {counted(facts['subsequences'], 'subsequence')} ({by_length})"
-    )
-    used = facts["used"]
-    print_text(
-        f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read, "
-        f"{used['completion_tokens']:,} written"
-    )
-    if rate := facts["per_million_examples"]:
-        print_text(
-            f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read, "
-            f"{rate['output_tokens'] / 1e6:,.0f} million written"
-        )
+def _show(report: dict[str, Any], path: Path) -> None:
+    by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items())
+    counts = f"{counted(report['examples'], 'example')} from {counted(report['subsequences'], 'subsequence')}"
+    print_text(f"{path}: {counts} ({by_length})")
+    used = report["used"]
+    tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+    print_text(f"{counted(used['requests'], 'request')}, {tokens}")
+    if rate := report["per_million_examples"]:
+        read, written = (rate[name] / 1e6 for name in ("input_tokens", "output_tokens"))
+        print_text(f"a million such examples: {read:,.0f} million tokens read, {written:,.0f} million written")

@@ -28,9 +28,7 @@ def train(
     data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
     to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     size: Annotated[str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.")
-    ] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")] = None,
     as_json: Json = False,
 ) -> int:
     """Train or fine-tune a model as RECIPE says. An interrupted run resumes when you repeat the command.

@@ -1,32 +1,289 @@
-"""Evidence tasks: rank the sentences of each document, and measure where the evidence is among them."""
+"""Evidence tasks: rank the sentences of each document, measure where the evidence is among them, and what scores say.
+
+A sentence is an answer if it shares a character other than white space with the evidence.
+
+    S  sentences of a document
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
-from runnel.lab.evaluation import sentences
-from runnel.lab.evaluation.metrics import parse_metrics
-from runnel.lab.evaluation.retrieval import API, System, load_model
-from runnel.lab.training.candidates import K1, B
+from runnel.lab.evaluation.metrics import Measured, Metrics, Values, evaluate, mean, parse_metrics, ranges
+from runnel.lab.evaluation.retrieval import API, ApiEmbedder, System, cut_sentences, load_model, split_chunks
 from runnel.lab.training.data import Dropped, Evidence, read_evidence
-from runnel.records import expect_count
+from runnel.lab.training.mining import K1, B, bm25_scorer
+from runnel.models.embedder import Embedder
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import expect_count, trim
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
+from runnel.text.sentences import split_sentences
+from runnel.work import top
 
-if TYPE_CHECKING:
-    pass
-
-
+METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
+_LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
+_PARTS = 5  # of a document, for the position of a question's first evidence
+_TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
+_DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
+_LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
 _FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
+Units = tuple[tuple[int, int], ...]
+"""Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
-ScorerOf = Callable[[System], tuple[sentences.Scorer, str | None]]
+
+class Scorer(Protocol):
+    """Returns the spans (S, 2) of a document's sentences, or of its units, and their scores (S,) for a query."""
+
+    def __call__(self, query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The sentences of one document for one query. Ranks are from 1, positions in the document from 0 to 1."""
+
+    query: str
+    sentences: int
+    words: int
+    answers: list[int]  # ranks of the sentences that are answers
+    spans: list[int]  # the best rank of each evidence span
+    position: float | None  # of the first evidence; None without evidence
+    scores: dict[str, list[int]] = field(default_factory=dict)  # floor -> [sentences, answers]; empty if scores are no logits
+    positions: list[float] = field(default_factory=list)  # where each of `spans` begins
+
+
+def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
+    """Rank the sentences of a document by their scores, ties in document order, and look the evidence up."""
+    order = top(scores)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(1, len(order) + 1)
+    meets = [_sentences_of(example.document, spans, span) for span in example.spans]
+    answers = np.unique(np.concatenate(meets)) if meets else np.zeros(0, np.int64)
+    first = min((start for start, _ in example.spans), default=None)
+    return Judged(
+        example.id,
+        len(spans),
+        len(example.document.split()),
+        sorted(ranks[answers].tolist()),
+        [int(ranks[some].min()) for some in meets if len(some)],
+        None if first is None else first / max(1, len(example.document)),
+        _counts(scores, answers) if logits else {},
+        [start / len(example.document) for (start, _), some in zip(example.spans, meets, strict=True) if len(some)],
+    )
+
+
+def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -> np.ndarray:
+    """Return the sentences that share a visible character with an evidence span."""
+    start, end = trim(document, *evidence)
+    found = range(int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left")))
+    bounds = [(max(start, int(spans[i, 0])), min(end, int(spans[i, 1]))) for i in found]
+    return np.array([i for i, (a, b) in zip(found, bounds, strict=True) if document[a:b].strip()], dtype=np.int64)
+
+
+def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
+    bins = np.clip(np.floor(scores), _LOWEST, _HIGHEST).astype(int)
+    sentences, found = Counter(bins.tolist()), Counter(bins[answers].tolist())
+    return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
+
+
+def by_retriever(
+    retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None, *, keep: int = 1
+) -> Scorer:
+    """Score as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can.
+
+    With `context`, documents are cut into pieces of whole sentences of so many tokens, each read by itself, and units are not
+    scored. `window`: tokens of a window and from one to the next, as in `SentenceRetriever.score`.
+
+    Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
+    """
+
+    @lru_cache(maxsize=keep)
+    def read(document: str | DocumentText) -> tuple[list[tuple[int, int]], Sequence[Any]]:
+        text = text_of(document)
+        pieces, texts = [(0, len(text))], [document]
+        if context is not None:
+            pieces = cut_sentences(text, retriever.model.tokenizer.encode(text).starts, context, context)
+            texts = [text[start:end] for start, end in pieces]
+        return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
+
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        own = context is None and units
+        if own or window is not None:
+            size, stride = window or (None, None)
+            scored = retriever.score(query, document, spans=own or None, window=size, stride=stride)
+            return np.array([(one.start, one.end) for one in scored]), np.array([one.score for one in scored], np.float32)
+        pieces, texts = read(document)
+        scanned = list(retriever.scan(query, texts))
+        parts = [one.spans + start for one, (start, _) in zip(scanned, pieces, strict=True)]
+        return np.concatenate(parts), np.concatenate([one.scores for one in scanned])
+
+    return score
+
+
+def _parts(document: str, units: Units, chunk_words: int | None) -> np.ndarray:
+    """Return the spans (n, 2) that are ranked: chunks, if they are wanted, else the units, if there are any, else sentences."""
+    if chunk_words is not None:
+        return split_chunks(document, chunk_words)
+    return np.array(units) if units else split_sentences(document)
+
+
+def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
+    """Score by BM25 with the sentences of the document, or its units or chunks, as the collection."""
+
+    @lru_cache(maxsize=1)
+    def index(document: str, units: Units) -> tuple[np.ndarray, Callable[[str], np.ndarray]]:
+        spans = _parts(document, units, chunk_words)
+        return spans, bm25_scorer([document[start:end] for start, end in spans], k1=k1, b=b)
+
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, scores_of = index(text_of(document), units)
+        return spans, scores_of(query)
+
+    return score
+
+
+def by_embedder(
+    embedder: Embedder | ApiEmbedder,
+    max_tokens: int | None = None,
+    max_query_tokens: int | None = None,
+    *,
+    chunk_words: int | None = None,
+    keep: int = 1,
+) -> Scorer:
+    """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut.
+
+    The vectors of the last `keep` documents are kept.
+    """
+    longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
+
+    @lru_cache(maxsize=keep)
+    def read(document: str, units: Units) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        spans = _parts(document, units, chunk_words)
+        full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
+        return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens or longest)
+
+    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+        spans, full, vectors = read(text_of(document), units)
+        scores = np.full(len(spans), -1.0, np.float32)
+        scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens or longest)[0]
+        return spans, scores
+
+    return score
+
+
+def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
+    """Return query id -> metric -> value, for questions with evidence.
+
+    Recall@k is the share of the evidence spans that one of the k best sentences meets. The others are those of ir-measures, with
+    answers as relevant documents.
+    """
+    asked = [one for one in judged if one.spans]
+    qrels = {one.query: {str(rank): 1 for rank in one.answers} for one in asked}
+    run = {one.query: {str(rank): -float(rank) for rank in range(1, min(one.sentences, 1000) + 1)} for one in asked}
+    recall = {name: metric.params["cutoff"] for name, metric in metrics.items() if metric.NAME == "R"}
+    values = evaluate({name: metric for name, metric in metrics.items() if name not in recall}, qrels, run)
+    for judgment in asked:
+        recalls = {name: float(np.mean([rank <= k for rank in judgment.spans])) for name, k in recall.items()}
+        values[judgment.query] = {name: recalls.get(name, values[judgment.query].get(name, 0.0)) for name in metrics}
+    return values
+
+
+def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return means: of all, by the length of the document, by the position of the first evidence; recall of evidence spans by
+    their own position; precision and recall at several depths; and what scores say.
+    """
+    asked = [one for one in judged if one.spans]
+    by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
+    parts = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": i for i in range(_PARTS)}
+    by_position = {
+        name: [one for one in asked if min(int((one.position or 0.0) * _PARTS), _PARTS - 1) == i] for name, i in parts.items()
+    }
+    return {
+        "metrics": mean(values),
+        "by_length": _groups(by_length, values),
+        "by_position": _groups(by_position, values),
+        "recall_by_position": recall_by_position(asked, values),
+        "precision_recall": precision_recall(asked),
+        "calibration": calibration(judged),
+    }
+
+
+def recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return for each tenth of a document the share of evidence spans beginning there that are found, by every Recall@k.
+
+    Source: paper E, appendix E.3. Differs: it counts sentences, and 50 of them are found.
+    """
+    metrics = [name for name in next(iter(values.values()), {}) if name.startswith("Recall@")]
+    tenths: list[list[int]] = [[] for _ in range(_TENTHS)]
+    for one in asked:
+        for rank, position in zip(one.spans, one.positions, strict=True):
+            tenths[min(int(position * _TENTHS), _TENTHS - 1)].append(rank)
+    return [
+        {"from": i / _TENTHS, "to": (i + 1) / _TENTHS, "spans": len(ranks)}
+        | {"metrics": {name: float(np.mean([rank <= int(name.partition("@")[2]) for rank in ranks])) for name in metrics}}
+        for i, ranks in enumerate(tenths)
+        if ranks
+    ]
+
+
+def precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
+    """Return for several depths k the mean share of answers among the k best sentences, and of evidence spans found there."""
+    return [
+        {
+            "k": k,
+            "precision": float(np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])),
+            "recall": float(np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])),
+        }
+        for k in _DEPTHS
+        if asked
+    ]
+
+
+def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "queries": len(group), "metrics": mean({one.query: values[one.query] for one in group})}
+        for name, group in groups.items()
+        if group
+    ]
+
+
+def calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
+    """Return how often sentences with a score are answers, highest scores first; empty if scores are no logits.
+
+    A row is of sentences from its score up to 1 above; the first and the last row have all beyond. "sigmoid" is of its middle:
+    what the share of answers is if scores are calibrated. "..._above" are of this and all higher rows: the share of their
+    sentences that are answers, and of all answers that are there.
+    """
+    sentences: Counter[int] = Counter()
+    answers: Counter[int] = Counter()
+    for one in judged:
+        for name, (count, found) in one.scores.items():
+            sentences[int(name)] += count
+            answers[int(name)] += found
+    total, rows = answers.total(), []
+    seen = right = 0
+    for score in sorted(sentences, reverse=True):
+        seen, right = seen + sentences[score], right + answers[score]
+        row: dict[str, float] = {"score": score, "sentences": sentences[score], "answers": answers[score]}
+        row |= {"share": answers[score] / sentences[score], "sigmoid": 1 / (1 + math.exp(-score - 0.5))}
+        rows.append(row | {"share_above": right / seen, "found_above": right / max(1, total)})
+    return rows
+
+
+ScorerOf = Callable[[System], tuple[Scorer, str | None]]
 """Returns what scores sentences, and the fingerprint of its model."""
 
 
@@ -38,33 +295,29 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
-def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: int = 1) -> tuple[sentences.Scorer, str | None]:
+def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: int = 1) -> tuple[Scorer, str | None]:
     """Return what scores sentences, with the last `keep` documents as it has read them, and the fingerprint of its model."""
     if system.how == "bm25":
         parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
-        return sentences.by_bm25(**parameters, chunk_words=system.chunk_words), None
+        return by_bm25(**parameters, chunk_words=system.chunk_words), None
     if system.how == "sentences":
         retriever = load_model(system)
-        return sentences.by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
+        return by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
     embedder, reading = load_model(system), system.reading
-    scorer = sentences.by_embedder(
-        embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep
-    )
+    scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep)
     return scorer, None if system.model.startswith(API) else embedder.model.fingerprint()
 
 
-def measure(
-    path: Path, system: System, metrics: Sequence[str] | None, folder: Path, scorer: ScorerOf = scorer_of
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure(path: Path, system: System, metrics: Sequence[str] | None, folder: Path, scorer: ScorerOf = scorer_of) -> Measured:
     """Return the result of an evidence task and the values of its questions."""
-    parsed = parse_metrics(sentences.METRICS if metrics is None else metrics)
+    parsed = parse_metrics(METRICS if metrics is None else metrics)
     judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)
-    values = sentences.values_of(judged, parsed)
+    values = values_of(judged, parsed)
     result = {"task": name_of(path), "kind": "sentences", "model": system.model, "as": system.how, "queries": len(values)}
     result |= {} if system.context is None else {"context": system.context}
     result |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
     result |= {"unanswered": len(judged) - len(values), "sentences": sum(one.sentences for one in judged)}
-    return result | sentences.summarize(judged, values), values
+    return result | summarize(judged, values), values
 
 
 def name_of(path: Path) -> str:
@@ -72,7 +325,7 @@ def name_of(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[sentences.Judged]:
+def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Judged]:
     """Return the ranks of each question, written to OUT unless they are there."""
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
@@ -86,12 +339,12 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[sen
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered
             scored = score(example.query, example.document, example.units)
-            found = sentences.judge(example, *scored, logits=system.how == "sentences")
+            found = judge(example, *scored, logits=system.how == "sentences")
             return asdict(found) | {"query": example.id or str(number)}
 
         return enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1), judged_row, fingerprint
 
-    judged = [sentences.Judged(**row) for row in resumed_rows(out, settings, load)]
+    judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:
         say(f"note: {path}: {dropped}")
     repeated = next((name for name, count in Counter(one.query for one in judged).items() if count > 1), None)

@@ -1,17 +1,21 @@
-"""Metrics of a run by the rules of trec_eval, and the paired comparison of two systems."""
+"""Metrics of a run by the rules of trec_eval, the files of results, and the paired comparison of two systems."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, starmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from runnel.errors import InputError, needing
+from runnel.files import create_folder, sweep, write_json, write_jsonl
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # of the randomization test and of the bootstrap
@@ -19,6 +23,12 @@ _BLOCK = 1 << 22  # numbers in memory at a time
 
 Metrics = Mapping[str, Any]
 """Metric by the name it was given: an `ir_measures.Measure`."""
+
+Values = dict[str, dict[str, float]]
+"""Query id -> metric -> value."""
+
+Measured = tuple[dict[str, Any], Values]
+"""The result of a task, and the values of its queries."""
 
 
 def parse_metrics(names: Iterable[str]) -> Metrics:
@@ -46,17 +56,15 @@ def cutoff(metrics: Metrics) -> int:
     return max((int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0)
 
 
-def evaluate(
-    metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    """Return query id -> metric -> value, for each query of the qrels: 0 if the run does not have it.
+def evaluate(metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> Values:
+    """Return the values for each query of the qrels: 0 if the run does not have it.
 
     Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to A. The providers of
     ir-measures break ties in different ways, so they are given ranks. Queries without judgments are not measured.
     """
     measures = _library()
     ranks = {query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))} for query in qrels}
-    values: dict[str, dict[str, float]] = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
+    values: Values = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
     names: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
@@ -88,9 +96,8 @@ def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
     """Return name -> lengths: up to the first bound, from one to the next, and above the last."""
     names = [f"{a + 1:,} to {b:,} {unit}" for a, b in pairwise(bounds)]
     edges = [0, *(bound + 1 for bound in bounds), sys.maxsize]
-    return dict(
-        zip([f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"], starmap(range, pairwise(edges)), strict=True)
-    )
+    names = [f"up to {bounds[0]:,} {unit}", *names, f"over {bounds[-1]:,} {unit}"]
+    return dict(zip(names, starmap(range, pairwise(edges)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +137,53 @@ def _library() -> Any:
     with needing("evaluation needs ir-measures", "lab"):
         import ir_measures
     return ir_measures
+
+
+VERSION = 1  # of the result files
+
+
+@contextmanager
+def results_folder(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
+            yield Path(name)
+    else:
+        yield create_folder(Path(out))
+
+
+def expect_new(task: str, tasks: Container[str]) -> None:
+    """Raise InputError if a task has the name of an earlier one: their results would be in one file."""
+    if task in tasks:
+        raise InputError(f"two tasks are called {task!r}, and their results would be in one file; evaluate them one by one")
+
+
+def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
+    """Write a result whole, that of each query first."""
+    result = {"version": VERSION, **result}
+    rows, about = folder / f"{result['task']}.queries.jsonl", folder / f"{result['task']}.json"
+    for path in (rows, about):
+        sweep(folder, path.name)
+    write_jsonl(rows, ({"query": query, **one} for query, one in values.items()))
+    write_json(about, result)
+    return result
+
+
+def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the means over the sets of each group, then over all sets of retrieval, where a group counts as one.
+
+    Sets may have different metrics: "metrics" has those that all of them have.
+    """
+    units: dict[str, list[dict[str, Any]]] = {}
+    for one in results:
+        if one["kind"] == "retrieval":
+            units.setdefault(one["group"] or one["task"], []).append(one)
+    groups = [_mean(name, [one["metrics"] for one in sets]) for name, sets in units.items() if sets[0]["group"]]
+    by_name = {one["name"]: one["metrics"] for one in groups}
+    each = [by_name.get(name, sets[0]["metrics"]) for name, sets in units.items()]
+    return [*groups, _mean("mean", each)] if len(each) > 1 else groups
+
+
+def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
+    common = [metric for metric in sets[0] if all(metric in one for one in sets)]
+    return {"name": name, "sets": len(sets)} | {"metrics": {m: sum(one[m] for one in sets) / len(sets) for m in common}}

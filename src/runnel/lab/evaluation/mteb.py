@@ -34,10 +34,14 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
         with damage_in(f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"):
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
-            predictions = folder / "mteb" / "predictions"
-            (done,) = mteb.evaluate(
-                model, task, cache=cache, co2_tracker=False, show_progress_bar=False, prediction_folder=predictions
-            ).task_results
+            done = mteb.evaluate(
+                model,
+                task,
+                cache=cache,
+                co2_tracker=False,
+                show_progress_bar=False,
+                prediction_folder=folder / "mteb" / "predictions",
+            ).task_results[0]
         one = {"task": name, "type": task.metadata.type, "metric": task.metadata.main_score, "score": float(done.get_score())}
         results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
         task.unload_data()

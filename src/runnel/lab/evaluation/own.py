@@ -1,26 +1,321 @@
-"""A user's own questions: what search finds, what went wrong, and the settings to use."""
+"""A user's own questions about an index: what search finds, what went wrong with the rest, and which settings find more."""
 
 from __future__ import annotations
 
+import difflib
+import math
+import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from runnel.commands.display import note_compiling
 from runnel.commands.runs import resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.lab.evaluation import questions as own
+from runnel.json_objects import read_row
+from runnel.lab.evaluation.metrics import Comparison, Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
-from runnel.lab.evaluation.questions import AnsweredQuestion, Problem, Question, Setting
-from runnel.lab.evaluation.results import results_folder, save
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
+from runnel.lab.training.data import read_named
+from runnel.records import Hit, Place, Places, by_id
+from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index
+from runnel.text.lines import keys, texts_of
 
+DEPTH = 50  # ranks to look at; deeper searches take more passages into their lists, and so rank the first ones in another way
+SHOWN = 3  # sentences of a document that search shows
+_SCORED = 20  # sentences of a document whose rank is known
+CUTOFFS = (1, 3, 5, 10)
 _SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
 _VISIBLE = 0.0005  # a smaller difference is not shown
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with the files that answer it, and perhaps the page or the text in them."""
+
+    id: str
+    query: str
+    files: tuple[str, ...]
+    page: int | None = None
+    text: str = ""
+
+    @property
+    def has_place(self) -> bool:
+        return self.page is not None or bool(self.text)
+
+    @property
+    def expected(self) -> str:
+        """What is expected, for messages."""
+        place = f", page {self.page}" if self.page is not None else f', "{_short(self.text)}"' if self.text else ""
+        return " or ".join(self.files) + place
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong with a question: its kind, and the details in words."""
+
+    kind: Literal["not in the index", "not in the file", "ranked too low", "wrong place"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """The documents that answer a question, with the spans of the expected text or page in each; or why there are none."""
+
+    documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """What search found for a question."""
+
+    question: Question
+    rank: int | None  # of the first document that answers, from 1; None: it is not among the first `DEPTH`
+    place: int | None  # the same of the first document of which a shown sentence is at the expected place
+    sentence: int | None  # rank of the expected sentence among those of the document at `rank`; None: not known
+    found: tuple[str, ...]  # the first documents
+    problem: Problem | None = None
+
+    def values(self) -> dict[str, float]:
+        """Return the metrics of this question; those of places only if it expects one."""
+        ranks = {"": self.rank} | ({"place ": self.place} if self.question.has_place else {})
+        return {key: value for name, rank in ranks.items() for key, value in _values(name, rank).items()}
+
+
+def _values(name: str, rank: int | None) -> dict[str, float]:
+    """Return the metrics of a rank, with `name` before theirs."""
+    hits = {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
+    return hits | {f"{name}MRR": 0.0 if rank is None else 1 / rank}
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """Read questions from jsonl, or from csv or tsv with a header.
+
+    A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
+    "text" that is in the answer, and an "id".
+    """
+    rows = enumerate(read_named(Path(path)), start=1)
+    return list(by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}").values())
+
+
+def _question(row: dict[str, Any], where: str, number: str) -> Question:
+    page = row.get("page") or None
+    values = {
+        "id": str(row.get("id") or number),
+        "files": texts_of(row, "file" if "file" in row else "document", where),
+        "page": int(page) if isinstance(page, str) and page.isdecimal() else page,
+        "text": row.get("text") or "",
+    }
+    question = read_row(Question, row | values, where, query="question")
+    if not question.query.strip() or not question.files or not all(map(str.strip, question.files)) or question.page == 0:
+        raise InputError(f'{where}: expected a text as "question", one or more paths as "file", a page from 1, got {keys(row)}')
+    return replace(question, text=question.text.strip())
+
+
+def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
+    """Return what answers each question in an index, by question id.
+
+    A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
+    """
+    names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
+    targets = {question.id: _target(question, names, index) for question in questions}
+    if targets and not any(target.documents for target in targets.values()):
+        first = next(target.problem.text for target in targets.values() if target.problem)
+        raise InputError(f"no question can be answered from {index.store.uri}: {first}; give the index of these files")
+    return targets
+
+
+class _Names:
+    """Documents of an index by their id and by the ends of their paths."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._ids = sources
+        self._ends: dict[str, dict[str, list[str]]] = {}  # last part of a path -> path -> ids
+        for name, source in sources.items():
+            for path in dict.fromkeys((name, source)):
+                if path:
+                    self._ends.setdefault(_parts(path)[-1], {}).setdefault(path, []).append(name)
+
+    def find(self, file: str) -> list[str]:
+        """Return the ids of a file."""
+        if file in self._ids:
+            return [file]
+        wanted = _parts(file)
+        paths = {path: ids for path, ids in self._ends.get(wanted[-1], {}).items() if _parts(path)[-len(wanted) :] == wanted}
+        absolute = str(Path(file).absolute())
+        paths = {absolute: paths[absolute]} if absolute in paths else paths
+        if len(paths) > 1:
+            raise InputError(f"{file!r} could be {' or '.join(sorted(paths)[:3])}; give more of the path")
+        return next(iter(paths.values()), [])
+
+    def nearest(self, file: str) -> str:
+        """Return what to say of a file that is missing."""
+        near = difflib.get_close_matches(_parts(file)[-1], self._ends, 1, cutoff=0.8)
+        return f"; the nearest name is {near[0]}" if near else ""
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (path,)
+
+
+def _target(question: Question, names: _Names, index: Index) -> Target:
+    ids = {file: names.find(file) for file in question.files}
+    if not any(ids.values()):
+        missing = question.files[0]
+        return Target(problem=Problem("not in the index", f"{missing} is not in the index{names.nearest(missing)}"))
+    found = [name for some in ids.values() for name in some]
+    if not question.has_place:
+        return Target({name: () for name in found})
+    rows = index.store.documents(found)
+    spans = {name: _spans(row.text, Places(row.blocks), question) for name, row in rows.items()}
+    if any(spans.values()):
+        return Target({name: some for name, some in spans.items() if some})
+    what, advice = f"page {question.page}", ""
+    if question.text:
+        what = "the expected text" + ("" if question.page is None else f" on page {question.page}")
+        advice = _nearest(question.text, [row.text for row in rows.values()])
+    return Target(problem=Problem("not in the file", f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"))
+
+
+def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
+    """Return where the expected text is, whatever its case and white space, on the expected page if one is given."""
+    if question.text:
+        pattern = r"\s+".join(map(re.escape, question.text.split()))
+        found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        return [span for span in found if question.page in (None, places.at(span[0])[0])]
+    return places.page_spans(question.page or 0)
+
+
+def _nearest(wanted: str, texts: Iterable[str]) -> str:
+    words = set(wanted.lower().split())
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)]
+    best = max(sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default="")
+    return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
+
+
+def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
+    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
+    if not target.documents:
+        return AnsweredQuestion(question, None, None, None, (), target.problem)
+    read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
+    hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
+    right = [hit for hit in hits if hit.id in target.documents]
+    rank = right[0].rank if right else None
+    in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
+    place = in_place[0] if in_place else None
+    sentence = _best_in_place(right[0], target) if right else None
+    problem = None
+    if rank is None or rank > top_k:
+        problem = Problem("ranked too low", _how_low(question, target, index, rank))
+    elif question.has_place and (place is None or place > top_k):
+        problem = Problem("wrong place", _wrong_place(right[0], sentence))
+    return AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]), problem)
+
+
+def _best_in_place(hit: Hit, target: Target) -> int | None:
+    """Return the rank, from 1, of the best sentence at the expected place; None: none is among those that are scored."""
+    spans = target.documents[hit.id]
+    by_score = sorted(hit.sentences, key=lambda s: (-s.score, s.index))
+    return next((rank for rank, s in enumerate(by_score, start=1) if any(_meet(hit, s, span) for span in spans)), None)
+
+
+def _meet(hit: Hit, sentence: Place, span: tuple[int, int]) -> bool:
+    start, end = max(sentence.start, span[0]), min(sentence.end, span[1])
+    return start < end and not (hit.text or "")[start:end].isspace()
+
+
+def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
+    ranks = []
+    for name, weight in (("words", 0), ("meaning", math.inf)):
+        hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
+        found = next((hit.rank for hit in hits if hit.id in target.documents), None)
+        ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
+    return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
+
+
+def _wrong_place(hit: Hit, sentence: int | None) -> str:
+    best = max(hit.sentences, key=lambda s: s.score, default=None)
+    if best is None:
+        return f"right file at rank {hit.rank}, but search shows no sentences of it"
+    rank = f"the expected one is number {sentence}" if sentence else f"the expected one is not among the best {_SCORED}"
+    return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
+
+
+def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
+    """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
+    values = [answer.values() for answer in answers]
+    names = dict.fromkeys(name for one in values for name in one)
+    return {name: fmean(one[name] for one in values if name in one) for name in names}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to search: its name, the options of `Index.search`, the metrics, and how its MRR compares with the default's."""
+
+    name: str
+    options: Mapping[str, float]
+    metrics: Mapping[str, float]
+    comparison: Comparison
+
+    @property
+    def arguments(self) -> str:
+        """Return the options of `runnel search`."""
+        weight, rerank = self.options.get("dense_weight"), self.options.get("rerank")
+        alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+        arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
+        if rerank:
+            arguments.append(f"--rerank {rerank:g}")
+        elif rerank == 0 and alone is None:  # one list alone is not reranked
+            arguments.append("--no-rerank")
+        return " ".join(arguments)
+
+
+def settings_of(index: Index) -> Values:
+    """Return the settings that a sweep tries; reranking only where it reads no documents."""
+    tried: dict[str, dict[str, float]] = {
+        "default": {},
+        "words only": {"dense_weight": 0, "rerank": 0},
+        "meaning only": {"dense_weight": math.inf, "rerank": 0},
+    }
+    tried |= {f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0} for weight in (0.2, 0.5, 1, 2)}
+    if index.store.settings.remember and reranker_of(index.embedder) is not None:
+        tried |= {f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH} for weight in (0, 0.5, 2)}
+    return tried
+
+
+def tries(questions: Sequence[Question], index: Index) -> Iterator[tuple[str, Mapping[str, float], Question]]:
+    """Yield every search of a sweep: the name of the setting, its options, and the question."""
+    for name, options in settings_of(index).items():
+        for question in questions:
+            yield name, options, question
+
+
+def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
+    """Return the rank of the first document that answers, as `AnsweredQuestion.rank`."""
+    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
+    return next((hit.rank for hit in hits if hit.id in target.documents), None)
+
+
+def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[Setting]:
+    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first."""
+    values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
+    base = [setting["MRR"] for setting in values["default"]]
+    settings = [
+        Setting(name, tried[name], mean(dict(enumerate(found))), compare(base, [setting["MRR"] for setting in found]))
+        for name, found in values.items()
+    ]
+    return [settings[0], *sorted(settings[1:], key=lambda setting: -setting.metrics["MRR"])]
+
+
+def _short(text: str, most: int = 70) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."
 
 
 def ask_questions(
@@ -65,17 +360,17 @@ def ask_questions(
 
 def _measure(
     path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+) -> Measured:
     """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
     note_compiling()
-    questions = own.read_questions(path)
+    questions = read_questions(path)
     settings: dict[str, object] = {"questions": file_digest(str(path)), **state_of(place), "model": model}
     name = path.name.split(".")[0]
     index = Index.open(place, model)
-    targets = own.locate(questions, index)
+    targets = locate(questions, index)
 
     def row_of(question: Question) -> Mapping[str, object]:
-        answer = asdict(own.ask(question, targets[question.id], index, top_k, options))
+        answer = asdict(ask(question, targets[question.id], index, top_k, options))
         del answer["question"]
         return answer | {"id": question.id}
 
@@ -84,18 +379,18 @@ def _measure(
     answers = [_answer(question, row) for question, row in zip(questions, answered, strict=True)]
     result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
-    result |= {"metrics": own.summarize(answers), "answers": [_as_json(answer) for answer in answers]}
+    result |= {"metrics": summarize(answers), "answers": [_as_json(answer) for answer in answers]}
     if sweep:
 
         def rank(tried: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
             setting, options, question = tried
-            return {"setting": setting, "id": question.id, "rank": own.rank_with(question, targets[question.id], index, options)}
+            return {"setting": setting, "id": question.id, "rank": rank_with(question, targets[question.id], index, options)}
 
         ranks: dict[str, list[int | None]] = {}
-        out, tries = folder / f"{name}.sweep.jsonl", own.tries(questions, index)
-        for row in resumed_rows(out, settings, lambda: (tries, rank, None), label="searching"):
+        out, searches = folder / f"{name}.sweep.jsonl", tries(questions, index)
+        for row in resumed_rows(out, settings, lambda: (searches, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
-        weighed = own.weigh(own.settings_of(index), ranks)
+        weighed = weigh(settings_of(index), ranks)
         result["settings"] = [
             {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)}
             | {name: getattr(one.comparison, name) for name in ("difference", "low", "high", "p")}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,12 @@ from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.json_objects import read_row
-from runnel.lab.evaluation.evidence import scorer_of
+from runnel.lab.evaluation.evidence import Scorer, scorer_of
+from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
-from runnel.lab.evaluation.sentences import Scorer
-from runnel.lab.training.candidates import bm25_scorer
-from runnel.lab.training.formats import read_named
+from runnel.lab.training.data import read_named
+from runnel.lab.training.mining import bm25_scorer
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import by_id, expect_choice, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
@@ -34,9 +35,6 @@ from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 from runnel.work import top
-
-if TYPE_CHECKING:
-    from runnel.models.sentence_retriever import SentenceRetriever
 
 UNANSWERABLE = "unanswerable"
 PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents
@@ -69,11 +67,7 @@ def has_patterns(path: Path) -> bool:
 
 
 def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
-    """Read questions about the documents in `folder` from jsonl.
-
-    Raises:
-        InputError: a field is missing or wrong, a pattern is no regular expression, an id is repeated, or a document is missing.
-    """
+    """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row or a missing document."""
     rows = enumerate(read_named(path), start=1)
     questions = by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}")
     missing = [one.file for one in questions.values() if not (folder / one.file).is_file()]
@@ -101,21 +95,19 @@ def read_folder(
 ) -> list[tuple[str, DocumentText]]:
     """Return (file, document) of the documents that questions are about, and then of the others in the folder."""
     skipped: list[Skipped] = []
-    asked = dict.fromkeys(str(folder / one.file) for one in questions)
+    asked = dict.fromkeys(str(folder / question.file) for question in questions)
     with DocumentReader() as reader:
         read = read_documents([*asked, str(folder)], reader, skipped, report=report)
-        documents = [(one.file, one.document) for one in read if one.document.text.strip()]
+        documents = [(question.file, question.document) for question in read if question.document.text.strip()]
     full = {file for file, _ in documents}
     if empty := next((file for file in asked if file not in full), None):
-        reason = next((one.reason for one in skipped if one.file == empty), f"{empty} has no text")
+        reason = next((question.reason for question in skipped if question.file == empty), f"{empty} has no text")
         raise InputError(f"{reason}; expected a document that can be read, because questions are about it")
     return documents
 
 
-# ---- ranks -------------------------------------------------------------------------------------------------------------
-
-
-Ranking = Callable[[str, Sequence[str | DocumentText]], list[tuple[np.ndarray, np.ndarray, float | None]]]
+Ranked = tuple[np.ndarray, np.ndarray, float | None]
+Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
 """Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
 probability that it answers the query (None: not known)."""
 
@@ -150,13 +142,13 @@ class Sentences:
         self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], rank: Ranking | None, bm25: Mapping[str, Any]
     ) -> None:
         self._folder, self._documents, self._rank, self._bm25 = folder, documents, rank, bm25
-        texts = [text_of(one) for _, one in documents]
-        spans = [split_sentences(one) for one in texts] if rank is None else [one[0] for one in self._ranked("?")]
+        texts = [text_of(document) for _, document in documents]
+        spans = [split_sentences(text) for text in texts] if rank is None else [own for own, *_ in self._ranked("?")]
         cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
-        self.texts = [one for some in cut for one in some]
-        self._files = np.repeat([file for file, _ in documents], [len(some) for some in cut])
-        numbers: dict[str, int] = {}
-        self._keys = np.array([numbers.setdefault(one, len(numbers)) for one in self.texts])  # (N,): equal sentences, equal keys
+        self.texts = [sentence for sentences in cut for sentence in sentences]
+        self._files = np.repeat([file for file, _ in documents], [len(sentences) for sentences in cut])
+        numbers: dict[str, int] = {}  # equal sentences have equal keys
+        self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])  # (N,)
         self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
@@ -165,13 +157,13 @@ class Sentences:
         """
         file = str(self._folder / question.file)
         rows = np.flatnonzero(self._files == file)
-        matches = [[row for row in rows if one.search(self.texts[row])] for one in question.patterns]
+        matches = [[row for row in rows if pattern.search(self.texts[row])] for pattern in question.patterns]
         answers = np.unique(self._keys[[row for some in matches for row in some]])
         words = [rank(question.query) for rank in (self._ranker(question.file, rows), self._ranker("", None))]
         ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
         if self._rank is not None:
-            ranked = {"model": [_joined(self._ranked(question.query, one)) for one in (file, None)]} | ranked
-        unmatched = [one.pattern for one, some in zip(question.patterns, matches, strict=True) if not some]
+            ranked = {"model": [_joined(self._ranked(question.query, place)) for place in (file, None)]} | ranked
+        unmatched = [pattern.pattern for pattern, rows_of in zip(question.patterns, matches, strict=True) if not rows_of]
         return {"unmatched": unmatched} | {
             system: {
                 place: {"rank": _rank(scores, some, answers), "best": best}
@@ -180,7 +172,7 @@ class Sentences:
             for system, pair in ranked.items()
         }
 
-    def _ranked(self, query: str, file: str | None = None) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    def _ranked(self, query: str, file: str | None = None) -> list[Ranked]:
         assert self._rank is not None
         return self._rank(query, [one for name, one in self._documents if file in (None, name)])
 
@@ -191,7 +183,7 @@ class Sentences:
         return self._rankers[name]
 
 
-def _joined(ranked: Sequence[tuple[np.ndarray, np.ndarray, float | None]]) -> tuple[np.ndarray, float]:
+def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
     """Return the scores of all documents, and the highest probability that one answers, or else the best score."""
     scores, answers = np.concatenate([scores for _, scores, _ in ranked]), highest(answers for _, _, answers in ranked)
     return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
@@ -203,9 +195,6 @@ def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int
         return None
     ordered, first = np.unique(sentences[top(scores)], return_index=True)  # each sentence's best place
     return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
-
-
-# ---- summaries ---------------------------------------------------------------------------------------------------------
 
 
 def values_of(rank: int) -> dict[str, float]:
@@ -232,41 +221,38 @@ def _means(ranks: Sequence[Mapping[str, Any]], none: np.ndarray) -> dict[str, An
     rng = np.random.default_rng(0)
     weights = [rng.multinomial(len(ranks), np.full(len(ranks), 1 / len(ranks))) / len(ranks) for _ in range(_ROUNDS)]
     means = np.array([one @ values for one in weights])
-    found = {name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])}
+    intervals = {name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])}
     if len(none):
         above = (best[:, None] > none) + 0.5 * (best[:, None] == none)
         drawn = [rng.multinomial(len(none), np.full(len(none), 1 / len(none))) / len(none) for _ in range(_ROUNDS)]
-        found["area"] = _interval(above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)]))
-    return {"queries": len(ranks), "metrics": found}
+        intervals["area"] = _interval(above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)]))
+    return {"queries": len(ranks), "metrics": intervals}
 
 
 def _interval(value: float, drawn: np.ndarray) -> list[float]:
     return [float(value), *np.percentile(drawn, (_LOW, _HIGH)).tolist()]
 
 
-# ---- the task -----------------------------------------------------------------------------------------------------------
-
-
-def measure_patterns(path: Path, place: str, system: System, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Measured:
     """Return the result and the values of each question; `place` has the documents, and `folder` keeps the ranks."""
     expect_choice(system.how, ("bm25", "embed", "sentences"), f"what {system.model} is evaluated as, on patterns,")
     questions = read_patterns(path, Path(place))
     documents = read_folder(Path(place), questions, say)
     settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
-    settings |= {"documents": digest(*(part for file, one in documents for part in (file, one.text)))}
+    settings |= {"documents": digest(*(part for file, document in documents for part in (file, document.text)))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
     name = path.name.split(".")[0]
 
     def load() -> Rows[PatternQuestion]:
         rank, fingerprint = _ranking(system, len(documents))
         sentences = Sentences(Path(place), documents, rank, system.bm25)
-        return questions, lambda one: {"id": one.id, "sentences": len(sentences.texts)} | sentences.ask(one), fingerprint
+        return questions, lambda q: {"id": q.id, "sentences": len(sentences.texts)} | sentences.ask(q), fingerprint
 
     rows = resumed_rows(folder / f"{name}.ranks.jsonl", settings, load, label="ranking")
     left_out = _report_unmatched(path, questions, rows)
     measured = [pair for pair in zip(questions, rows, strict=True) if pair[0].id not in left_out]
-    kinds = [one.kind for one, _ in measured]
-    if not any(one.patterns for one, _ in measured):
+    kinds = [question.kind for question, _ in measured]
+    if not any(question.patterns for question, _ in measured):
         raise InputError(f"{path}: no pattern matches a sentence; give the folder of these documents with --in")
     own = "BM25" if system.how == "bm25" else "model"
     rankings = []
@@ -274,19 +260,18 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> tu
         summary = summarize(kinds, [row[key][where] for _, row in measured])
         rankings.append({"system": system.model if key == "model" else key, "place": where, **summary})
     values = {
-        one.id: values_of(row[own]["document"]["rank"])
+        question.id: values_of(row[own]["document"]["rank"])
         | {f"all documents {name}": value for name, value in values_of(row[own]["folder"]["rank"]).items()}
-        for one, row in measured
-        if one.patterns
+        for question, row in measured
+        if question.patterns
     }
     result = {"task": name, "kind": "patterns", "model": system.model, "as": system.how, "queries": len(values)}
     result |= {"unanswerable": len(measured) - len(values), "left_out": left_out}
     result |= {"documents": len(documents), "sentences": rows[0]["sentences"], "rankings": rankings}
-    return result | {"answers": [{"kind": one.kind, **row} for one, row in measured]}, values
+    return result | {"answers": [{"kind": question.kind, **row} for question, row in measured]}, values
 
 
 def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
-    """Return what ranks the sentences of documents, `keep` of them as it has read them, and the fingerprint of its model."""
     if system.how == "bm25":
         return None, None
     if system.how == "sentences":

@@ -1,14 +1,24 @@
-"""Retrieval tasks: search or rerank, write the run query by query, measure it as written."""
+"""Retrieval tasks: search or rerank, write the run query by query, measure it as written; and the pieces of documents for what
+reads a part at a time: windows of tokens or of whole sentences, chunks of words, and segments, whose scores make the document's:
+FirstP, LongP, MaxP and SumP (docs/evaluation.md).
+
+Source: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural Language Modeling, 2019; paper C, 4.3 and B.2.2.
+Differs: segments have a number of tokens, not of words. SumP of a reranker adds the sigmoids of its scores, so that no segment
+lowers a sum.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,21 +31,138 @@ from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
 from runnel.journal import Journal, Row
-from runnel.lab.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
-from runnel.lab.evaluation.segments import Reading, recorded, segment_id
-from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
-from runnel.lab.training.candidates import Ranker, bm25_ranker, dense_ranker
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.formats import expect_texts
-from runnel.records import Document
+from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
+from runnel.lab.evaluation.tasks import Set, Task, names_of, read_run_of, read_task
+from runnel.lab.training import recipes
+from runnel.lab.training.data import Texts, expect_texts
+from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Document, expect_count
+from runnel.search.index import Index
 from runnel.search.stores import holds_index, open_store
+from runnel.text.sentences import split_sentences
+from runnel.text.tokenizer import Tokenizer
 from runnel.text.trec import read_scores
 
-if TYPE_CHECKING:
-    from runnel.lab.evaluation.benchmarks import Set
-    from runnel.models.embedder import Embedder
-    from runnel.models.reranker import Reranker
-    from runnel.search.index import Index
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of queries and documents; None: all."""
+
+    max_tokens: int | None = None  # of a document, for a reranker of query and document, special ones included
+    max_query_tokens: int | None = None  # of a query, for an embedder
+    segment_tokens: int | None = None  # of a segment's text; only with it the next two count
+    stride: int | None = None  # tokens from the start of a segment to the next; None: segments do not overlap
+    aggregate: Literal["max", "sum"] = "max"  # how a document's score is made of its segments'
+
+    def __post_init__(self) -> None:
+        if self.segment_tokens is not None and self.stride is not None:
+            expect_stride(self.stride, self.segment_tokens)
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings that scores depend on; none if everything is read."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        return found if self.segment_tokens is not None else {n: v for n, v in found.items() if n != "aggregate"}
+
+    def cut(self, text: str, tokenizer: Tokenizer) -> list[str]:
+        """Return the segments of a text, at least one; together they cover it."""
+        assert self.segment_tokens is not None
+        encoded = tokenizer.encode(text)
+        count, stride = len(encoded.ids), self.stride or self.segment_tokens
+        if count <= self.segment_tokens:
+            return [text]
+        cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
+        pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
+        return [piece for piece in pieces if piece.strip()] or [text]
+
+    def cut_all(self, documents: Iterable[Document], tokenizer: Tokenizer) -> tuple[Texts, np.ndarray]:
+        """Return the segments of all documents, with ids such as "d1#0", and the document's row of each, int64."""
+        owners: list[int] = []
+
+        def pieces() -> Iterator[Document]:
+            for row, document in enumerate(documents):
+                for number, piece in enumerate(self.cut(document.text, tokenizer)):
+                    owners.append(row)
+                    yield Document(segment_id(document.id, number), piece)
+
+        texts = Texts(pieces())
+        return texts, np.array(owners, dtype=np.int64)
+
+    def combine(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Return documents with their scores, best first, from the logits of their segments."""
+        combined: dict[str, float] = {}
+        for name, score in scores.items():
+            document = name.rpartition("#")[0]
+            if self.aggregate == "sum":
+                combined[document] = combined.get(document, 0.0) + 1 / (1 + math.exp(-max(score, -700.0)))
+            else:
+                combined[document] = max(combined.get(document, -math.inf), score)
+        return sorted(combined.items(), key=lambda one: -one[1])
+
+
+def expect_stride(stride: int, size: int) -> None:
+    """Raise InputError unless windows of `size` tokens that begin each `stride` tokens together have every token."""
+    if not 1 <= stride <= size:
+        raise InputError(f"the stride is {stride:,} tokens; expected 1 to {size:,}, the tokens of a window or segment")
+
+
+def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
+    """Return windows [first, last) of units, each of at most `size` tokens or one unit, that together have every unit.
+
+    A window begins `stride` tokens after the one before it, or where that ends, whichever is first; the last ends with the text.
+    `bounds` is int64 (S + 1,): the tokens before each unit, and of all.
+
+    Source: paper E, section 5.4: 120,000 and 60,000 tokens.
+    """
+    spans: list[tuple[int, int]] = []
+    first = end = 0
+    while end < len(bounds) - 1:
+        last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
+        if last <= end:  # a long unit comes next, and the window would add nothing
+            first += 1
+            continue
+        spans.append((first, last))
+        at = bounds[first] + stride  # a unit without tokens there stays in this window
+        following = max(int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1)
+        first, end = min(last, max(first + 1, following)), last
+    return spans
+
+
+def cut_sentences(document: str, starts: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
+    """Return the characters of `windows` of whole sentences; `starts` (T,): the character at which each token starts."""
+    edges = np.append(split_sentences(document)[:, 0], len(document))
+    return [(int(edges[first]), int(edges[last])) for first, last in windows(np.searchsorted(starts, edges), size, stride)]
+
+
+def split_chunks(document: str, words: int) -> np.ndarray:
+    """Return the spans (n, 2) of chunks that tile a document; all but the last have `words` words.
+
+    Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
+    """
+    expect_count(words, "the words of a chunk")
+    starts = [0, *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words))]
+    return np.array(list(pairwise([*starts, len(document)])), np.int64)
+
+
+def segment_id(document: str, number: int) -> str:
+    """Return the id of a segment, from which `Reading.combine` reads the document's."""
+    return f"{document}#{number}"
+
+
+def recorded(model: str, job: str) -> Reading:
+    """Return what a run's recipe says about evaluation, for RUN/model and RUN/checkpoints/...; other models read everything."""
+    folder = Path(model)
+    path = (folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent) / "recipe.toml"
+    if (folder.name != "model" and folder.parent.name != "checkpoints") or not path.is_file():
+        return Reading()
+    recipe = recipes.read(str(path))
+    if recipe.job != job:
+        return Reading()
+    table = recipe.evaluation
+    return Reading(table.max_tokens or table.max_document_tokens, table.max_query_tokens)
+
 
 API = "api:"
 EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
@@ -74,12 +201,11 @@ class System:
 def kind_of(model: str, how: How | None) -> How | None:
     """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for."""
     path = Path(model)
-    found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
-    if found is not None and how is not None:
-        raise InputError(
-            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
-        )
-    return found or how
+    kind: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
+    if kind is not None and how is not None:
+        what = "BM25" if kind == "bm25" else "a run"
+        raise InputError(f"{model} is {what}, so it cannot be evaluated as {how}; leave --as and --in out")
+    return kind or how
 
 
 def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> None:
@@ -99,11 +225,9 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     return replace(recipe, **given)
 
 
-def measure(
-    one: Set, system: System, names: Sequence[str] | None, folder: Path
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
-    source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
+    source, metrics = task_set.source(folder), parse_metrics(task_set.metrics if names is None else names)
     texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
     if system.place is not None:  # the index has the documents
         source = replace(source, corpus=None)
@@ -121,7 +245,7 @@ def measure(
     values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
     documents = state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus)
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
-    result |= {"group": one.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
+    result |= {"group": task_set.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
     result |= {"reading": system.reading.settings()}
     return result | {"notes": notes, "metrics": mean(values)}, values
 
@@ -225,7 +349,6 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 
 
 def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
-    """Return what searches the vectors of documents, or of their segments."""
     if reading.segment_tokens is None:
         vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
     else:
@@ -237,8 +360,6 @@ def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str
 
 def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple[Index, Mapping[str, str]]:
     """Return the system's index, or one at `place` that has the corpus; and the judged ids of documents with others in it."""
-    from runnel.search.index import Index
-
     if system.place is not None:
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
@@ -254,7 +375,6 @@ def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple
 
 
 def _missing(task: Task, place: str) -> list[str]:
-    """Return what to say of relevant documents that an existing index lacks."""
     with closing(open_store(place)) as store:
         _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
@@ -302,17 +422,11 @@ class ApiEmbedder:
 def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Any:
     note_compiling()
     if how == "rerank":
-        from runnel.models.reranker import Reranker
-
         return Reranker.load(name, dtype=DTYPES[dtype])
     if how == "sentences":
-        from runnel.models.sentence_retriever import SentenceRetriever
-
         return SentenceRetriever.load(name, dtype=DTYPES[dtype])
     if how == "embed" and name.startswith(API):
         return ApiEmbedder(name.removeprefix(API), prompts=dict(prompts))
-    from runnel.models.embedder import Embedder
-
     embedder = Embedder.load(name, dtype=DTYPES[dtype])
     embedder.model.prompts |= dict(prompts)
     return embedder

@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
-from runnel.lab.evaluation.benchmarks import Set, find_sets
-from runnel.lab.evaluation.metrics import METRICS, parse_metrics
-from runnel.lab.evaluation.results import VERSION, expect_new, means, results_folder, save
-from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of
-from runnel.lab.evaluation.segments import Reading
-from runnel.lab.evaluation.tasks import is_evidence
-from runnel.lab.training.checkpoints import whole_checkpoints
+from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
+from runnel.lab.evaluation.retrieval import API, How, Reading, System, kind_of, reading_of, refuse_unused
+from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
+from runnel.lab.training.progress import whole_checkpoints
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
@@ -47,10 +44,8 @@ class _Options(dict[str, Any]):
 
     def expect_effects(self, trials: Iterable[tuple[str, str]]) -> None:
         """Raise InputError for an option that has no effect on any task, each of a kind with what is evaluated on it."""
-        if unused := next(iter(self._unused), None):
-            kinds = " and ".join(dict.fromkeys(f"{how} on {kind}" for kind, how in trials))
-            option = "in" if unused == "place" else unused.replace("_", "-")
-            raise InputError(f"--{option} has no effect on what is evaluated, {kinds}; leave it out")
+        kinds = dict.fromkeys(f"{how} on {kind}" for kind, how in trials)
+        refuse_unused(self._unused, (), " and ".join(kinds))
 
 
 class _Trial(NamedTuple):
@@ -66,6 +61,12 @@ class _Trial(NamedTuple):
     @property
     def name(self) -> str:
         return evidence.name_of(self.task) if isinstance(self.task, Path) else self.task.name
+
+    def measure(self, metrics: Sequence[str] | None, folder: Path) -> dict[str, Any]:
+        """Return the result, which is written to a folder with the values of the queries or questions."""
+        if isinstance(self.task, Path):
+            return save(*evidence.measure(self.task, self.system, metrics, folder), folder)
+        return save(*retrieval.measure(self.task, self.system, metrics, folder), folder)
 
 
 def evaluate(
@@ -109,39 +110,23 @@ def evaluate(
         for step, path in checkpoints.items():
             results = _measure(str(path), tasks, how, names, folder / path.name, given)
             points.append({"step": step, "results": results})
-        found = {"version": VERSION, "checkpoints": points}
         if out is not None:
-            _write_checkpoints(found, folder)
-    return found
+            write_json(folder / "checkpoints.json", {"version": VERSION, "checkpoints": points})
+            _plot(points, folder / "checkpoints.png")
+    return {"version": VERSION, "checkpoints": points}
 
 
 def _measure(
-    model: str,
-    tasks: Sequence[str],
-    how: How | None,
-    metrics: Sequence[str] | None,
-    out: str | Path | None,
-    options: _Options,
+    model: str, tasks: Sequence[str], how: How | None, metrics: Sequence[str] | None, out: str | Path | None, options: _Options
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, options)
     for number, one in enumerate(trials):
         expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
-        return [
-            save(
-                *(
-                    evidence.measure(task, system, metrics, folder)
-                    if isinstance(task, Path)
-                    else retrieval.measure(task, system, metrics, folder)
-                ),
-                folder,
-            )
-            for task, system in trials
-        ]
+        return [trial.measure(metrics, folder) for trial in trials]
 
 
 def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options) -> list[_Trial]:
-    """Return the sets of all tasks with the system as it is evaluated on each."""
     kind = kind_of(model, how)
     trials = []
     for name in tasks:
@@ -150,13 +135,13 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options
         else:
             files = options.use("queries", *([] if "place" in options else ["corpus"]))
             sets = find_sets(name, files.get("corpus"), files.get("queries"))
-            trials += [_Trial(one, _system(model, kind or "embed", "documents", options)) for one in sets]
-    for one in trials:
-        expect_choice(one.system.how, _HOWS[one.kind], f"what {model} is evaluated as, on {one.kind},")
+            trials += [_Trial(trial, _system(model, kind or "embed", "documents", options)) for trial in sets]
+    for trial in trials:
+        expect_choice(trial.system.how, _HOWS[trial.kind], f"what {model} is evaluated as, on {trial.kind},")
     api = model.startswith(API)
     for message, wrong in {
         f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed": api
-        and any((one.kind, one.system.how) != ("evidence", "embed") for one in trials),
+        and any((trial.kind, trial.system.how) != ("evidence", "embed") for trial in trials),
         f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": api
         and bool(options.keys() & {"max_tokens", "max_query_tokens"}),
         "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out": options.keys()
@@ -165,14 +150,16 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options
     }.items():
         if wrong:
             raise InputError(message)
-    kinds = {how: {one.kind for one in trials if one.system.how == how} for how in _READERS}
+    kinds = {how: {trial.kind for trial in trials if trial.system.how == how} for how in _READERS}
     readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
-    options.expect_effects((one.kind, one.system.how) for one in trials)
-    return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
+    options.expect_effects((trial.kind, trial.system.how) for trial in trials)
+    return [
+        trial._replace(system=replace(trial.system, reading=readings.get(trial.system.how, trial.system.reading)))
+        for trial in trials
+    ]
 
 
 def _reading(model: str, how: How, kinds: Collection[str], options: _Options) -> Reading:
-    """Return what is read of texts for tasks of these kinds."""
     names = ["max_tokens", *(["max_query_tokens"] if how == "embed" and "mteb" not in kinds else [])]
     if "documents" in kinds:
         names += ["segment_tokens", *(["stride", "aggregate"] if "segment_tokens" in options else [])]
@@ -225,21 +212,15 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
     run = folder if is_run else folder.parent
     if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
         return {}
-    found = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
-    part = next((path for path in found.values() if not (path / "config.json").exists()), None)
-    if not found or part:
+    by_step = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
+    part = next((path for path in by_step.values() if not (path / "config.json").exists()), None)
+    if not by_step or part:
         what = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
         what = f"{part} holds only what was trained, adapters or a head, and not a model" if part else what
         raise InputError(f"{what}; evaluate the finished run's {run / 'model'}, or its whole models in {run / 'checkpoints'}")
-    if len(found) == 1:
+    if len(by_step) == 1:
         log.warning("note: %s has one checkpoint; a run with --set train.checkpoints=10 keeps ten", model)
-    return found
-
-
-def _write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
-    """Write checkpoints.json, and checkpoints.png with the metrics over the steps."""
-    write_json(folder / "checkpoints.json", found)
-    _plot(found["checkpoints"], folder / "checkpoints.png")
+    return by_step
 
 
 def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:

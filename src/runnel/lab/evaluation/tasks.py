@@ -1,18 +1,40 @@
-"""Retrieval tasks: judged queries with their corpus, from a BEIR folder, or from qrels with a corpus and queries."""
+"""Retrieval tasks, judged queries with their corpus: BEIR folders, qrels with a corpus and queries, published benchmarks in
+folders as their authors publish them (NanoBEIR, LoCoV0, LoCoV1, LongEmbed, MS MARCO), and generated sets.
+
+A set in another form than BEIR's (docs/evaluation.md has the forms) is written as a BEIR folder, from which it is evaluated.
+
+LongEmbed's synthetic sets, needle and passkey, are generated: the same texts on every machine. Each of the eight lengths is a set
+with 100 documents, of at most 3/4 words for each token, and 50 queries. A document hides one sentence: a person's passkey in a
+text of five repeated sentences, or a fact in an essay.
+
+Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., LongEmbed, 2024, 3.2;
+Craswell et al., 2020 and 2021; the filler of passkey is that of Mohtashami and Jaggi, 2023.
+Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are put together at random from
+parts; the published essays are Paul Graham's. So figures are not those of the published sets.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+import random
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from runnel.errors import InputError
-from runnel.lab.training.corpora import Texts, read_corpus, read_queries
-from runnel.lab.training.data import is_released
-from runnel.lab.training.formats import find_split
-from runnel.text.lines import ENDINGS, find, read_json, read_lines
-from runnel.text.trec import read_qrels, read_scores
+from runnel.errors import InputError, ReadError
+from runnel.files import replacing, write, write_jsonl
+from runnel.json_objects import read_row
+from runnel.lab.evaluation.metrics import METRICS
+from runnel.lab.evaluation.qa.json_values import expect_object, read_values
+from runnel.lab.training.data import Texts, find_split, is_released, read_corpus, read_queries
+from runnel.records import expect_choice, titled
+from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
+from runnel.text.tables import read_parquet
+from runnel.text.trec import MOST_GRADE, as_grade, read_qrels, read_scores
 
 
 @dataclass(frozen=True)
@@ -87,9 +109,8 @@ def read_task(source: TaskFiles) -> Task:
     if source.queries is not None:
         texts = read_queries(source.queries)
         queries = {query: texts[query] for query in qrels if query in texts and texts[query].strip()}
-        if missing := expect_some(
-            qrels, queries, f"{source.qrels}: none of the", f"judged queries has a text in {source.queries}"
-        ):
+        where = f"judged queries has a text in {source.queries}"
+        if missing := expect_some(qrels, queries, f"{source.qrels}: none of the", where):
             notes.append(f"{len(missing):,} of {len(qrels):,} judged queries have no text, and count as 0")
     corpus = None
     if source.corpus is not None:
@@ -98,9 +119,8 @@ def read_task(source: TaskFiles) -> Task:
         known = {name for name in relevant if has_text and corpus.row(name) is not None}
         where = f"relevant documents is in {source.corpus}" + ("" if has_text else f", and none of its {len(corpus):,} has text")
         if missing := expect_some(sorted(relevant), known, f"{source.qrels}: none of the", where):
-            notes.append(
-                f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"
-            )
+            counts = f"{len(missing):,} of {len(relevant):,}"
+            notes.append(f"{counts} relevant documents are not in the corpus, the first is {missing[0]!r}")
     return Task(source, qrels, queries, corpus, tuple(notes))
 
 
@@ -109,12 +129,12 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     run = read_scores(path)
     expect_some(run, task.qrels, "none of the", f"queries of {path} is judged in {task.source.qrels}")
     if task.corpus is not None:
-        found = {name: query for query, scores in run.items() for name in scores}
-        missing = [name for name in found if task.corpus.row(name) is None]
+        query_of = {name: query for query, scores in run.items() for name in scores}
+        missing = [name for name in query_of if task.corpus.row(name) is None]
         if missing:
             raise InputError(
-                f"{path} has document {missing[0]!r} for query {found[missing[0]]!r}, which is not in {task.source.corpus}, "
-                f"as are {len(missing):,} of its {len(found):,} documents; give the run of this task"
+                f"{path} has document {missing[0]!r} for query {query_of[missing[0]]!r}, which is not in {task.source.corpus}, "
+                f"as are {len(missing):,} of its {len(query_of):,} documents; give the run of this task"
             )
     return run
 
@@ -156,3 +176,333 @@ def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None
     if given is not None:
         return Path(given)
     return None if folder is None else find(folder, f"{kind}.jsonl", f"{kind}.tsv")
+
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_DOCUMENTS, _QUERIES = 100, 50
+_GRASS = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+_FIRST = "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar Petra Rosa Tariq".split()
+_LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor Petrov".split()
+
+
+def _rows(name: str) -> list[list[str]]:
+    lines = files("runnel.lab.evaluation").joinpath(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines]
+
+
+class Generated(NamedTuple):
+    """A set of one length."""
+
+    kind: str  # "needle" or "passkey"
+    length: int  # tokens
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.length}"
+
+    def write(self, folder: Path) -> TaskFiles:
+        """Write the set as a BEIR folder in `folder`."""
+        chance = random.Random(self.name)
+        if self.kind == "passkey":
+            questions, hidden = _passkeys(chance)
+            filler = list(_GRASS) * (self.length // 12)  # more than the longest document of the set needs
+        else:
+            questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
+            parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
+            filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
+        documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
+        asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
+        place = folder / f"{self.name}.beir"
+        place.mkdir(exist_ok=True)
+        for kind, texts in (("corpus", enumerate(documents)), ("queries", ((i, questions[i]) for i in asked))):
+            write_jsonl(place / f"{kind}.jsonl", ({"_id": str(i), "text": text} for i, text in texts))
+        write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
+        return replace(find_task(place), name=self.name)
+
+
+def find_generated(name: str) -> list[Generated]:
+    """Return the sets called "needle", "passkey", or one of them with its length: "needle-256"."""
+    sets = [Generated(kind, length) for kind in ("needle", "passkey") for length in LENGTHS]
+    expect_choice(name, ["needle", "passkey", *(one.name for one in sets)], "the task after generated:")
+    return [one for one in sets if name in (one.kind, one.name)]
+
+
+def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
+    names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
+    keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
+    pairs = zip(names, keys, strict=True)
+    hidden = [f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}." for name, key in pairs]
+    return [f"What is the pass key for {name}?" for name in names], hidden
+
+
+def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:
+    """Return as much of the filler as fits into a number of words, with a sentence at a random place between two others."""
+    left, kept = words - len(sentence.split()), 0
+    while left >= len(filler[kept].split()):
+        left, kept = left - len(filler[kept].split()), kept + 1
+    place = chance.randint(0, kept)
+    return " ".join([*filler[:place], sentence, *filler[place:kept]])
+
+
+_NDCG = ("nDCG@10",)
+_LOCO_QUERY = ("dataset", "qid", "answer_pids")  # columns of LoCoV1's queries
+_IDS = ("_id", "id", "doc_id", "qid", "pid")
+_TEXTS = ("text", "passage", "query")
+
+
+class _Judged(NamedTuple):
+    """A set of MS MARCO: its files, what is reported, and the number of judged queries in the papers."""
+
+    corpus: str
+    queries: str
+    qrels: str
+    metrics: tuple[str, str]
+    expected: int
+
+
+_DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")  # TREC counts grade 1 of a passage as not relevant
+_MSMARCO = {
+    "passage-dev": _Judged("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
+    "passage-dl19": _Judged("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
+    "passage-dl20": _Judged("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
+}
+_DEV, _DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
+_MSMARCO |= {
+    "document-dev": _Judged("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _DEV, 5193),
+    "document-dl19": _Judged("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _DL, 43),
+    "document-dl20": _Judged("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _DL, 45),
+}
+
+Row = tuple[str, dict[str, Any]]  # its place, and its values
+
+
+@dataclass(frozen=True)
+class Set:
+    """A retrieval task, of a benchmark or by itself."""
+
+    name: str  # of its result files
+    source: Callable[[Path], TaskFiles]  # finds its files, or writes them into a folder
+    metrics: tuple[str, ...] = METRICS  # what is reported unless the user says otherwise
+    group: str = ""  # sets with one group count as one in means
+
+
+def find_sets(task: str, corpus: str | None = None, queries: str | None = None) -> list[Set]:
+    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or generated:needle or generated:passkey.
+
+    For one set of a folder that has several, `task` is the folder's path, / and the set's name.
+    """
+    if task.startswith("generated:"):
+        return [Set(made.name, made.write, ("nDCG@1",), made.kind) for made in find_generated(task.removeprefix("generated:"))]
+    path = Path(task)
+    if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
+        if sets := _sets_of(path) or _inside(path):
+            return sets
+    elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
+        if chosen := [one for one in sets if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)]:
+            return chosen
+        expect_choice(path.name, [one.name for one in sets], f"the set of {path.parent}")
+    return [_ready(find_task(expect_task(path), corpus, queries))]
+
+
+def _sets_of(folder: Path) -> list[Set]:
+    """Return the sets of a folder in one of the forms above; none if it has another form, as BEIR's."""
+    name = folder.resolve().name
+    if sets := _msmarco(folder):
+        return sets
+    if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
+        return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
+    if papers := _qasper(folder):
+        reads = {f"qasper_{kind}": partial(_papers, papers, kind) for kind in ("title", "abstract")}
+        return [Set(own, partial(_write_pairs, name=own, read=read), _NDCG) for own, read in reads.items()]
+    loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
+    if len(loco) == 2:
+        documents, queries = (_files(part, "test") for part in loco)
+        names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
+        return [Set(own, partial(_write_loco, name=own, documents=documents, queries=queries), _NDCG) for own in names]
+    tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
+    return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
+
+
+def _inside(folder: Path) -> list[Set]:
+    inside = {}
+    for part in sorted(folder.iterdir()):
+        if part.is_dir() and not part.name.startswith("."):
+            inside[part.name] = [_ready(find_task(part))] if _is_beir(part) else _sets_of(part)
+    if any(inside.values()) and (unknown := [name for name, sets in inside.items() if not sets]):
+        raise InputError(f"{folder}: {', '.join(unknown)} is no task in a known form; give the paths of the tasks one by one")
+    return [one for sets in inside.values() for one in sets]
+
+
+def _is_beir(folder: Path) -> bool:
+    qrels = find(folder, "qrels.tsv", "qrels.txt") or any((folder / "qrels").glob("*.tsv*"))
+    return bool(qrels and find(folder, "corpus.jsonl", "corpus.tsv"))
+
+
+def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
+    return Set(source.name, lambda _: source, metrics)
+
+
+def _msmarco(folder: Path) -> list[Set]:
+    sets = []
+    for name, one in _MSMARCO.items():
+        corpus, queries, qrels = (find(folder, file) for file in (one.corpus, one.queries, one.qrels))
+        if corpus and queries and qrels:
+            source = TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
+            sets.append(_ready(source, one.metrics))
+    return sets
+
+
+def _write_pairs(folder: Path, name: str, read: Callable[[], Iterator[tuple[str, str]]]) -> TaskFiles:
+    """Write a set of LoCoV0, whose pairs are of a document and of its own query."""
+    pairs = list(read())
+    documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
+    queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
+    return _write(folder, name, documents, queries, ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))))
+
+
+def _scrolls(rows: Path) -> Iterator[tuple[str, str]]:
+    return ((text_of(row, "input", where), text_of(row, "output", where)) for where, row in read_rows([rows]))
+
+
+def _qasper(folder: Path) -> list[Path]:
+    """Return the files of Qasper's test split: as it was released, or as rows of the hub's data set."""
+    if released := sorted(folder.glob("qasper-test-v*.json")):
+        return released[-1:]
+    rows = sorted(path for path in folder.glob("test*") if path.suffix in (".parquet", ".jsonl"))
+    return rows if {"title", "abstract", "full_text"} <= _columns(rows) else []
+
+
+def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
+    released = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
+    for where, row in released if files[0].suffix == ".json" else read_rows(files):
+        row = expect_object(row, where)
+        yield _full_text(row, where), text_of(row, kind, where)
+
+
+def _full_text(row: Mapping[str, Any], where: object) -> str:
+    """Return a paper's text as LoCo's authors join it: a line for a section's name, and one for its paragraphs."""
+    sections = row.get("full_text")
+    try:
+        if isinstance(sections, dict):  # columns, as in the hub's data set
+            parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
+        else:
+            parts = [(one["section_name"], one["paragraphs"]) for one in sections or ()]
+        return "\n".join(line for name, found in parts for line in (name, " ".join(found)) if line is not None).strip()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f'{where}: expected sections with "section_name" and "paragraphs" as "full_text" ({error!r})') from error
+
+
+def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
+    for where, row in read_rows(files):
+        for name in names:
+            _first(row, (name,), where, list if name == "answer_pids" else object)
+        yield where, row
+
+
+def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
+    """Write a set of LoCoV1. As by its authors, documents without text are left out, with the queries that only they answer."""
+    rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
+    passages = _loco_rows(documents, "dataset", "pid", "passage")
+    empty = {str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None}
+    kept = [(where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))]
+    texts = (one for one in read_rows(documents) if one[1]["dataset"] == name and one[1]["passage"] is not None)
+    judged = ((str(row["qid"]), str(pid), 1) for _, row in kept for pid in row["answer_pids"] if str(pid) not in empty)
+    source = _write(folder, name, _texts(texts), _texts(kept), judged)
+    note = f"{len(empty):,} documents without text are left out, with {len(rows) - len(kept):,} queries that only they answer"
+    return replace(source, notes=(note,)) if empty else source
+
+
+def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]], judged: dict[str, list[Path]]) -> list[Set]:
+    """Return the sets of a data set of the hub: of its split "test", else of all splits that have texts of their own."""
+    splits = ["test"] if "test" in judged and len(corpus) == 1 else list(judged)
+    if len(splits) > 1 and not set(splits) <= corpus.keys() & queries.keys():
+        raise InputError(f"{name} has judgments of {', '.join(splits)}, and texts of {', '.join(corpus)}; expected texts of each")
+    sets = []
+    for split in splits:
+        files = [label.get(split) or next(iter(label.values())) for label in (corpus, queries, judged)]
+        own = name if len(splits) == 1 else split
+        lengths = dict.fromkeys(read_row(_Length, row, where).context_length for where, row in read_rows(files[1]))
+        for length in lengths:
+            label = own if length is None else f"{own}-{length}"
+            write = partial(_write_hub, name=label, files=files, length=length)
+            sets.append(Set(label, write, _NDCG if length is None else ("nDCG@1",), "" if length is None else own))
+    return sets
+
+
+@dataclass(frozen=True)
+class _Length:
+    context_length: int | None = None
+
+
+def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
+    corpus, queries, judged = ((row for row in read_rows(one) if row[1].get("context_length") == length) for one in files)
+    return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
+
+
+def read_rows(files: Iterable[Path]) -> Iterator[Row]:
+    """Yield (place, values) for each row of jsonl and parquet files."""
+    for path in files:
+        yield from read_parquet(path) if path.suffix == ".parquet" else read_json(path)
+
+
+def _columns(files: Iterable[Path]) -> set[str]:
+    return next((set(row) for _, row in read_rows(files)), set())
+
+
+def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
+    """Return the files of a table by split: NAME/SPLIT-00000-of-00001.parquet, NAME/SPLIT.jsonl or NAME.jsonl."""
+    for name in names:
+        if (file := find(folder, f"{name}.jsonl")) or (file := find(folder, f"{name}.parquet")):
+            return {name: [file]}
+        files = [file for ending in ("parquet", "jsonl") for file in sorted((folder / name).glob(f"*.{ending}"))]
+        if files:
+            splits: dict[str, list[Path]] = {}
+            for file in files:
+                splits.setdefault(re.sub(r"-\d{5}-of-\d{5}.*", "", file.stem), []).append(file)
+            return splits
+    return {}
+
+
+def _files(place: Path, split: str) -> list[Path]:
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    if not files:
+        raise ReadError(f"{place} has no parquet or jsonl files; download the data set again")
+    return [file for file in files if split in file.name] or files
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...], where: object, kind: type | tuple[type, ...] = (str, int)) -> Any:
+    name = next((name for name in names if name in row), None)
+    if name is None or not isinstance(row[name], kind):
+        raise InputError(f"{where}: expected {' or '.join(map(repr, names))} with a value of its kind, got {keys(row)}")
+    return row[name]
+
+
+def _texts(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    return ((str(_first(row, _IDS, where)), titled(row.get("title"), _first(row, _TEXTS, where, str))) for where, row in rows)
+
+
+def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
+    query, document = (str(_first(row, names, where)) for names in (("query-id", "qid"), ("corpus-id", "doc_id")))
+    try:
+        return query, document, as_grade(row.get("score", 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        most = f"a whole number of at most {MOST_GRADE:,}"
+        raise InputError(f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}') from error
+
+
+def _write(
+    folder: Path,
+    name: str,
+    documents: Iterable[tuple[str, str]],
+    queries: Iterable[tuple[str, str]],
+    judged: Iterable[tuple[str, str, int]],
+) -> TaskFiles:
+    """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes "_"."""
+    place = folder / f"{name}.beir"
+    place.mkdir(exist_ok=True)
+    for kind, texts in (("corpus", documents), ("queries", queries)):
+        write_jsonl(place / f"{kind}.jsonl", ({"_id": "_".join(key.split()), "text": text} for key, text in texts))
+    with replacing(place / "qrels.tsv") as new, new.open("w", encoding="utf-8") as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        file.writelines(f"{'_'.join(q.split())}\t{'_'.join(d.split())}\t{grade}\n" for q, d, grade in judged)
+    return replace(find_task(place), name=name)

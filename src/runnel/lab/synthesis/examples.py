@@ -2,21 +2,130 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from runnel.commands.display import Meter, say
-from runnel.errors import counted
-from runnel.files import create_folder, write_json, write_jsonl
-from runnel.generation.endpoint import LanguageModelClient
-from runnel.lab.replies import costs, stored_replies
-from runnel.lab.synthesis.prompts import VERSION
-from runnel.lab.synthesis.run import Settings, Synthesis
-from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources
-from runnel.lab.synthesis.structure_rows import StructureRows
+from runnel.errors import EndpointError, counted
+from runnel.files import create_folder, digest, write_json, write_jsonl
+from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.lab.replies import Replies, Stopped, Usage, costs, stored_replies
+from runnel.lab.synthesis import strategies
+from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources, Subsequence, check_language, refusal
+from runnel.lab.synthesis.strategies import Draft, Strategy
+from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.models.embedder import Embedder
+from runnel.records import expect_choice, expect_count
+from runnel.text.dialogue import Message
+from runnel.text.sentences import Unit, tile
+
+_WAVE = 64  # subsequences at a time; independent of the number of threads, so that the result is, too
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How examples are written. Raises InputError for a number that is too small, another unit or an unknown language."""
+
+    strategy: Strategy = "link"
+    unit: Unit = "sentence"  # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
+    seed: int = 0
+    reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected
+    threads: int = 8  # requests at a time
+    language: str | None = None  # a code such as "en": subsequences in other languages are left out
+
+    def __post_init__(self) -> None:
+        if self.language is not None:
+            check_language(self.language)
+        expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
+        for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
+            expect_count(getattr(self, name), name, least)
+
+
+@dataclass
+class Synthesis:
+    """One run over subsequences."""
+
+    replies: Replies
+    settings: Settings
+    encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
+    guard: Decontaminator  # subsequences that overlap with its test sets are left out
+    read: int = 0  # subsequences so far
+    kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
+    rejected: Counter[str] = field(default_factory=Counter)  # subsequences without an example, by reason
+    stopped: Stopped | None = None  # why the run ended early, if it did
+    failure: EndpointError | None = None  # the last one
+
+    def rows(self, subsequences: Iterator[Subsequence], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences, until there are `limit`.
+
+        A run that was interrupted, or stopped, yields the same rows when it is repeated.
+        """
+        with ThreadPoolExecutor(self.settings.threads) as pool:
+            while self.stopped is None:
+                missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
+                wave = list(islice(subsequences, missing))
+                if not wave:
+                    return
+                refusals = [refusal(text.text, self.guard, self.settings.language) for text in wave]
+                for text, outcome in zip(wave, pool.map(self._outcome, wave, refusals), strict=True):
+                    self.read += not isinstance(outcome, Stopped)
+                    if isinstance(outcome, Draft):
+                        self.kept[text.length] += 1
+                        yield self._row(text, outcome)
+                    elif isinstance(outcome, Stopped):
+                        self.stopped = self.stopped or outcome
+                    else:
+                        self.rejected[outcome] += 1
+
+    def cost(self, used: Usage) -> dict[str, float]:
+        """Return the tokens of a million examples at the rate of this run; empty without an example."""
+        if not (kept := self.kept.total()):
+            return {}
+        return {"input_tokens": used.prompt_tokens * 1e6 / kept, "output_tokens": used.completion_tokens * 1e6 / kept}
+
+    def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
+        """Return the example, the reason why there is none, or why it was not tried."""
+        if refusal is not None:
+            return refusal
+        try:
+            return self._draft(text)
+        except strategies.Rejected as rejected:
+            return str(rejected)
+        except Stopped as stopped:
+            return stopped
+        except EndpointError as error:
+            self.failure = error
+            return "requests that the endpoint did not answer; repeat the command to ask again"
+
+    def _draft(self, text: Subsequence) -> Draft:
+        settings = self.settings
+        rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
+        size = strategies.PLACE_UNITS[settings.unit]
+        if settings.strategy == "pair":
+            return strategies.write_pair(text, size, rng, self._ask, self.encode)
+        return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
+
+    def _ask(self, messages: list[Message]) -> Reply:
+        return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)
+
+    def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
+        strategy, unit = self.settings.strategy, self.settings.unit
+        row: dict[str, Any] = {"id": f"{strategy}-{digest(text.source, text.text, draft.question)}", "question": draft.question}
+        row |= {"document": text.text, "evidence": text.spans[list(draft.units)].tolist()}
+        if unit == "clauses":  # other tokenizers would group them in another way
+            row["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
+        row |= {"answer": draft.answer, "connection": draft.connection}
+        row |= {"places": [list(text.span(place)) for place in draft.places], "distance": draft.distance}
+        row |= {"strategy": strategy, "unit": unit, "source": text.source, "source_start": text.start, "length": text.length}
+        return row | {"tokens": text.tokens, "prompts": strategies.VERSION, "llm_model": self.replies.endpoint.model}
 
 
 def synthesize(
@@ -32,42 +141,24 @@ def synthesize(
 ) -> dict[str, Any]:
     """Let a language model write examples about documents to TO/STRATEGY.jsonl; return counts, also in TO/STRATEGY.json.
 
-    Args:
-        sources: files, folders, indexes, or jsonl of documents.
-        to: folder of the examples and of all replies, none of which is asked for twice.
-        endpoint, settings: the language model, and how it is asked.
-        lengths: tokens of the documents of examples, in equal numbers.
-        limit: the most examples; None: as many as there can be.
-        exclude: test sets, and question answering sets as qa:PATH, whose documents are left out.
-        model: counts tokens, and finds pairs.
-
-    Raises:
-        InputError: a source, a length or a test set cannot be used.
+    The arguments are those of `runnel lab synthesize`: `to` has all replies too, none of which is asked for twice; `exclude` are
+    test sets, and question answering sets as qa:PATH, whose documents are left out; `model` counts tokens, and finds pairs.
+    Raises InputError if a source, a length or a test set cannot be used.
     """
-    from runnel.models.embedder import Embedder
-
     guard, embedder = Decontaminator(exclude), Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, say)
         synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
         _write(synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit)
-        facts = {
-            **asdict(settings),
-            "llm_model": endpoint.model,
-            **_read_of(documents),
-            "short_documents": cutter.short,
-            "subsequences": synthesis.read,
-            "examples": synthesis.kept.total(),
-            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
-            "rejected": dict(synthesis.rejected.most_common()),
-            "stopped": synthesis.stopped and str(synthesis.stopped),
-            **costs(replies, used=VERSION),
-            "per_million_examples": synthesis.cost(replies.used),
-        }
-    write_json(to / f"{settings.strategy}.json", facts)
-    _report(facts, limit, synthesis.failure)
-    return facts
+        report: dict[str, Any] = {**asdict(settings), "llm_model": endpoint.model, **_read_of(documents)}
+        report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
+        report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
+        report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": synthesis.stopped and str(synthesis.stopped)}
+        report |= {**costs(replies, used=strategies.VERSION), "per_million_examples": synthesis.cost(replies.used)}
+    write_json(to / f"{settings.strategy}.json", report)
+    _report(report, limit, synthesis.failure)
+    return report
 
 
 def ask_structure(
@@ -80,29 +171,23 @@ def ask_structure(
     exclude: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in TO/structure.json."""
-    found, documents = StructureRows(Decontaminator(exclude), language, seed), Sources(sources, seed, say)
-    _write(found.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
-    facts = structure_facts(found, documents)
-    write_json(to / "structure.json", facts)
-    if not facts["examples"]:
+    made, documents = StructureRows(Decontaminator(exclude), language, seed), Sources(sources, seed, say)
+    _write(made.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
+    report = structure_facts(made, documents)
+    write_json(to / "structure.json", report)
+    if not report["examples"]:
         say("note: no examples: headings, questions, definitions or lists with sentences are needed")
-    return facts
+    return report
 
 
-def structure_facts(found: StructureRows, documents: Sources) -> dict[str, Any]:
+def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
     """Return what a run over the structure of documents has used, made and left out; the last is also reported."""
-    facts = {
-        "seed": found.seed,
-        "language": found.language,
-        **_read_of(documents),
-        "parts": found.read,
-        "examples": found.kept.total(),
-        "examples_by_strategy": dict(found.kept.most_common()),
-        "rejected": dict(found.rejected.most_common()),
-    }
-    for note in _left_out(facts):
+    report = {"seed": made.seed, "language": made.language, **_read_of(documents), "parts": made.read}
+    report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
+    report |= {"rejected": dict(made.rejected.most_common())}
+    for note in _left_out(report):
         say(f"note: {note}")
-    return facts
+    return report
 
 
 def _write(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
@@ -115,27 +200,26 @@ def _read_of(documents: Sources) -> dict[str, Any]:
     return {"documents": documents.documents, "repeated_documents": documents.repeated, "skipped": skipped}
 
 
-def _left_out(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what was rejected, by reason, and how many documents were repeated."""
-    for reason, count in facts["rejected"].items():
+def _left_out(report: dict[str, Any]) -> Iterator[str]:
+    for reason, count in report["rejected"].items():
         yield f"rejected: {count:,} {reason}"
-    if repeated := facts["repeated_documents"]:
+    if repeated := report["repeated_documents"]:
         yield f"left out: {counted(repeated, 'document')} with the same text as another"
 
 
-def _report(facts: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
-    notes = list(_left_out(facts))
-    if short := facts["short_documents"]:
-        shortest = min(facts["examples_by_length"])
+def _report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
+    notes = list(_left_out(report))
+    if short := report["short_documents"]:
+        shortest = min(report["examples_by_length"])
         notes.append(f"left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower --lengths to use them")
-    if estimated := facts["used"]["estimated"]:
+    if estimated := report["used"]["estimated"]:
         notes.append(f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
     if failure is not None:
         notes.append(f"the last failure of the endpoint: {failure}")
-    if facts["stopped"] is not None:
-        notes.append(f"stopped: {facts['stopped']}; repeat the command to continue")
-    elif limit is not None and facts["examples"] < limit:
-        few = f"{facts['examples']:,} of {limit:,} examples"
+    if report["stopped"] is not None:
+        notes.append(f"stopped: {report['stopped']}; repeat the command to continue")
+    elif limit is not None and report["examples"] < limit:
+        few = f"{report['examples']:,} of {limit:,} examples"
         notes.append(f"the sources are used up: {few}; add documents, or use another --seed")
     for note in notes:
         say(f"note: {note}")

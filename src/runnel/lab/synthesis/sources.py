@@ -67,11 +67,8 @@ class Sources:
     """The documents of files, folders and indexes, in an order that depends on the seed. Iterate over it once.
 
     `paths` are files and folders of all kinds that runnel reads, jsonl rows with a "document" (evidence) or a "text", and places
-    of indexes, whose documents are as they were when they were indexed.
-
-    Raises:
-        InputError: there is no file of a name, or a row has neither a document nor a text.
-        StoreError: an index cannot be opened.
+    of indexes, whose documents are as they were when they were indexed. Raises InputError for a file that is missing, or a row
+    that has neither a document nor a text, and StoreError for an index that cannot be opened.
     """
 
     paths: Sequence[str]

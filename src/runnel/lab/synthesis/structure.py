@@ -1,5 +1,7 @@
 """Questions about documents from their structure alone (docs/data.md): what an author has put over, before or after a text
-says what the text answers.
+says what the text answers; and the rows of evidence made of them.
+
+A long document is cut into parts, which are the documents of the rows, because each row holds its document.
 """
 
 from __future__ import annotations
@@ -7,10 +9,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import numpy as np
+
+from runnel.files import digest
+from runnel.lab.synthesis.sources import Source, check_language, refusal
+from runnel.lab.synthesis.strategies import BOILERPLATE
+from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import trim
 from runnel.text.documents.document import is_heading
 from runnel.text.sentences import split_paragraphs, split_sentences
@@ -154,9 +162,6 @@ class _Sentences:
         return self.kind_at(start) == "item" or bool(re.match(r"[-*+\u2022\u2023\u25e6]\s", self.text[start : start + 2]))
 
 
-# ---- headings and questions ------------------------------------------------------------------------------------------
-
-
 def _sections(sentences: _Sentences) -> Iterator[_Section]:
     """Yield headings and questions with what is below them, up to the next one."""
     opened: list[tuple[int, int, Strategy, Span]] = []  # sentence, end of the title or question, strategy
@@ -204,7 +209,6 @@ def _size(words: str, at: int, pieces: list[re.Match[str]], count: int) -> int:
 
 
 def _split_title(title: str) -> tuple[str, str]:
-    """Return the number of a heading, "" if it has none, and its words in one line."""
     title = _MARK.sub("", " ".join(title.split()), count=1)
     number = _NUMBER.match(title)
     if number is not None and number.end() < len(title):
@@ -213,7 +217,6 @@ def _split_title(title: str) -> tuple[str, str]:
 
 
 def _below(sentences: _Sentences, sections: Sequence[_Section], gone: Sequence[Span]) -> Iterator[Asked]:
-    """Ask each heading and question; sentences that are `gone` are in no answer."""
     taken = [number for number, (start, end) in enumerate(sentences.spans) if any(start < b and a < end for a, b in gone)]
     for one in sections:
         if answer := _answer(sentences, one, taken):
@@ -229,9 +232,6 @@ def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ())
     chosen = [number for number in prose if number < min(stop, prose[0] + _MOST)]
     start, end = sentences.span(chosen)
     return max(start, section.start), end
-
-
-# ---- definitions, lists and references -------------------------------------------------------------------------------
 
 
 def _definitions(sentences: _Sentences) -> Iterator[Asked]:
@@ -278,19 +278,16 @@ def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator
                 yield Asked("reference", question, source, answer)
 
 
-# ---- which can be used together --------------------------------------------------------------------------------------
-
-
 def _compatible(found: Sequence[Asked]) -> list[Asked]:
     """Return the questions without those that are asked twice, say nothing, or need what an earlier one cuts out."""
-    times = Counter(one.question.lower() for one in found)
+    times = Counter(question.question.lower() for question in found)
     kept: list[Asked] = []
-    for one in found:
-        words = re.findall(r"[^\W\d_]{3,}", one.question.lower())
-        if not words or times[one.question.lower()] > 1 or one.question.lower() in _GENERIC:
+    for question in found:
+        words = re.findall(r"[^\W\d_]{3,}", question.question.lower())
+        if not words or times[question.question.lower()] > 1 or question.question.lower() in _GENERIC:
             continue
-        if not any(_clash(one, other) or _clash(other, one) for other in kept):
-            kept.append(one)
+        if not any(_clash(question, other) or _clash(other, question) for other in kept):
+            kept.append(question)
     return kept
 
 
@@ -300,3 +297,76 @@ def _clash(one: Asked, other: Asked) -> bool:
         return False
     (start, end), needed = one.source, [other.answer] if other.strategy == "definition" else [other.answer, other.source]
     return any(start < b and a < end for a, b in needed)
+
+
+PART_SENTENCES = 300  # of a part, at most: training looks at that many sentences at a time
+PART_QUESTIONS = 20  # about a part, at most
+
+
+@dataclass
+class StructureRows:
+    """One run over documents. The same documents, in the same order, and the same seed give the same rows."""
+
+    guard: Decontaminator
+    language: str | None = None
+    seed: int = 0
+    read: int = 0  # parts so far
+    kept: Counter[str] = field(default_factory=Counter)  # rows by strategy
+    rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
+
+    def __post_init__(self) -> None:
+        if self.language is not None:
+            check_language(self.language)
+
+    def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield rows of evidence (docs/data.md), those of a document in its order, until there are `limit`."""
+        for source in sources:
+            for start, end in _parts(source.text):
+                for row in self._part(source, start, end):
+                    if limit is not None and self.kept.total() >= limit:
+                        return
+                    self.kept[row["strategy"]] += 1
+                    yield row
+
+    def _part(self, source: Source, start: int, end: int) -> Iterator[dict[str, Any]]:
+        text = source.text[start:end]
+        self.read += 1
+        reason = refusal(text, self.guard, self.language)
+        if reason is not None:
+            self.rejected[reason] += 1
+            return
+        asked = self._choose(text, ask(text, lambda offset: source.places.kind_at(start + offset)))
+        if not asked:
+            self.rejected["parts whose structure asks nothing"] += 1
+        document, place = cut(text, asked)
+        for question in asked:
+            answer = list(place(question.answer))
+            row: dict[str, Any] = {
+                "id": f"structure-{digest(source.name, document, question.question)}",
+                "question": question.question,
+            }
+            row |= {"document": document, "evidence": [answer], "strategy": question.strategy, "places": [answer]}
+            row |= {
+                "source": source.name,
+                "source_start": start,
+                "source_question": [start + offset for offset in question.source],
+            }
+            yield row | {"source_evidence": [start + offset for offset in question.answer]}
+
+    def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
+        usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]
+        if boilerplate := len(asked) - len(usable):
+            self.rejected["questions about boilerplate of a publisher"] += boilerplate
+        if (beyond := len(usable) - PART_QUESTIONS) <= 0:
+            return usable
+        self.rejected[f"questions beyond {PART_QUESTIONS} about a part"] += beyond
+        rng = np.random.default_rng([self.seed, int(digest(text), 16)])
+        return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
+
+
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the parts [start, end) of a text: at most `PART_SENTENCES` neighboring sentences, about equally many in each."""
+    spans = split_sentences(text)
+    count = -(-len(spans) // PART_SENTENCES)
+    for sentences in np.array_split(spans, count) if count else []:
+        yield int(sentences[0, 0]), int(sentences[-1, 1])

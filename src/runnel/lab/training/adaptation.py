@@ -20,7 +20,7 @@ from runnel.lab.evaluation.metrics import Comparison, compare
 from runnel.lab.evaluation.retrieval import System
 from runnel.lab.synthesis.examples import structure_facts
 from runnel.lab.synthesis.sources import Sources
-from runnel.lab.synthesis.structure_rows import StructureRows
+from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training import recipes, run
 from runnel.lab.training.data import Dropped, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
@@ -29,14 +29,7 @@ from runnel.ops.backend import has_native_bf16
 _LEAST = 30  # questions to train on
 _HELD_BACK = 10  # one question in 10, in whole documents
 _METRIC = "Recall@10"
-_TRAINING = (
-    "model.layers=true",
-    "train.batch=1",
-    "train.epochs=3",
-    "train.learning_rate=3e-5",
-    "train.warmup=0.1",
-    "train.weight_decay=0.01",
-)
+_TRAINING = "model.layers=true train.batch=1 train.epochs=3 train.learning_rate=3e-5 train.warmup=0.1 train.weight_decay=0.01"
 
 
 def adapt(
@@ -51,16 +44,8 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt a model to documents: return the path of the better model, or None, and what was measured, by file.
 
-    Args:
-        sources: files, folders, indexes, or jsonl of documents, whose structure asks the questions.
-        to: folder for the work, and for the model, which is TO/model.
-        model: the one to adapt.
-        dev: evidence to measure the gain on; default: the questions held back.
-        exclude: test sets that the questions must not overlap with, as for `Decontaminator`.
-        limit, seed: the most questions, and their choice.
-
-    Raises:
-        InputError: the documents ask too few questions, or a file has none.
+    The arguments are those of `runnel lab adapt`: `to` is the folder for the work, and for the model, which is TO/model; `dev` is
+    evidence to measure the gain on, by default the questions held back. Raises InputError if the documents ask too few questions.
     """
     if dev is not None and next(read_evidence(dev, dropped=Dropped()), None) is None:
         raise InputError(f"{dev} has no question with evidence; expected spans in one at least")
@@ -79,13 +64,12 @@ def adapt(
 
 
 def _write_questions(sources: Sequence[str], exclude: Sequence[str], limit: int, seed: int, to: Path) -> tuple[Path, Path]:
-    """Write the questions to train on and those held back; return the two files."""
-    found, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
-    rows = list(found.rows(documents, limit))
-    structure_facts(found, documents)
+    made, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
+    rows = list(made.rows(documents, limit))
+    structure_facts(made, documents)
     held = _held_back(rows)
-    parts = [row for row in rows if row["source"] not in held], [row for row in rows if row["source"] in held]
-    if len(parts[0]) < _LEAST or not parts[1]:
+    halves = [row for row in rows if row["source"] not in held], [row for row in rows if row["source"] in held]
+    if len(halves[0]) < _LEAST or not halves[1]:
         raise InputError(
             f"the structure of {counted(documents.documents, 'document')} asks {len(rows):,} questions; "
             f"expected at least {_LEAST} to train on, and some about other documents: add documents with headings or lists, "
@@ -94,9 +78,9 @@ def _write_questions(sources: Sequence[str], exclude: Sequence[str], limit: int,
     files = to / "train.jsonl", to / "held-back.jsonl"
     with Journal(files[0], {"seed": seed, "questions": digest(json.dumps(rows))}, also=files[1:]) as journal:
         if journal.begin() is None:
-            for path, part in zip(files, parts, strict=True):
+            for path, part in zip(files, halves, strict=True):
                 write_jsonl(path, part)
-            journal.finish({path.name: len(part) for path, part in zip(files, parts, strict=True)})
+            journal.finish({path.name: len(part) for path, part in zip(files, halves, strict=True)})
     return files
 
 
@@ -114,7 +98,7 @@ def _held_back(rows: list[dict[str, Any]]) -> set[str]:
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:
     precision = "bf16" if has_native_bf16() else "fp32"
-    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}", *_TRAINING)
+    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}", *_TRAINING.split())
     return Path(run.train(recipes.read("evidence-vectors", changes=changes), to / "run", data=data).model)
 
 

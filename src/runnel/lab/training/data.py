@@ -5,22 +5,306 @@ Unusable examples are dropped, counted and reported; contradictory ones are erro
 
 from __future__ import annotations
 
+import csv
 import logging
+import re
+import sqlite3
 import unicodedata
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from runnel.errors import InputError, counted
+from runnel.errors import InputError, ReadError, counted
 from runnel.json_objects import read_row
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.formats import Raw, find_source, read_raw
-from runnel.text.lines import read_json
+from runnel.records import Document, by_id, expect_choice, titled
+from runnel.text.lines import Lines, find, parse_document, read_head, read_json, read_lines, text_of, texts_of
+from runnel.text.reading import open_bytes
+from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
+from runnel.text.trec import read_qrels
+
+
+def read_corpus(path: str | Path) -> Iterator[Document]:
+    """Yield the documents of a corpus: a BEIR folder, jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
+    path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
+    first = next((line for _, line in read_lines(path)), "")
+    kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
+    if first.startswith("{"):
+        for where, row in read_json(path):
+            yield parse_document(row, where)
+    elif kind == "csv" or "text" in first.split("\t"):
+        lines = Lines(open_bytes(path.absolute()), str(path))
+        for number, values in read_table(lines, kind).rows:
+            yield parse_document(values, lines.place(number))
+    else:
+        for where, line in read_lines(path):
+            yield _from_tab(line, where)
+
+
+def read_queries(path: str | Path) -> dict[str, str]:
+    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus."""
+    path = _in_folder(path, "queries.jsonl", "queries.tsv")
+    return {name: query.text for name, query in by_id(read_corpus(path), f"the queries of {path}").items()}
+
+
+class Texts:
+    """Documents by id or by row, in a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        self._base = sqlite3.connect("", check_same_thread=False)  # no name: a temporary file
+        weakref.finalize(self, self._base.close)
+        try:
+            self._base.execute("PRAGMA journal_mode = OFF")
+            self._base.execute("CREATE TABLE texts (row INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL)")
+            rows = ((row, d.id, d.text) for row, d in enumerate(documents))
+            self._base.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
+            self._base.execute("CREATE UNIQUE INDEX by_id ON texts (id)")
+        except (sqlite3.IntegrityError, sqlite3.OperationalError) as error:
+            query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
+            what = f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a folder with room"
+            if isinstance(error, sqlite3.IntegrityError):
+                what = f"two documents of the corpus have the id {self._one(query)!r}; expected each id once"
+            raise ReadError(what) from error
+        self._count = self._one("SELECT COUNT(*) FROM texts")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Document]:
+        return (Document(name, text) for name, text in self._base.execute("SELECT id, text FROM texts ORDER BY row"))
+
+    def get(self, name: str) -> str | None:
+        """Return the text of a document, or None if the id is unknown."""
+        return self._one("SELECT text FROM texts WHERE id = ?", name)
+
+    def at(self, row: int) -> str:
+        """Return the text of a row; rows count from 0."""
+        return self._one("SELECT text FROM texts WHERE row = ?", int(row))
+
+    def name(self, row: int) -> str:
+        return self._one("SELECT id FROM texts WHERE row = ?", int(row))
+
+    def row(self, name: str) -> int | None:
+        """Return the row of a document, or None if the id is unknown."""
+        return self._one("SELECT row FROM texts WHERE id = ?", name)
+
+    def _one(self, query: str, *values: object) -> Any:
+        match = self._base.execute(query, values).fetchone()
+        return match[0] if match else None
+
+
+def _from_tab(line: str, where: str) -> Document:
+    name, *texts = line.split("\t")
+    if not name.strip() or len(texts) not in (1, 3):
+        expected = "expected id and text, or id, url, title and body, separated by tabs"
+        raise InputError(f"{where}: {expected}; got {len(texts)} tabs in {line[:80]!r}")
+    return Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
+
+
+def _in_folder(path: str | Path, *names: str) -> Path:
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    file = find(path, *names)
+    if file is None:
+        raise ReadError(f"{path} has no {' or '.join(names)}; expected a BEIR folder or the file itself")
+    return file
+
 
 log = logging.getLogger("runnel")
+
+_QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
+_POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage", "sentence2", "sentence_b"}
+_NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
+_INSTRUCTIONS = ("instruction", "prompt")
+_DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
+_ADVICE = "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has other formats)"
+
+
+class Raw(NamedTuple):
+    """An unchecked example from a file. `judged`: its texts come from judgments of documents by id."""
+
+    where: str
+    id: str
+    query: str
+    positives: list[str]
+    negatives: list[str]
+    judged: bool = False
+    instruction: str = ""
+
+
+class ExampleFiles(NamedTuple):
+    """A file of examples and, if it holds ids, the files with their texts."""
+
+    path: Path
+    corpus: Path | Texts | None
+    queries: Path | None
+
+
+def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder."""
+    path = Path(path)
+    if path.is_dir():
+        path = find_split(path, "train.tsv")
+    folder = path.parent.parent if path.parent.name == "qrels" else None
+    if corpus is None and folder is not None:
+        corpus = find(folder, "corpus.jsonl")
+    if queries is None and folder is not None:
+        queries = find(folder, "queries.jsonl")
+    return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+
+
+def qrels_of(folder: Path) -> list[Path]:
+    """Return the qrels of a BEIR folder."""
+    files = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
+    if not files:
+        raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
+    return files
+
+
+def find_split(folder: Path, name: str) -> Path:
+    """Return the qrels of a BEIR folder that have this name, or its only ones."""
+    splits = qrels_of(folder)
+    found = find(folder / "qrels", name)
+    if found is None and len(splits) != 1:
+        expect_choice(name, [path.name for path in splits], f"the file to use of {folder / 'qrels'}, unless you give its path,")
+    return found or splits[0]
+
+
+def read_raw(source: ExampleFiles) -> Iterator[Raw]:
+    """Yield the examples of a file, unchecked."""
+    yield from _judged(source) if _are_qrels(source.path) else _columns(source.path)
+
+
+def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header."""
+    if _is_parquet(path):
+        return read_parquet(path)
+    _, first = next(read_lines(path), ("", ""))
+    return read_json(path) if first.startswith("{") else _read_columns(path, _kind(first))
+
+
+def column_names(path: Path) -> list[str]:
+    """Read the keys of the first row of jsonl or parquet, or the fields of the first line of any other file."""
+    _, first = ("", "{") if _is_parquet(path) else next(read_lines(path), ("", ""))
+    return list(next(read_named(path))[1]) if first.startswith("{") else _cells(first) if first else []
+
+
+def _is_parquet(path: Path) -> bool:
+    return read_head(path, len(PARQUET)) == PARQUET
+
+
+def _are_qrels(path: Path) -> bool:
+    if _is_parquet(path):
+        return False
+    where, line = next(read_lines(path), ("", ""))
+    if line.startswith("{"):
+        return False
+    cells, fields = _cells(line) if line else [], [*line.split(), ""]
+    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 5 and fields[3].lstrip("-").isdecimal()):
+        return True
+    if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
+        return False
+    expected = "jsonl, qrels, or the names of the columns before the first row"
+    raise InputError(f"{where or path}: expected {expected}, got {line[:80]!r}; {_ADVICE}")
+
+
+class _Roles(NamedTuple):
+    query: str
+    positive: str
+    negatives: list[str]
+    labels: str | None
+    instructions: list[str]
+
+
+def _columns(path: Path) -> Iterator[Raw]:
+    roles: dict[tuple[str, ...], _Roles] = {}
+    for where, row in read_named(path):
+        names = tuple(row)
+        if names not in roles:
+            roles[names] = _roles(names, where)
+        yield _split(row, roles[names], where)
+
+
+def _roles(names: tuple[str, ...], where: str) -> _Roles:
+    if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
+        return _Roles("output", "input", [], None, [])
+    query = [n for n in names if n.lower() in _QUERY]
+    positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
+    negatives = [n for n in names if _NEGATIVE.fullmatch(n.lower())]
+    labels = [n for n in names if n.lower() in _LABELS]
+    instructions = [n for n in names if n.lower() in _INSTRUCTIONS]
+    other = set(names) - {*query, *positive, *negatives, *labels, *instructions, "id", "query_id"}
+    if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
+        raise InputError(f"{where}: cannot tell the roles of the columns {', '.join(map(repr, names))}; {_ADVICE}")
+    return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
+
+
+def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
+    query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
+    name, filled = str(row.get("id", row.get("query_id", ""))), [name for name in roles.instructions if row.get(name)]
+    labels: Any = [0] * len(documents) if roles.labels is None else row[roles.labels]
+    lists = isinstance(labels, list) and (roles.labels is None or isinstance(row[roles.positive], list))
+    scored = lists and len(labels) == len(documents) and all(isinstance(label, int | float) for label in labels)
+    if len(filled) > 1 or not scored:
+        expected = "for each query a list of documents and a list of as many labels (above 0 is positive), or no scores"
+        wrong = f"{roles.labels!r} is {str(labels)[:80]}; expected {expected}"
+        both = f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them"
+        raise InputError(f"{where}: {wrong if not scored else both}")
+    instruction = text_of(row, filled[0], where) if filled else ""
+    if roles.labels is None:
+        negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
+        return Raw(where, name, query, documents, negatives, instruction=instruction)
+    pairs = list(zip(documents, labels, strict=True))
+    positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
+    return Raw(where, name, query, positives, negatives, instruction=instruction)
+
+
+def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of csv or tsv under their header; fields in quotes may hold line ends."""
+    lines = Lines(open_bytes(path), str(path))
+    names, rows = read_table(lines, kind, names=True)
+    names = [name.strip() for name in names]
+    for number, row in rows:
+        if len(row) < len(names):
+            expected = f"expected {len(names)} fields ({', '.join(names)})"
+            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a missing value")
+        yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
+
+
+def _kind(line: str) -> str:
+    return "tsv" if "\t" in line else "csv"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
+
+
+def expect_texts(qrels: Path, files: Mapping[str, object]) -> None:
+    """Raise InputError if one of these files with texts, by their names, is missing (None)."""
+    if missing := [name for name, file in files.items() if file is None]:
+        raise InputError(f"{qrels} has ids instead of texts; also give {' and '.join(missing)}")
+
+
+def _judged(source: ExampleFiles) -> Iterator[Raw]:
+    expect_texts(source.path, {"corpus": source.corpus, "queries": source.queries})
+    queries = read_queries(str(source.queries))
+    log.info("reading the corpus of %s", source.path)
+    texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
+    for name, grades in read_qrels(source.path).items():
+        where = f"{source.path}, query {name!r}"
+        by_name = {document: texts.get(document) for document in grades}
+        unknown = next((document for document, text in by_name.items() if text is None), None)
+        if name not in queries or unknown is not None:
+            what = f"document {unknown!r} is not in the corpus" if name in queries else f"it is not in {source.queries}"
+            raise InputError(f"{where}: {what}; give the queries and the corpus of this file")
+        positives, negatives = ([str(by_name[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
+        yield Raw(where, name, queries[name], positives, negatives, True)
+
+
 LICENSE = "CC-BY-NC"
 _HEAD = 20  # characters of the first unit by which the end of the question is found
 
@@ -120,6 +404,7 @@ def read_evidence(
     reported = dropped is not None
     dropped = dropped or Dropped()
     decode: Decode | None = None
+    outside = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
     for where, row in read_json(path):
         if is_released(row):
             if decode is None:
@@ -133,9 +418,7 @@ def read_evidence(
             "examples with an empty query": not evidence.query.strip(),
             "examples with an empty document": not document.strip(),
             "examples without evidence": not (unanswered or any(document[start:end].strip() for start, end in spans)),
-            f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document": not all(
-                low <= start and end <= high for start, end in spans
-            ),
+            outside: not all(low <= start and end <= high for start, end in spans),
         }
         reason = next((reason for reason, found in reasons.items() if found), None)
         if reason is None:

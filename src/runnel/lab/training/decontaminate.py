@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.formats import ROWS
-from runnel.lab.training.data import Dropped, Evidence, Triple, read_triples
-from runnel.lab.training.formats import column_names, qrels_of, read_named
+from runnel.lab.training.data import Dropped, Evidence, Triple, column_names, qrels_of, read_named, read_triples
 from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
@@ -52,9 +51,7 @@ class Decontaminator:
             used, and only documents that answer a test query, as training and test sets may share a corpus. Question answering
             sets are given as qa:PATH.
 
-    Raises:
-        InputError: a test set has nothing to compare with, or its reader raises it.
-        ReadError, MissingDependency: raised by the readers.
+    Raises InputError if a test set has nothing to compare with, and what its readers raise.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:

@@ -1,25 +1,142 @@
 """The bases of the trainers: batches of documents, the mean loss over them, and the recall of sentences.
 
+Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine for one seed and epoch. A row
+of T tokens joins the group where k = max_tokens // T rows fill a batch, so any k rows of the group fit the budget: rows can be
+shuffled for every epoch while the number of batches stays the same, which schedules, progress and resuming rely on.
+
 n  documents of a batch   S  sentences of a document
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import copy
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from runnel.lab.training.batches import TokenBatches
+from runnel.errors import CheckpointError
+from runnel.lab.training.forward import trainable
 from runnel.lab.training.progress import Watched
+from runnel.models.adapters import load_adapter, save_adapter
+from runnel.models.base import Model
+from runnel.models.graph import Long
 
+_FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
 _MOST_KEPT = 0.995  # of the averaged weights in a step
+_EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
+
+
+def sentence_weights(labels: Tensor) -> Tensor:
+    """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
+
+    If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
+    weight of a document with both.
+
+    Source: paper E, appendix F (w_i).
+    """
+    positive = labels.bool()
+    count = positive.sum().clamp(min=1)
+    others = (~positive).sum().clamp(min=1)
+    return 0.5 * (positive / count + ~positive / others).float()
+
+
+def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the binary cross-entropy over the sentences of one document, of logits (S,), weighted by `sentence_weights`."""
+    weights = sentence_weights(labels)
+    return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
+
+
+def span_loss(scores: Tensor, evidence: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the mean over evidence spans, sentences [first, last), of -log of a span's share in the softmax of scores (S,)."""
+    share = F.log_softmax(scores, 0)
+    return -torch.stack([torch.logsumexp(share[first:last], 0) for first, last in evidence]).mean()
+
+
+def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
+    """Return the binary cross-entropy of every sentence (S,), summed, and divided by the root of their number."""
+    return F.binary_cross_entropy_with_logits(scores, answers, reduction="sum") / len(scores) ** 0.5
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Lists of row numbers, as a `DataLoader`'s `batch_sampler`: in an epoch each row is in exactly one batch of one process.
+
+    No batch has more than `max_tokens` tokens, except a single row that is longer. All processes get the same number of batches,
+    and the batches of one step have rows of about the same length; if there are too few rows for that, some batches are empty.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | NDArray[np.int64],
+        max_tokens: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        max_rows: int | None = None,
+        world: int = 1,
+        rank: int = 0,
+    ) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.max_tokens, self.seed, self.shuffle, self.world, self.rank = max_tokens, seed, shuffle, world, rank
+        self.epoch = 0
+        fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1)
+        step = 2 ** np.maximum(np.log2(fitting // _FINE, where=fitting >= _FINE, out=np.zeros(len(fitting))).astype(np.int64), 0)
+        self._rows = fitting // step * step  # (rows,) rows of this length in a batch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._all(0)) // self.world
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._all(self.epoch)[self.rank :: self.world]:
+            yield batch.tolist()
+
+    def _all(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Return the batches of all processes, with the batches of one step next to each other."""
+        rng = np.random.default_rng((self.seed, epoch if self.shuffle else 0))
+        count = len(self.lengths)
+        order = rng.permutation(count) if self.shuffle else np.arange(count)
+        batches: list[NDArray[np.int64]] = []
+        rest = order[:0]
+        for rows in np.unique(self._rows)[::-1].tolist():  # short rows first: the remaining ones fit among longer rows
+            if len(rest) > rows:
+                batches.append(rest)
+                rest = order[:0]
+            members = np.concatenate([rest, order[self._rows[order] == rows]])
+            whole = len(members) // rows * rows
+            batches.extend(members[:whole].reshape(-1, rows))
+            rest = members[whole:]
+        if len(rest):
+            batches.append(rest)
+        batches = _divisible(batches, self.world)
+        if self.shuffle:
+            steps = rng.permutation(len(batches) // self.world)
+            batches = [batches[step * self.world + place] for step in steps.tolist() for place in range(self.world)]
+        return batches
+
+
+def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.int64]]:
+    """Make the number of batches divisible by `world`: cut the largest in two, or add empty ones if none can be cut."""
+    while len(batches) % world:
+        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
+        rows = batches[largest]
+        batches[largest : largest + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows[:0]]
+    return batches
 
 
 class Documents(Protocol):
@@ -189,3 +306,141 @@ class _Collate:
     def __call__(self, rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
         return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
+
+
+class ModelModule(nn.Module):
+    """The parameters of a model as a module for the Trainer. Its `forward` maps items to their losses (n,) and scores."""
+
+    def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
+        super().__init__()
+        self.model, self._long = model, long
+        self.backbone, self.heads = model.backbone, model.heads
+        trainable(model)
+        for name, head in model.heads.items():
+            head.requires_grad_(name in heads)
+        # FSDP's units: the mixers and feed-forward parts, which hold nearly all weights.
+        called = {type(m).__name__ for m in self.backbone.modules() if any(isinstance(part, nn.Linear) for part in m.children())}
+        self._no_split_modules = sorted(called)
+
+    @property
+    def long(self) -> Long:
+        """How items are read now."""
+        if not torch.is_grad_enabled() and self.backbone.recurrent and self._long.segment_tokens is None:
+            return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
+        return self._long
+
+    @abstractmethod
+    def pieces(self, items: Sequence[Any]) -> Iterator[Tensor]:
+        """Yield the items' loss in parts, each in the memory of `gradient_segments`; run each backward before the next."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all parts. A backbone sharded by FSDP is not prepared with kernels for evaluation."""
+        if mode or not any(isinstance(parameter, DTensor) for parameter in self.parameters()):
+            return super().train(mode)
+        nn.Module.train(self.backbone, False)
+        self.heads.eval()
+        self.training = False
+        return self
+
+
+class PackedTrainer(DocumentTrainer):
+    """A Trainer of a whole model on items that are read in packed rows.
+
+    Batching, devices and accumulation change only speed and memory, as long as the items of a step are the same. Checkpoints are
+    model folders with the Trainer's own files (for a model with adapters: the adapters and the heads).
+    """
+
+    module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
+
+    def __init__(
+        self,
+        model: Model,
+        args: TrainingArguments,
+        train: Any = None,
+        evaluation: Any = None,
+        *,
+        long: Long | None = None,
+        **others: Any,
+    ) -> None:
+        self.runnel_model = model
+        self._long = replace(long or Long(), bf16=args.bf16)
+        if args.fsdp:
+            _widen_scalars(model)
+        self.trained: ModelModule = self.module(model, self._long)
+        super().__init__(self.trained, args, train, evaluation, **others)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The part of the step's loss that these items make, as DDP and FSDP want it: times the number of devices.
+
+        With truncated back-propagation the gradients are in place when this returns, and the Trainer's backward pass is empty.
+        """
+        if self._long.gradient_segments is not None and not self.is_fsdp_enabled:
+            share, total = self.share(inputs, num_items_in_batch), torch.zeros((), device=self.args.device)
+            for loss in self.trained.pieces(inputs["items"]):
+                (loss * share).backward()
+                total = total + loss.detach() * share
+            self._reduce_gradients()
+            return total.requires_grad_()
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _reduce_gradients(self) -> None:
+        """Average the gradients over devices: DDP does so only in the first backward pass after its forward pass."""
+        if self.args.world_size == 1 or not self.accelerator.sync_gradients:
+            return
+        assert self.model is not None
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.args.world_size
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Write a model folder, or adapters and heads. `state_dict` comes from FSDP, which shards parameters over devices."""
+        if not self.args.should_save:
+            return
+        folder = output_dir or str(self.args.output_dir)
+        if self.runnel_model.backbone.adapted:
+            save_adapter(self.runnel_model, folder)
+        else:
+            model = self.runnel_model if state_dict is None else _gathered(self.runnel_model, state_dict)
+            model.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load the weights of a checkpoint, which must be exactly the model's."""
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        if self.runnel_model.backbone.adapted:
+            load_adapter(self.runnel_model, resume_from_checkpoint)
+            return
+        path = Path(resume_from_checkpoint) / "model.safetensors"
+        module = model or self.model
+        assert module is not None
+        try:
+            module.load_state_dict(load_file(path))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{resume_from_checkpoint} is a checkpoint of another model than the one to be trained "
+                f"({self.runnel_model.backbone.title}): {str(error).splitlines()[1].strip()[:200]}; use another run folder"
+            ) from error
+
+
+def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
+    """Return the model with these tensors ("backbone.*", "heads.*") in place of FSDP's shards, for saving."""
+    with torch.device("meta"):
+        backbone = type(model.backbone)(model.backbone.config)  # type: ignore[call-arg]  # each architecture takes its config
+    heads = copy.deepcopy(model.heads)
+    for part, prefix in ((backbone, "backbone."), (heads, "heads.")):
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        part.load_state_dict(own, assign=True)
+    return replace(model, backbone=backbone, heads=heads)
+
+
+def _widen_scalars(model: Model) -> None:
+    """Reshape scalar parameters to (1,), as FSDP cannot shard scalars. Files with either shape load into both."""
+    for part in [*model.backbone.modules(), *model.heads.modules()]:
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter.ndim == 0:
+                setattr(part, name, nn.Parameter(parameter.detach().reshape(1)))

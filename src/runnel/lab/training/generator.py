@@ -25,9 +25,8 @@ from torch.utils.checkpoint import checkpoint
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.packed_trainer import ModelModule, PackedTrainer
-from runnel.lab.training.rows import RowData, write_rows
-from runnel.lab.training.sentence_table import label_sentences, units_of
+from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
+from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
 from runnel.models.base import Model
 from runnel.models.graph import Long, begin, read, steps
 from runnel.models.heads import LmHead

@@ -1,31 +1,151 @@
 """Hard negatives: documents that a search returns for a query although they do not answer it.
 
 Some results do answer the query but were never judged. Copies of a positive are always refused; documents that an embedder
-scores nearly as high as a positive are refused if a margin is set.
+scores nearly as high as a positive are refused if a margin is set. `mine_negatives` is what `runnel lab mine` does.
+
+N  documents   d  width of the vectors   B  queries at a time
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from runnel.commands.display import Meter, note_compiling, say
+from runnel.commands.embed import embed_corpus
+from runnel.commands.runs import say_resumed
 from runnel.errors import InputError
-from runnel.lab.training.candidates import Search
-from runnel.lab.training.corpora import Texts
-from runnel.lab.training.data import Triple
+from runnel.files import digest, file_digest, sibling, write_jsonl
+from runnel.journal import Journal, Row
+from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_corpus, read_triples
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.models.embedder import Embedder
+from runnel.records import Document
+from runnel.request import Progress
+from runnel.text.trec import read_run
+from runnel.text.words import bm25, numbered_words, words_of
+from runnel.work import top
 
-if TYPE_CHECKING:
-    from runnel.models.embedder import Embedder
+Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
+"""Returns for each example the rows of the corpus that its query retrieves, int64, best first, at most the given number."""
 
+Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
+"""Returns the same rows for each query, with their scores."""
+
+K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
+_ROWS = 1 << 16  # document vectors in memory at a time
 _BLOCK = 256  # queries searched together
 _KNOWN = 100_000  # cached vectors of candidates, as many queries share candidates
 _COPY = 0.9  # least share of common word triples in copies
+
+
+def search_by(ranker: Ranker) -> Search:
+    """Return a search that ranks the queries of examples."""
+    return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
+
+
+def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, *, k1: float = K1, b: float = B) -> Ranker:
+    """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
+
+    Documents that share no word with the query are not returned. Ties go to the earlier row.
+    """
+    index = bm25().BM25(k1=k1, b=b)
+    tokens = numbered_words(_texts(corpus, progress))
+    if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
+        raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
+    index.index(tokens, show_progress=False)
+    del tokens
+
+    def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        ranked = []
+        for words in words_of(queries):
+            scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
+            best = top(scores, depth)
+            best = best[scores[best] > 0]
+            ranked.append((best, scores[best]))
+        return ranked
+
+    return rank
+
+
+def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray]:
+    """Return a function from a query to the BM25 score of each text (n,) float32, 0 without a common word."""
+    corpus = Texts(Document(str(row), text) for row, text in enumerate(texts))
+    rank = bm25_ranker(corpus, **bm25)
+
+    def score(query: str) -> np.ndarray:
+        ((rows, found),) = rank([query], len(corpus))
+        scores = np.zeros(len(corpus), np.float32)
+        scores[rows] = found
+        return scores
+
+    return score
+
+
+def _texts(corpus: Texts, progress: Progress) -> Iterator[str]:
+    for done, document in enumerate(corpus, start=1):
+        yield document.text
+        progress(done, len(corpus))
+
+
+def dense_ranker(
+    embedder: Embedder, vectors: np.ndarray, rows: np.ndarray, combine: np.ufunc = np.maximum, max_query_tokens: int | None = None
+) -> Ranker:
+    """Return a ranker by exact inner products with the query's vector.
+
+    `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus ascend; `combine` makes one score
+    of those of a row.
+    """
+    first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
+    blocks = np.unique(first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1])
+
+    def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
+        scores, places = np.empty((len(encoded), 0), np.float32), np.empty((len(encoded), 0), np.int64)
+        for start, end in pairwise([*blocks, len(rows)]):
+            inside = first[(first >= start) & (first < end)]
+            products = encoded @ vectors[start:end].T
+            if len(inside) < end - start:
+                products = combine.reduceat(products, inside - start, axis=1)
+            best = np.stack([top(row, depth) for row in products])
+            scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
+            places = np.hstack([places, inside[best]])
+            best = np.stack([top(row, depth) for row in scores])
+            scores, places = np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
+        return list(zip(rows[places], scores, strict=True))
+
+    return rank
+
+
+def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
+    """Return a search that looks up an example's id in a run; an id that the run lacks has no rows."""
+
+    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
+        ranked = []
+        for triple in triples:
+            names = run.get(triple.id, [])[:depth]
+            rows = [row for row in map(corpus.row, names) if row is not None]
+            if not triple.id or len(rows) < len(names):
+                missing = next((name for name in names if corpus.row(name) is None), None)
+                raise InputError(
+                    f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in the run, and its documents in "
+                    f"the corpus, which has no {missing!r}; give the data and the corpus of this run"
+                )
+            ranked.append(np.array(rows, dtype=np.int64))
+        return ranked
+
+    return search
+
 
 EMPTY = "empty"
 POSITIVE = "a positive or a copy of one"
@@ -63,15 +183,13 @@ class Mining:
         return min(bars)
 
 
+VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]  # of rows of the corpus
+
+
 class NegativeJudge:
     """An embedder that scores candidates."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        corpus: Texts | None = None,
-        vectors: Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, embedder: Embedder, corpus: Texts | None = None, vectors: VectorsOf | None = None) -> None:
         assert (corpus is None) != (vectors is None)
         self.embedder, self._corpus = embedder, corpus
         self.vectors = vectors or self._encode
@@ -171,3 +289,157 @@ def _are_copies(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) ->
         return False
     common = len(a & b)
     return common >= _COPY * (len(a) + len(b) - common)
+
+
+def mine_negatives(
+    data: str,
+    to: Path,
+    mining: Mining,
+    *,
+    model: str | None = None,
+    run: str | None = None,
+    judge: str | None = None,
+    bm25: Mapping[str, float] = MappingProxyType({}),
+    prompts: Mapping[str, str] = MappingProxyType({}),
+    corpus: str | None = None,
+    queries: str | None = None,
+    exclude: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write the examples of `data` with negatives drawn for each to the jsonl file `to`; return settings and counts.
+
+    The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that searches, `judge` the embedder for
+    the scores that `mining` compares (None: the one that searches), and `prompts` are of the one that searches, else of the
+    judge. The vectors of an embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
+    arguments contradict each other or have no effect, or no example is left.
+    """
+    dense = model not in (None, "bm25")
+    _expect_effects(mining, run is not None, model is not None, dense, judge is not None, bool(bm25), bool(prompts))
+    source = find_source(data, corpus, queries)
+    searcher = _load(str(model), prompts) if dense else None
+    judging = searcher if judge is None else _load(judge, {} if dense else prompts)
+    bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
+    files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
+    settings: dict[str, object] = {"files": files, "model": model or (None if run else "bm25"), "judge": judge}
+    settings |= {"fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)]}
+    settings |= {"prompts": [e and _prompts(e) for e in (searcher, judging)]}
+    settings |= {**bm25, **asdict(mining), "ranks": list(mining.ranks)}
+    with Journal(to, settings) as journal:
+        result = journal.begin()
+        if result is not None:
+            say(f"note: {to} is finished already")
+            return result
+        examples = _Examples(data, source.corpus, queries, exclude)
+        pool = examples.pool
+        if searcher is not None:
+            files = files if source.corpus is None else [_digest(source.corpus)]
+            made_from = {"files": files, "fingerprint": searcher.model.fingerprint(), "prompt": _prompts(searcher)["document"]}
+            vectors = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
+            search = search_by(dense_ranker(searcher, *vectors))
+        elif run is not None:
+            search = run_search(read_run(run, mining.ranks[1]), pool)
+        else:
+            with Meter("indexing", unit="documents") as meter:
+                search = search_by(bm25_ranker(pool, meter, **bm25))
+        scorer = None if judging is None else NegativeJudge(judging, pool)
+        if judging is not None and judging is searcher:  # its vectors are known
+            scorer = NegativeJudge(judging, vectors=lambda rows: vectors[0][np.searchsorted(vectors[1], rows)])
+        result = journal.finish({**examples.facts, **_draw(examples, journal, search, mining, scorer)})
+    _report(result, mining.number)
+    return result
+
+
+def _expect_effects(mining: Mining, run: bool, model: bool, dense: bool, judge: bool, bm25: bool, prompts: bool) -> None:
+    """Raise InputError for options that contradict each other or would have no effect, from whether each is given."""
+    problems = {
+        "negatives come from a run or from a search: give --run or --model, not both": run and model,
+        "--judge does nothing without --max-score, --margin or --relative-margin; give one of them":
+            judge and not mining.needs_scores,
+        "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too":
+            mining.needs_scores and not judge and not dense,
+        "--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run": bm25 and (dense or run),
+        "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too":
+            prompts and not judge and not dense,
+    }  # fmt: skip
+    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+        raise InputError(problem)
+
+
+class _Examples:
+    """The usable examples of the data, read again by each iteration, and the pool of documents to sample from.
+
+    The pool is the corpus if there is one, else every text of the examples, each once.
+    """
+
+    def __init__(self, data: str, corpus: object, queries: str | None, exclude: Sequence[str]) -> None:
+        self._data, self._queries, self._guard = data, queries, Decontaminator(exclude)
+        self._corpus = None if corpus is None else Texts(read_corpus(str(corpus)))
+        self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
+        dropped = Dropped()
+        self.total = sum(1 for _ in self._read(dropped))
+        self.facts = {"dropped": dict(dropped.counts), "contaminated": dict(self._guard.counts)}
+        if not self.total:
+            raise InputError(f"{data}: no example is left to mine for ({dropped}; {self._guard})")
+
+    def __iter__(self) -> Iterator[Triple]:
+        return self._read(Dropped())
+
+    def _read(self, dropped: Dropped) -> Iterator[Triple]:
+        self._guard.counts.clear()
+        return self._guard.clean(read_triples(self._data, corpus=self._corpus, queries=self._queries, dropped=dropped))
+
+
+def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
+    seen: set[str] = set()
+    for triple in triples:
+        for text in (*triple.positives, *triple.negatives):
+            if (key := digest(text)) not in seen:
+                seen.add(key)
+                yield Document(key, text)
+
+
+def _draw(
+    examples: _Examples, journal: Journal, search: Search, mining: Mining, judge: NegativeJudge | None
+) -> dict[str, object]:
+    """Mine for the remaining examples, write OUT, and count."""
+    say_resumed(journal, "example")
+    done = len(journal)
+    with Meter("mining", unit="queries") as meter:
+        for mined in meter.count(mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done):
+            journal.add(Row(len(journal), [_row(mined), len(mined.drawn), mined.refused]))
+    refused: Counter[str] = Counter()
+    drawn = fewer = 0
+    for _, (_, number, reasons), _ in journal.rows():
+        refused.update(reasons)
+        drawn, fewer = drawn + number, fewer + (number < mining.number)
+    write_jsonl(journal.out, (row.value[0] for row in journal.rows()))
+    return {"examples": examples.total, "drawn": drawn, "examples_with_fewer": fewer, "refused": dict(refused)}
+
+
+def _row(mined: Mined) -> dict[str, object]:
+    triple = mined.triple
+    row: dict[str, object] = {"id": triple.id} if triple.id else {}
+    row |= {"prompt": triple.instruction} if triple.instruction else {}
+    return row | {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
+
+
+def _report(result: Mapping[str, Any], number: int) -> None:
+    for name, what in (("dropped", "left out of the data"), ("contaminated", "left out"), ("refused", "candidates refused")):
+        if result[name]:
+            say(f"note: {what}: {'; '.join(f'{count:,} {reason}' for reason, count in result[name].items())}")
+    if result["examples_with_fewer"]:
+        say(f"warning: {result['examples_with_fewer']:,} of {result['examples']:,} examples got fewer than {number} negatives")
+
+
+def _digest(path: object) -> object:
+    return file_digest(str(path)) if Path(str(path)).is_file() else path and str(path)
+
+
+def _load(model: str, prompts: Mapping[str, str]) -> Embedder:
+    note_compiling()
+    embedder = Embedder.load(model)
+    embedder.model.prompts |= prompts
+    return embedder
+
+
+def _prompts(embedder: Embedder) -> dict[str, str]:
+    return {name: embedder.model.prompts.get(name, "") for name in ("query", "document")}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,43 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from runnel.errors import NumericalError, install_command
 from runnel.files import replacing
-from runnel.lab.training.checkpoints import find_whole_checkpoint
+from runnel.request import Progress
 
 log = logging.getLogger("runnel")
 
+STATE = "trainer_state.json"
 CURVE = "loss.png"
 _NAMED = 8  # the most rows of a bad batch in the message
 
-Show = Callable[[int, int, str | None], None]  # takes the units done, the units in total, and the speed in words or None
+
+def find_whole_checkpoint(folder: str | Path) -> Path | None:
+    """Return the newest complete checkpoint, or None; newer incomplete ones are skipped with a warning."""
+    return next((path for _, path in whole_checkpoints(folder)), None)
 
 
-def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Show]:
-    return nullcontext(lambda done, total, speed: None)
+def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
+    """Yield the steps and folders of complete checkpoints, newest first; incomplete ones are skipped with a warning.
+
+    The Trainer writes `trainer_state.json` last, and removes older checkpoints only after that: so a checkpoint with a readable
+    one is complete, and a run stopped while writing a checkpoint still has the previous one.
+    """
+    paths = {path.name.removeprefix("checkpoint-"): path for path in Path(folder).glob("checkpoint-*") if path.is_dir()}
+    for step, path in sorted(((int(step), path) for step, path in paths.items() if step.isdecimal()), reverse=True):
+        try:
+            state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            state = None
+        if isinstance(state, dict) and state.get("global_step") == step:
+            yield step, path
+        else:
+            log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
 
 
-open_meter: Callable[..., AbstractContextManager[Show]] = _show_nothing  # the command line sets its own
+def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Progress]:
+    return nullcontext(lambda done, total: None)
+
+
+open_meter: Callable[..., AbstractContextManager[Progress]] = _show_nothing  # the command line sets its own
 
 
 @dataclass
@@ -104,7 +127,7 @@ class Recorder(TrainerCallback):
 
     def __init__(self, folder: Path, watch: Watch) -> None:
         self._folder, self._watch, self._shown = folder, watch, ExitStack()
-        self._show: Show | None = None
+        self._show: Progress | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""
@@ -119,8 +142,7 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
         if self._show is not None:
-            speed = self._watch.figures(args.world_size)["tokens_per_s"]
-            self._show(state.global_step, state.max_steps, f"{speed:,.0f} tokens/s")
+            self._show(state.global_step, state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -152,17 +174,3 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     rate.set_ylabel("learning rate (dashed)")
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=120)
-
-
-@contextmanager
-def show_reading(characters: int) -> Iterator[Callable[[int], None]]:
-    """Show progress while documents are read. Yields the function to call with the characters of each."""
-    with open_meter("reading documents", unit="characters") as show:
-        done = 0
-
-        def advance(read: int) -> None:
-            nonlocal done
-            done += read
-            show(done, characters, None)
-
-        yield advance

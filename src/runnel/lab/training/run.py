@@ -1,4 +1,4 @@
-"""Running of a recipe: load model and data, train with the library's Trainer for the job, store everything in the run folder.
+"""Running of a recipe: load model and examples, train with the library's Trainer for the job, store everything in the run folder.
 
 docs/training.md lists what is in the folder. In addition, while the run is at work: data/, search/ with the run of the learning
 rate that is being tried, and lock, which the main process holds. Each of several processes has a part of every batch.
@@ -7,39 +7,222 @@ rate that is being tried, and lock, which the main process holds. Each of severa
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import logging
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import PartialState
+from datasets import Dataset, DatasetDict
 from safetensors import SafetensorError
 from transformers import Trainer
 
-from runnel.errors import InputError, NumericalError
+from runnel.backbones.library import Library
+from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
-from runnel.lab.training import recipes
-from runnel.lab.training.checkpoints import find_whole_checkpoint
+from runnel.lab.training import recipes, tables
+from runnel.lab.training.data import Evidence, read_evidence
+from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import AveragedTrainer
 from runnel.lab.training.forward import finished
-from runnel.lab.training.preparing import prepared
-from runnel.lab.training.progress import Recorder, Watch, logged_steps
-from runnel.lab.training.run_data import RunData, locate_data, read_run_data
+from runnel.lab.training.generator import CompletionData, Exchange, read_exchanges
+from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
+from runnel.lab.training.recipes import DataTable, LongTable, Recipe
 from runnel.lab.training.sentences import SentenceTrainer
-from runnel.lab.training.settings import Recipe
-from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorboard
-from runnel.models.adapters import merge, save_adapter
-from runnel.models.base import Model
+from runnel.lab.training.tables import SentenceData
+from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
+from runnel.lab.training.vectors import LayerData, read_vector_data
+from runnel.models.adapters import add_lora, merge, save_adapter
+from runnel.models.base import Model, load_model
+from runnel.models.graph import check_segments
+from runnel.models.heads import EndScore, VectorScore
+from runnel.models.language_model import load_generator
+from runnel.models.readers import has_sentence_layers, stores_vectors
+from runnel.models.sentence_vectors import VectorScorer
+from runnel.models.transformers import Scores
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The training data, the held-out data if any, and the data that calibrates the scores if any."""
+
+    train: Any
+    held_out: Any
+    aside: Any = None
+
+
+def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
+    """Resolve the paths of a recipe's data."""
+    one_set = len(recipe.data.sets) == 1
+    exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
+    paths = [Path(data or home or "") / table.path for table in recipe.data.sets]
+    if data is not None and one_set and not paths[0].exists():
+        paths = [Path(data)]
+    nowhere = data is None and home is None
+    missing = [path for path in paths if not path.exists() or (nowhere and not path.is_absolute())]
+    if missing or not paths:
+        what = f"{missing[0]} is missing" if missing else "the recipe has no [[data.sets]]"
+        raise InputError(f"{what}; --data names the file or folder of the examples (the recipe's first lines say what it needs)")
+    sets = tuple(replace(table, path=str(path.resolve())) for table, path in zip(recipe.data.sets, paths, strict=True))
+    return replace(recipe, data=replace(recipe.data, sets=sets, exclude=tuple(exclude)))
+
+
+def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
+    """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes."""
+    stored = recipe.job == "sentences" and stores_vectors(model, "sentences")
+    # The examples for heads over stored vectors are in no file, so every process reads and filters them.
+    guard = Decontaminator(recipe.data.exclude if write or stored else ())
+    try:
+        if recipe.job == "generate":
+            return _completions(recipe, model, folder, guard, write=write, share=share)
+        if recipe.job == "sentences":
+            return _evidence(recipe, model, folder, guard, stored=stored, write=write, share=share)
+        return _triples(recipe, model, folder, guard, write=write, share=share)
+    finally:
+        if write and guard.counts:
+            log.warning("left out: %s", guard)
+
+
+def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
+    table, seed = recipe.data, recipe.train.seed
+    rows: dict[str, Dataset] = {}
+    for number, data in enumerate(table.sets):
+        path, source = folder / f"{number}.arrow", Path(data.path)
+        name = source.stem if source.stem not in rows else f"{source.stem} {len(rows)}"
+        if write:
+            tables.write_triple_table(path, source, data, table, recipe.job, seed, guard, model.prompts)
+        rows[name] = Dataset.from_file(str(path))
+    if recipe.job == "embed":
+        tables.require_negatives(rows, table, recipe.train.batch)
+    made: Any = tables.by_negatives if recipe.job == "embed" else DatasetDict
+
+    def drawn(parts: dict[str, Dataset]) -> Any:
+        if share == 1:
+            return made(parts)
+        few = {name: part.shuffle(seed).select(range(max(1, len(part) // share))) for name, part in made(parts).items()}
+        return DatasetDict(few)
+
+    if not table.held_out:
+        return RunData(drawn(rows), None)
+    for name, part in rows.items():
+        tables.expect_left(len(part) > table.held_out, name, table.held_out)
+    split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
+    return RunData(drawn({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
+
+
+def _evidence(
+    recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool, share: int
+) -> RunData:
+    table = recipe.data
+    clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
+    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
+    if stored:  # documents are read as inference reads them; `model` has its weights in fp32
+        reader = load_model(recipe.model.name)
+        reader.unit = model.unit
+        part = itertools.islice(examples, 0, None, share)
+        data = RunData(*read_vector_data(VectorScorer(reader), part, folder / "documents", table.held_out, write=write))
+        if not recipe.model.layers:
+            return data
+        measured = None if data.held_out is None else LayerData([data.held_out], model)
+        return RunData(LayerData([data.train, data.aside], model), measured)  # the head stays, and with it its calibration
+
+    def made(name: str, part: Iterator[Evidence]) -> SentenceData:
+        path = folder / f"{name}.arrow"
+        if not write:
+            return SentenceData(model, path)
+        return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
+
+    return _split(examples, table, share, made)
+
+
+def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
+    table = recipe.data
+    exchanges = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
+
+    def made(name: str, part: Iterator[Exchange]) -> CompletionData:
+        path = folder / f"{name}.arrow"
+        return CompletionData.write(path, model, part) if write else CompletionData(path)
+
+    return _split(itertools.chain.from_iterable(exchanges), table, share, made)
+
+
+def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
+    """Make held-out data of the first items, and training data of every `share`-th of the others."""
+    held = make("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
+    first = list(itertools.islice(items, 1))
+    tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
+    return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
+
+
+def prepared(recipe: Recipe) -> Model:
+    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters."""
+    torch.manual_seed(recipe.train.seed)  # for a new head and adapters
+    table = recipe.model
+    model = load_generator(table.name, "float32", "cpu") if recipe.job == "generate" else _load_reader(recipe)
+    if recipe.job == "generate" and model.tokenizer.end_id is None:
+        raise CheckpointError(f"{table.name}: its tokenizer has no end marker, to learn where replies end; use another model")
+    check_segments(model, long(recipe))
+    if recipe.lora is not None:
+        lora = recipe.lora
+        with needing("lora.four_bit needs bitsandbytes", "lab"):
+            if lora.four_bit:
+                import bitsandbytes  # noqa: F401  # it is needed later
+        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+    model.prompts = tables.trained_prompts(recipe.data, model.prompts)
+    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel lab train` for {recipe.job!r} from {table.name}.\n"
+    return model
+
+
+def _load_reader(recipe: Recipe) -> Model:
+    table = recipe.model
+    reads = "rerank" if recipe.job == "rerank" else "embed"
+    model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
+    model.unit = table.unit or model.unit
+    missing = recipe.job not in model.heads
+    stored = not missing and stores_vectors(model, recipe.job)
+    refused = missing and (recipe.job == "embed" or not table.new_head)
+    if refused or not (stored or recipe.job in ("embed", *model.templates)):
+        have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+        no_head = f"head for {recipe.job!r} (it has: {have}); use another model or, for a new head, --set model.new_head=true"
+        no_template = f"template for {recipe.job!r}; use a recurrent model, which reads whole documents"
+        raise CheckpointError(f"{table.name} has no {no_head if refused else no_template}")
+    _check_stored(recipe, model, stored=stored)
+    if missing:
+        own = isinstance(model.backbone, Library)  # sentence-transformers has made the layer
+        model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
+        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+    elif stored and table.new_head:
+        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
+    return model
+
+
+def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
+    name, layers = recipe.model.name, recipe.model.layers
+    unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
+    unused |= {"train.precision": recipe.train.precision == "bf16" and not layers}
+    settings = ", ".join(setting for setting, used in unused.items() if used)
+    for message, wrong in {
+        f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, as pocket has, and "
+        "model.new_head = false": layers and (recipe.model.new_head or not stored or not has_sentence_layers(model)),
+        f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a model that reads "
+        "query and document together: --model pocket-mamba2": stored and not isinstance(model.head(recipe.job), VectorScore),
+        f"{name} scores stored vectors: only its head is trained, so {settings} would have no effect; remove it, or use the "
+        "recipe evidence-vectors": stored and settings,
+    }.items():
+        if wrong:
+            raise InputError(message)
+
 
 RECIPE, SUMMARY, SEARCH, LOCK, _DATA, _TRIALS = "recipe.toml", "summary.json", "search.jsonl", "lock", "data", "search"
 

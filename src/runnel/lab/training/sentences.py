@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runnel.lab.training.document_trainer import ModelModule, PackedTrainer, sentence_loss, sentence_weights
 from runnel.lab.training.forward import sentence_scores, sentence_segments
-from runnel.lab.training.losses import sentence_loss, sentence_weights
-from runnel.lab.training.packed_trainer import ModelModule, PackedTrainer
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.items import Item

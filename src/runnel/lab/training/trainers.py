@@ -34,10 +34,9 @@ from runnel.integrations.sentence_transformers import cross_encoder, sentence_tr
 from runnel.lab.training.document_trainer import Documents
 from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watch, Watched
-from runnel.lab.training.sentence_layers import LayerTrainer
+from runnel.lab.training.recipes import DataTable, Recipe
 from runnel.lab.training.sentences import SentenceTrainer
-from runnel.lab.training.settings import DataTable, Recipe
-from runnel.lab.training.vectors import VectorTrainer
+from runnel.lab.training.vectors import LayerTrainer, VectorTrainer
 from runnel.models.adapters import load_adapter
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
@@ -128,9 +127,8 @@ def reranker_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
     """Make a Trainer for `rows` of `training.triple_table`. Only documents are cut."""
-    args = CrossEncoderTrainingArguments(
-        **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
-    )
+    sizes = _accumulated(recipe)
+    args = CrossEncoderTrainingArguments(**arguments(recipe, folder), **sizes, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
     counted = encoder.preprocess
 

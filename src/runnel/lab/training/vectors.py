@@ -1,30 +1,51 @@
-"""Training of a head that scores stored sentence vectors (`VectorScore`): documents have been read, only the head is trained.
+"""Training of a head that scores stored sentence vectors (`VectorScore`), whose documents are read once and kept in the run
+folder; and of an encoder's sentence layers through such a head, which stays as it is.
+
+The vectors of trained layers may not move far from those that the run started from: with few questions, that keeps what its
+weights know.
 
 n  questions of a batch   S  sentences of a document   D  width of the vectors   K  numbers known of a sentence
+T  tokens of a document   Q  questions about it        F  features of a sentence
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from runnel.lab.training.document_trainer import AveragedTrainer, Documents
-from runnel.lab.training.losses import span_loss, yes_or_no_loss
+from runnel.backbones.encoder.model import Encoder, lay_out
+from runnel.files import digest, sweep, write
+from runnel.lab.training import progress
+from runnel.lab.training.data import Evidence
+from runnel.lab.training.document_trainer import AveragedTrainer, Documents, span_loss, yes_or_no_loss
+from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
+from runnel.models.base import Model
 from runnel.models.heads import VectorScore, known
+from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
 
 log = logging.getLogger("runnel")
 
 _SENTENCES, _BEST = 300, 40  # of a document in one step; and of these the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
+_LOADED = 64  # documents held in memory
+_ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
+_ASIDE = 10  # one document in 10 calibrates
+QUESTIONS = 8  # about a document in one step
+_KEEP = 1.0  # weight of the distance to the vectors as they were
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +189,250 @@ def calibrate(head: VectorScore, items: Sequence[VectorItem], weights: Sequence[
         return loss
 
     optimizer.step(closure)
-    found = factors.detach()
-    if not bool(answers.any()) or not bool(found.isfinite().all()) or float(found[0]) <= 0:
+    fitted = factors.detach()
+    if not bool(answers.any()) or not bool(fitted.isfinite().all()) or float(fitted[0]) <= 0:
         log.warning("the documents kept aside do not determine the calibration of scores; it stays as it was learned")
         return
     with torch.no_grad():
-        head.calibration.copy_(found)
+        head.calibration.copy_(fitted)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadQuestion:
+    """A question about a document; a document without evidence does not answer it."""
+
+    name: str
+    text: str
+    query: VectorQuery
+    document: str  # the digest of its text
+    evidence: tuple[tuple[int, int], ...]  # sentences [first, last) of those with a token
+
+
+class ReadDocuments:
+    """Documents that have been read: a file for each in `folder`, named by a digest of its text, and the texts in memory."""
+
+    def __init__(self, scorer: VectorScorer, folder: Path, texts: Mapping[str, str]) -> None:
+        self.scorer, self._folder, self._texts = scorer, folder, texts
+        self.load = functools.lru_cache(_LOADED)(self._load)
+
+    def _load(self, document: str) -> SentenceVectors:
+        data = (self._folder / document).read_bytes()
+        return SentenceVectors.from_bytes(data, self._texts[document])
+
+
+class VectorData(Dataset[tuple[str, VectorItem]]):
+    """Questions about documents that have been read; an item is made on access."""
+
+    def __init__(self, documents: ReadDocuments, questions: Sequence[ReadQuestion]) -> None:
+        self.documents, self.questions = documents, list(questions)
+        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)  # batches have equally many questions
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int) -> tuple[str, VectorItem]:
+        question = self.questions[index]
+        document = self.documents.load(question.document)
+        _, vectors, features = self.documents.scorer.inputs(question.query, document)
+        return question.name, make_vector_item(question.query.vector, vectors, features, question.evidence, len(document.ids))
+
+
+def read_vector_data(
+    scorer: VectorScorer, examples: Iterable[Evidence], folder: Path, held_out: int, *, write: bool
+) -> tuple[VectorData, VectorData | None, VectorData]:
+    """Read the documents that `folder` lacks, and return the questions trained on, those held out, and those that calibrate.
+
+    No document is in two of them. Texts and questions are held in memory, sentence vectors are not.
+    """
+    texts: dict[str, str] = {}
+    keyed: list[tuple[str, Evidence]] = []
+    for example in examples:
+        key = digest(example.document)
+        keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
+    if unused := sum(bool(example.units) for _, example in keyed):
+        log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
+    if write:
+        _read(scorer, texts, folder)
+    documents = ReadDocuments(scorer, folder, texts)
+    queries = scorer.read_queries(example.query for _, example in keyed)
+    questions = [
+        _question(number, key, example, query, documents.load(key))
+        for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
+    ]
+    train, held, aside = split_documents(questions, held_out)
+    expect_left(train, f"{len(keyed)} examples", held_out)
+    log.info("%d questions to train on, %d held out, %d for the calibration", len(train), len(held), len(aside))
+    parts = [[*part, *ask_elsewhere(part)] for part in (train, aside)]
+    return VectorData(documents, parts[0]), VectorData(documents, held) if held else None, VectorData(documents, parts[1])
+
+
+def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
+    """Write the files of the documents that have none; an interrupted run reads the rest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    wanted = {key: text for key, text in texts.items() if not (folder / key).exists()}
+    done, total = 0, sum(map(len, wanted.values()))
+    with progress.open_meter("reading documents", unit="characters") as show:
+        for key, read in zip(wanted, scorer.remember(wanted.values()), strict=True):
+            write(folder / key, read.to_bytes())
+            done += len(read.text)
+            show(done, total)
+
+
+def _question(number: int, key: str, example: Evidence, query: VectorQuery, document: SentenceVectors) -> ReadQuestion:
+    name = example.id or f"example {number + 1}"
+    full = np.diff(document.bounds) > 0
+    place = np.concatenate([[0], full.cumsum()])
+    expect_tokens(full, name)
+    labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
+    evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
+    return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
+
+
+def split_documents(questions: Sequence[ReadQuestion], held_out: int) -> tuple[list[ReadQuestion], ...]:
+    """Return the questions to train on, at least `held_out` to hold out, and those of one other document in ten to calibrate."""
+    count = Counter(question.document for question in questions)
+    order = sorted(count)  # digests: an order that has nothing to do with the texts
+    before = np.cumsum([0, *(count[document] for document in order)])[:-1]
+    held = {document for document, number in zip(order, before.tolist(), strict=True) if number < held_out}
+    aside = {document for number, document in enumerate(d for d in order if d not in held) if number % _ASIDE == _ASIDE - 1}
+    parts: tuple[list[ReadQuestion], ...] = ([], [], [])
+    for question in questions:
+        parts[1 if question.document in held else 2 if question.document in aside else 0].append(question)
+    return parts
+
+
+def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
+    """Return one question in four, asked about another document, if it is about only one."""
+    documents = list(dict.fromkeys(question.document for question in questions))
+    following = dict(zip(documents, [*documents[1:], *documents[:1]], strict=True))
+    asked = Counter(text for text, _ in {(question.text, question.document) for question in questions})
+    return [
+        replace(question, document=following[question.document], evidence=())
+        for question in questions[::_ELSEWHERE]
+        if asked[question.text] == 1 and len(documents) > 1
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerItem:
+    """A document and questions about it."""
+
+    ids: Tensor  # (R,) int64, the document in blocks (`encoder.model.lay_out`)
+    cu_seqlens: Tensor  # (N+1,) where each block begins
+    text: Tensor  # (R,) 1 for tokens of the text, 0 for markers
+    starts: Tensor  # (S,) int64, the first token of each sentence that has one
+    ends: Tensor  # (S,) int64
+    queries: tuple[tuple[Tensor, Tensor], ...]  # ids and cu_seqlens of each question
+    features: tuple[Tensor, ...]  # (S, F) for each question
+    vectors: Tensor  # (S, D), unit vectors of the weights that the run started from
+    query_vectors: Tensor  # (Q, D), the same
+    evidence: tuple[tuple[tuple[int, int], ...], ...]  # sentences [first, last) of each evidence span, for each question
+    tokens: int  # of the document
+
+
+class LayerData(Dataset[tuple[str, LayerItem]]):
+    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access."""
+
+    def __init__(self, read: Sequence[VectorData], model: Model) -> None:
+        self._documents, self._model = read[0].documents, model
+        by_document: dict[str, list[ReadQuestion]] = {}
+        for question in itertools.chain.from_iterable(part.questions for part in read):
+            if question.evidence:
+                by_document.setdefault(question.document, []).append(question)
+        self._groups = [qs[at : at + QUESTIONS] for qs in by_document.values() for at in range(0, len(qs), QUESTIONS)]
+        self.lengths: np.ndarray = np.ones(len(self._groups), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __getitem__(self, index: int) -> tuple[str, LayerItem]:
+        group = self._groups[index]
+        document = self._documents.load(group[0].document)
+        inputs = [self._documents.scorer.inputs(question.query, document) for question in group]
+        full, vectors, _ = inputs[0]
+        row = self._lay_out(document.ids, document.bounds)
+        item = LayerItem(
+            *self._blocks(row.ids),
+            torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
+            torch.from_numpy(row.starts[full]),
+            torch.from_numpy(row.ends[full]),
+            tuple(self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids) for q in group),
+            tuple(features for _, _, features in inputs),
+            vectors,
+            torch.stack([question.query.vector for question in group]),
+            tuple(question.evidence for question in group),
+            len(document.ids),
+        )
+        return group[0].name, item
+
+    def _lay_out(self, ids: np.ndarray, bounds: np.ndarray) -> Any:
+        return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers())
+
+    def _blocks(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        encoder = self._model.backbone
+        assert isinstance(encoder, Encoder)
+        ends = encoder.block_ends(ids)
+        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.append(0, ends).astype(np.int64))
+
+
+class LayerModule(nn.Module):
+    """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
+
+    def __init__(self, encoder: Encoder, head: VectorScore, *, bf16: bool = False) -> None:
+        super().__init__()
+        self._bf16 = bf16
+        encoder.requires_grad_(False)
+        self.layers = encoder.sentence_layers.requires_grad_(True)
+        self.mean = copy.deepcopy(self.layers).requires_grad_(False)
+        self._inside = encoder, head.requires_grad_(False)  # in a tuple: no parameters of this module
+
+    def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:
+        """Return the loss of each document (n,), and the scores (S,) of its sentences for each question."""
+        losses, scores = [], []
+        for item in items:
+            vectors, queries = self._vectors(item)
+            _, head = self._inside
+            found = [head.uncalibrated(q, vectors, features) for q, features in zip(queries, item.features, strict=True)]
+            loss = torch.stack([span_loss(score, spans) for score, spans in zip(found, item.evidence, strict=True)]).mean()
+            moved = (1 - (vectors * item.vectors).sum(1)).mean() + (1 - (queries * item.query_vectors).sum(1)).mean()
+            losses.append(loss + _KEEP * moved)
+            scores.append(found)
+        return torch.stack(losses), scores
+
+    def _vectors(self, item: LayerItem) -> tuple[Tensor, Tensor]:
+        encoder, _ = self._inside
+        layers = self.layers if self.training else self.mean
+        with torch.autocast(item.ids.device.type, torch.bfloat16, enabled=self._bf16):
+            hidden = encoder.read_with(layers, item.ids, item.cu_seqlens)
+            read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
+        sums = F.pad((hidden * item.text[:, None]).cumsum(0), (0, 0, 1, 0))
+        return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(torch.stack(read), dim=-1)
+
+
+class LayerTrainer(AveragedTrainer):
+    """The Trainer for an encoder's sentence layers.
+
+    The loss of a question is a softmax over the sentences of its document for each evidence span; that of a document is the mean
+    over its questions and the distance of all vectors (1 - cosine) to those of the weights that the run started from.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        args: TrainingArguments,
+        train: Documents,
+        evaluation: Documents | None = None,
+        *,
+        bf16: bool = False,
+        top_k: Sequence[int] = (10,),
+    ) -> None:
+        encoder, head = model.backbone, model.head("sentences")
+        assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
+        module = LayerModule(encoder, head, bf16=bf16)
+        super().__init__(module, module.layers, args, train, evaluation, top_k)
+
+    def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
+        """Return the mean over the questions of `span_recalls`."""
+        found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
+        return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]

@@ -1,57 +1,180 @@
-"""Answers to judge, and how a judge agrees with people."""
+"""Answers and verdicts that are read, how a judge agrees with people, and the scores of answers."""
 
-import json
-
+import numpy as np
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.qa.judging import agreement, any_yes, read_labels
+from runnel.generation.endpoint import Reply
+from runnel.lab.evaluation.qa import judging
+from tests.helpers.qa_files import write_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("It says so.\nANSWER: in the attic", "in the attic"),
+        ("**ANSWER:** In the attic.", "In the attic."),
+        ("**ANSWER: in the attic**", "in the attic"),
+        ("ANSWER: first\nNo, wait.\nANSWER: second", "second"),
+        ("ANSWER:\ntwo years\nSome trailing note", "two years"),
+        ("ANSWER: **two** years.", "two years."),
+        ("ANSWER: 2**3", "2**3"),
+        ("Two lines,\n**both** of them", "Two lines,\nboth of them"),
+        ("in the attic", "in the attic"),
+        ("The answer: in the attic", "The answer: in the attic"),
+        ("ANSWER:  ", None),
+        ("", None),
+    ],
+)
+def test_answers_that_are_read(text, answer):
+    assert judging.read_answer(Reply(text, "stop")) == answer
+    assert judging.has_mark(Reply(text, "stop")) == ("ANSWER" in text)
+
+
+def test_a_reply_cut_before_its_answer_has_none():
+    assert judging.read_answer(Reply("I think that the", "length")) is None
+    assert judging.read_answer(Reply("I think.\nANSWER: in the att", "length")) == "in the att"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("They agree.\nDECISION: YES", True),
+        ("DECISION: NO.", False),
+        ("**DECISION: YES**", True),
+        ("**Decision:** no", False),
+        ("DECISION:: YES, it is", True),
+        ('DECISION: "NO"', False),
+        ("DECISION: NO\nOn second thought\nDECISION: YES", True),
+        ("I write DECISION: YES or DECISION: NO.\nDECISION: unclear", None),
+        ("DECISION: YES/NO", None),
+        ("DECISION: yes or no", None),
+        ("DECISION: NOT SURE", None),
+        ("DECISION: YESTERDAY", None),
+        ("DECISION:", None),
+        ("YES", None),
+        ("", None),
+    ],
+)
+def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
+    assert judging.read_verdict(Reply(text, "stop")) is verdict
+    assert judging.read_verdict(Reply(text, "length")) is None
+
+
+def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
+    odd = "{length} {0} %s \\n DECISION: YES"
+    messages = judging.ask_judgment(odd, odd, odd, multiple_choice=False)
+    assert [one["role"] for one in messages] == ["system", "user"]
+    assert messages[1]["content"].count(odd) >= 2
+    free, choice = (judging.ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
+    assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice
+
 
 ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": [True]}
 
 
-def write(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
-    path = write(tmp_path / "a.jsonl", ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False})
-    assert read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
+    rows = [ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False}]
+    path = write_rows(tmp_path / "a.jsonl", rows)
+    assert judging.read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("change", "message"),
     [
-        (ROW | {"right": 1}, "a.jsonl, line 1: 'right' is 1"),
-        (ROW | {"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
-        (ROW, 'a.jsonl has no row with "right"'),
+        ({"right": 1}, "a.jsonl, line 1: 'right' is 1"),
+        ({"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
+        ({}, 'a.jsonl has no row with "right"'),
     ],
 )
-def test_rows_of_another_form(tmp_path, row, message):
+def test_rows_of_another_form(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        read_labels(write(tmp_path / "a.jsonl", row))
+        judging.read_labels(write_rows(tmp_path / "a.jsonl", [ROW | change]))
 
 
 def test_agreement_with_labels():
     right = [True] * 6 + [False] * 4
     judged = [True] * 5 + [False] + [False] * 2 + [True] + [None]
-    found = agreement(right, judged)
+    found = judging.agreement(right, judged)
     yes = 2 * 5 / (6 + 6)  # of 6 labels and 6 verdicts 5 agree
     no = 2 * 2 / (4 + 3)  # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
     assert found["f1"] == {"yes": pytest.approx(yes), "no": pytest.approx(no)}
     assert found["macro_f1"] == pytest.approx((yes + no) / 2) and found["accuracy"] == 0.7 and found["unreadable"] == 1
-
-
-def test_agreement_is_that_of_scikit_learn():
-    from sklearn import metrics
-
-    right = [True, True, False, True, False, False, True]
-    judged = [True, False, False, True, True, False, True]
-    assert agreement(right, judged)["macro_f1"] == pytest.approx(metrics.f1_score(right, judged, average="macro"))
-
-
-def test_agreement_with_labels_of_one_kind():
-    found = agreement([True, True], [True, True])
+    found = judging.agreement([True, True], [True, True])
     assert found["f1"] == {"yes": 1.0, "no": None} and found["macro_f1"] == 1.0
-    assert any_yes([]) is False and any_yes([None, True]) is True and any_yes([None, False]) is None
+    assert judging.any_yes([]) is False and judging.any_yes([None, True]) is True and judging.any_yes([None, False]) is None
+
+
+def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=True):
+    return judging.Outcome(name, category, tokens, answered, "answer" if answered else None, (correct,), correct, f1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "value"),
+    [
+        ("The cat sat on a mat.", "Cat on mat!", 2 * (3 / 4) * 1 / (3 / 4 + 1)),
+        ("cat cat cat", "cat", 2 * (1 / 3) / (1 / 3 + 1)),
+        ("It's 1,983", "its 1983", 1.0),
+        ("dog", "cat", 0.0),
+        ("the", "a", 0.0),
+        ("", "cat", 0.0),
+        ("theory and another", "ory and other", 2 * 1 / (3 + 3)),
+    ],
+)
+def test_token_f1(answer, truth, value):
+    assert judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
+
+
+def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
+    blank = outcome("q", answered=False)
+    assert blank.judged("a", [False, True, None], 0.5).correct is True
+    assert blank.judged("a", [False, None], 0.5).correct is None
+    assert blank.judged("a", [False, False], 0.5).correct is False
+    assert blank.values() == {} and blank.judged("a", [None], None).values() == {}
+    assert blank.judged("a", [True], 0.5).values() == {"accuracy": 1.0, "F1": 0.5}
+    assert blank.wrong(multiple_choice=False).values() == {"accuracy": 0.0, "F1": 0.0}
+    assert blank.wrong(multiple_choice=True).values() == {"accuracy": 0.0}
+
+
+def test_means():
+    found = [
+        outcome("1", True, f1=1.0),
+        outcome("2", False, f1=0.5),
+        outcome("3", True),
+        outcome("4"),
+        outcome("5", answered=False),
+    ]
+    scores = judging.group("all", found)
+    assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
+    assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
+    assert scores["low"] < 2 / 3 < scores["high"]
+    empty = judging.group("all", [outcome("1", answered=False)])
+    assert empty["accuracy"] is empty["low"] is empty["F1"] is None
+    assert judging.mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
+    sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
+    means = judging.mean_of_sets(sets)
+    assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
+    assert judging.group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
+
+
+def test_the_interval_is_that_of_resampled_questions():
+    rng = np.random.default_rng(1)
+    sets = [rng.random(200) < 0.6, rng.random(20) < 0.3]
+    drawn = [np.mean([rng.choice(one, len(one)).mean() for one in sets]) for _ in range(4000)]
+    assert judging.interval(sets) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01)
+    assert judging.interval([[True] * 9]) == (1.0, 1.0)
+
+
+def test_categories_and_lengths():
+    found = [outcome("1", True, 0, "official"), outcome("2", False, 4_000, "creative"), outcome("3", True, 4_001, "official")]
+    scores = judging.summarize([*found, outcome("4", True, 300_000)])
+    assert [(one["name"], one["questions"], one["accuracy"]) for one in scores["by_category"]] == [
+        ("creative", 1, 0.0),
+        ("official", 2, 1.0),
+    ]
+    assert [(one["name"], one["questions"]) for one in scores["by_length"]] == [
+        ("up to 4,000 tokens", 2),
+        ("4,001 to 8,000 tokens", 1),
+        ("over 256,000 tokens", 1),
+    ]
+    assert judging.by_length([]) == []

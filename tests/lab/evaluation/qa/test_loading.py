@@ -1,15 +1,19 @@
-"""Sets are found by their files in folders, one by one, what is missing or ambiguous is named; plain rows become questions."""
+"""Sets are found by their files and read one by one; samples of each layout, and what published files have wrong."""
 
 import gzip
 import json
+import re
+from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.qa.loading import read_qa_sets
-from runnel.lab.evaluation.qa.records import QaDocument
+from runnel.lab.evaluation.qa.loading import SETS, SUITES, Fields, QaDocument, read_qa_sets
+from runnel.lab.training.data import Evidence
+from runnel.lab.training.decontaminate import Decontaminator
 from tests.helpers.qa_files import ATTIC, CELLAR, read_one, shown, write_rows
 
 ROW = {"input": "Where?", "context": ATTIC, "answers": ["in the attic"]}
@@ -19,7 +23,7 @@ def names(path, *only):
     return [one.name for one in read_qa_sets(path, only)]
 
 
-def test_a_folder_of_several_suites(tmp_path):
+def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
     write_rows(tmp_path / "LongBench" / "data" / "qasper.jsonl", [ROW])
     write_rows(tmp_path / "LongBench" / "data" / "qasper_e.jsonl", [ROW])  # of LongBench-E, which is not used
     write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
@@ -30,9 +34,6 @@ def test_a_folder_of_several_suites(tmp_path):
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
     with pytest.raises(InputError, match=r"tpo.jsonl, line 1: .*'damaged'"):
         next(sets)
-
-
-def test_links_of_the_hubs_cache(tmp_path):
     blob = write_rows(tmp_path / "blobs" / "0a1b", [ROW])
     (tmp_path / "snapshots" / "1").mkdir(parents=True)
     (tmp_path / "snapshots" / "1" / "qasper.jsonl").symlink_to(blob)
@@ -58,9 +59,6 @@ def test_what_is_missing_or_ambiguous(tmp_path):
         names(tmp_path)
 
 
-# ---- plain rows: LongBench and LV-Eval, DocFinQA, a user's own, the released file ---------------------------------------
-
-
 EMPTY = {"length": 12, "dataset": "qasper", "language": "en", "all_classes": None}
 ROWS = [
     {"_id": "a1", "input": "Where are the letters?", "context": ATTIC, "answers": ["in the attic", "attic", "attic"]} | EMPTY,
@@ -81,34 +79,16 @@ def test_longbench(tmp_path):
     ]
 
 
-def test_lv_eval_has_no_ids_and_several_categories(tmp_path):
-    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
-    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
-    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
-    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
-
-
-def test_longbench_parquet_of_the_hub(tmp_path):
+def test_longbench_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     for part, rows in enumerate((ROWS[:1], ROWS[1:])):
         path = tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet"
         path.parent.mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), path)
     assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"answers": None}, 'line 2: .*"answers", got NoneType'),
-        ({"answers": []}, "line 2: the answer is empty"),
-        ({"context": 7}, 'line 2: .*"context", got int'),
-        ({"_id": "b1"}, "questions of qasper: two have the id 'b1'"),
-    ],
-)
-def test_rows_of_another_form(tmp_path, change, named):
-    path = write_rows(tmp_path / "qasper.jsonl", [ROWS[2], ROWS[0] | change])
-    with pytest.raises(InputError, match=named):
-        list(read_qa_sets(path))
+    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
+    one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
+    assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
+    assert [(question.id, question.category) for question in one.questions] == [("1", None)]
 
 
 def test_docfinqa(tmp_path):
@@ -123,48 +103,20 @@ def test_docfinqa(tmp_path):
     assert (one.name, one.suite, len(one.documents)) == ("docfinQA", "DocFinQA", 1)
     assert shown(one)[1] == ("2", report, "What was revenue in 2008?", ("15",))
     assert shown(read_one(path)) == shown(one) == shown(read_one(path.parent))
-    for wrong, named in (
-        ([rows[0], "row"], "item 1: .*got str"),
-        ({"data": rows}, "item data: .*got list"),
-        ([], "there are none"),
-    ):
-        path.write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match=named):
-            read_one(path)
 
 
 OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
 
 
-def test_own_free_answers(tmp_path):
+def test_own_answers_and_choices(tmp_path):
     rows = [OWN, OWN | {"id": "who", "question": "Who found them?", "answers": ["Ada"], "answer_type": "paragraph"}]
     one = read_one(write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}]))
     assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == ("house", "", "", (), False)
     assert shown(one) == [("1", ATTIC, "Where are the letters?", ("in the attic",)), ("who", ATTIC, "Who found them?", ("Ada",))]
     assert (one.questions[1].answer_type, one.questions[1].category) == ("paragraph", "creative")
-
-
-def test_own_choices(tmp_path):
     one = read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}]))
     assert one.multiple_choice and one.questions[0].answers == ("B. in the attic",)
     assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        (OWN | {"answer": "x"}, "line 2: a field is 'answer'"),
-        (OWN | {"choices": ["a", "b"]}, "1 of 2 questions have choices"),
-        (OWN | {"category": "legal"}, "line 2: the category is 'legal'"),
-        (OWN | {"document": None}, 'line 2: .*"document", got NoneType'),
-        (OWN | {"document": " \n"}, "line 2: the document is empty"),
-        (OWN | {"question": "a \ud83d"}, "line 2 .*D83D"),
-        (OWN | {"id": "1"}, "the questions of house: two have the id '1'"),
-    ],
-)
-def test_own_malformed(tmp_path, row, named):
-    with pytest.raises((InputError, ReadError), match=named):
-        read_one(write_rows(tmp_path / "house.jsonl", [OWN, row]))
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
@@ -199,6 +151,13 @@ def test_released_points(tmp_path, caplog):
     ]
     assert second.questions[0].answers == ("(A) up",) and second.questions[0].category == "creative"
     assert caplog.messages == [f"{path}: released under CC-BY-NC, not for commercial use"]
+    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
+    sets = read_qa_sets(path)
+    assert next(sets).name == "multifieldqa_en"
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
+        next(sets)
+    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
+        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))
 
 
 def test_released_categories_of_the_second_file(tmp_path):
@@ -215,11 +174,250 @@ def test_released_categories_of_the_second_file(tmp_path):
         list(read_qa_sets(path))
 
 
-def test_released_malformed(tmp_path):
-    path = write_points(tmp_path, DATA | {"quality": {"c": DATA["quality"]["c"] | {"full_text_sentences": None}}})
-    sets = read_qa_sets(path)
-    assert next(sets).name == "multifieldqa_en"
-    with pytest.raises(InputError, match=r"json, quality, 'c': .*\"full_text_sentences\", got NoneType"):
-        next(sets)
-    with pytest.raises(InputError, match=r"json, quality, 'c': .*got list"):
-        list(read_qa_sets(write_points(tmp_path, {"quality": {"c": []}})))
+PLACES = ["the cellar", "the attic", "the hall", "the yard"]
+CHOICES = [f"{letter}. {place}" for letter, place in zip("ABCD", PLACES, strict=True)]
+INFINITE = {"id": 0, "context": ATTIC, "input": "Where are the letters?", "options": PLACES}
+LEVAL = {"input": ATTIC, "source": "made up", "evaluation": "exam"}
+EXAM = "Question 1. A. Lovelace: where are the letters?\n" + "\n".join(CHOICES)
+WRAPPED = "Where are the letters?\n\n (A) In the cellar,\nwhere the wine is.\n (B) In the attic"
+TASK = "Answer with a number, from the document given below.\n\n"
+MEETING = '"Shall we begin?" said by Ada\n"Yes. I am ready." said by '
+BAMBOO = {"question": "Where are the letters?", "evidence": "...", "options": CHOICES, "answer": "B", "content": ATTIC}
+SCRIPTS = [
+    {"input": "Is Ada a hero or a villain? INT. HOUSE - DAY\nADA: Who?", "output": ["Hero"], "metadata": ""},
+    {"input": "Is Ben a hero or a villain?\nEXT. YARD\nBEN: Me!", "output": "Villain/Antagonist"},
+]
+CLASSES = "A. Hero\nB. Villain/Antagonist"
+ASKED = "\n".join([INFINITE["input"], *CHOICES])
+NUMBER = "when were they found\nThe answer is a number."
+SAMPLES = {
+    "InfiniteBench, choices": (
+        "longbook_choice_eng.jsonl",
+        [INFINITE | {"answer": ["the attic"]}, INFINITE | {"id": 1, "answer": ["the yard", "D"]}],
+        [("0", ATTIC, ASKED, ("B. the attic",)), ("1", ATTIC, ASKED, ("D. the yard",))],
+    ),
+    "InfiniteBench": (
+        "longbook_qa_eng.jsonl",
+        [INFINITE | {"answer": ["Ada", "ADA"], "options": []}],
+        [("0", ATTIC, INFINITE["input"], ("Ada", "ADA"))],
+    ),
+    "L-Eval, letters": (
+        "coursera.jsonl",
+        [LEVAL | {"instructions": [EXAM, EXAM], "outputs": ["B", "AC"]}],
+        [("1-1", ATTIC, EXAM, ("B. the attic",)), ("1-2", ATTIC, EXAM, ("A. the cellar\nC. the hall",))],
+    ),
+    "L-Eval, the choice itself": (
+        "quality.jsonl",
+        [LEVAL | {"instructions": [WRAPPED], "outputs": ["(A) In the cellar\n,where the wine is."]}],
+        [("1-1", ATTIC, WRAPPED, ("(A) In the cellar,\nwhere the wine is.",))],
+    ),
+    "BAMBOO, numbers": (
+        "altqa_4k.jsonl",
+        [
+            {"content": f"{TASK}Document:\n{ATTIC}\n\nQuestion:\nwhen were they found\n", "answer": "1912"},
+            {"content": f"{TASK}Question:\nwhen were they found\n\nDocument:\n{ATTIC}\n", "answer": "1912"},
+        ],
+        [("1", ATTIC, NUMBER, ("1912",)), ("2", ATTIC, NUMBER, ("1912",))],
+    ),
+    "BAMBOO, speakers": (
+        "meetingpred_4k.jsonl",
+        [{"content": MEETING, "answer": "Ben"}],
+        [("1", MEETING, 'Which of the speakers says this at the end of the meeting: "Yes. I am ready."', ("Ben",))],
+    ),
+    "MuLD": (
+        "character_id_test.json",
+        SCRIPTS,
+        [
+            ("1", "INT. HOUSE - DAY\nADA: Who?", f"Is Ada a hero or a villain?\n{CLASSES}", ("A. Hero",)),
+            ("2", "EXT. YARD\nBEN: Me!", f"Is Ben a hero or a villain?\n{CLASSES}", ("B. Villain/Antagonist",)),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "rows", "expected"), SAMPLES.values(), ids=SAMPLES)
+def test_samples(tmp_path, file, rows, expected):
+    one = read_one(write_rows(tmp_path / file, rows))
+    assert shown(one) == expected
+    assert one.multiple_choice or not any(question.choices for question in one.questions)
+    assert all(answer.split("\n")[0] in "\n".join(q.choices) for q in one.questions for answer in q.answers if q.choices)
+
+
+def test_what_suites_have_of_their_own(tmp_path):
+    row = {"id": 0, "context": "$$MASK$$: Who is there?\nBEN: It is me.", "input": "", "answer": ["ADA"], "options": []}
+    one = read_one(write_rows(tmp_path / "longdialogue_qa_eng.jsonl", [row, row | {"id": 1, "input": "Which name is masked?"}]))
+    assert "replaced by $$MASK$$" in one.questions[0].question and one.questions[1].question == "Which name is masked?"
+    assert {question.category for question in one.questions} == {"conversational"}
+    rows = [LEVAL | {"instructions": ["Where?", "Who?"], "outputs": ["in the attic", last]} for last in ("Ada", "Ada L.")]
+    rows.insert(1, LEVAL | {"instructions": ["Why?"], "outputs": ["Nobody knows."], "input": CELLAR})
+    assert len(read_one(write_rows(tmp_path / "financial_qa.jsonl", rows)).questions) == 5
+    path = write_rows(tmp_path / "scientific_qa.jsonl", rows)
+    once = read_one(path)
+    assert [one[0] for one in shown(once)] == ["1-1", "1-2", "2-1", "3-2"]
+    assert once.notes == (f"repeated questions: 1 left out, the first: {path}, line 3", "4 questions; paper E has 161")
+    tab = '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content": "Up."}'
+    path = write_rows(tmp_path / "paperqa_16k.jsonl", [tab, '{"question": "a "b"}', BAMBOO])
+    one = read_one(path)
+    assert one.questions[0].question == "Where\tto?\nA. up\nB. down"
+    assert one.notes[0] == f"lines that are not JSON: 1 left out, the first: {path}, line 2"
+
+
+def test_bamboo_faults_of_options(tmp_path):
+    rows = [
+        BAMBOO | {"options": [*CHOICES, "The letters are in the attic."]},
+        BAMBOO | {"options": ["The letters are in the attic."]},
+        BAMBOO | {"options": ["the cellar", *CHOICES[1:]]},
+        BAMBOO | {"answer": "E"},
+        BAMBOO | {"options": [option.replace(".", ":") for option in CHOICES], "answer": "D"},
+    ]
+    path = write_rows(tmp_path / "meetingqa_4k.jsonl", rows)
+    one = read_one(path)
+    assert [question.answers for question in one.questions] == [("B. the attic",), ("D: the yard",)]
+    assert one.questions[0].choices == tuple(CHOICES) and one.questions[0].question == ASKED and one.multiple_choice
+    assert one.notes[:2] == (
+        f"texts after the options: 1 left out, the first: {path}, line 1",
+        f"questions without usable options: 3 left out, the first: {path}, line 2",
+    )
+
+
+def test_muld_parquet_of_the_hub(tmp_path):
+    folder = tmp_path / "muld_Character_Archetype_Classification" / "data"
+    folder.mkdir(parents=True)
+    rows = [SCRIPTS[0], SCRIPTS[1] | {"output": ["Villain/Antagonist"]}]
+    for split in ("train", "test"):
+        pq.write_table(pa.Table.from_pylist(rows[: 1 + (split == "test")]), folder / f"{split}-00000-of-00001.parquet")
+    assert len(read_one(tmp_path).questions) == 2
+
+
+QUESTION = {"id": "1", "question-type": "who", "answer-position": "B", "question": "Who speaks?", "groundtruth-answer": "PERSON2"}
+
+
+def write_meetings(folder, meetings):
+    folder.mkdir(exist_ok=True)
+    path = folder / "elitr-bench-qa_test2.json"
+    path.write_text(json.dumps({"split": "test2", "meetings": meetings}))
+    return path
+
+
+def test_elitr_transcripts_of_both_layouts(tmp_path):
+    meetings = [{"id": f"meeting_en_test2_00{i}", "questions": [QUESTION, QUESTION | {"id": "2"}]} for i in (1, 2)]
+    path = write_meetings(tmp_path / "data", meetings)
+    (tmp_path / "data" / "meeting_en_test2_001.txt").write_text("(PERSON2) Hello.")
+    corpus = tmp_path / "ELITR-minuting-corpus" / "test2" / "meeting_en_test2_002"
+    corpus.mkdir(parents=True)
+    (corpus / "transcript_MAN2_annot.txt").write_text("(PERSON2) Good-bye.")
+    (corpus / "minutes.txt").write_text("nothing")
+    one = read_one(tmp_path)
+    assert shown(one)[::2] == [
+        ("meeting_en_test2_001-1", "(PERSON2) Hello.", "Who speaks?", ("PERSON2",)),
+        ("meeting_en_test2_002-1", "(PERSON2) Good-bye.", "Who speaks?", ("PERSON2",)),
+    ]
+    assert (one.name, one.license, len(one.documents)) == ("ELITR_Bench_QA", "CC-BY-4.0", 2)
+    with pytest.raises(ReadError, match="'meeting_en_test2_002'"):
+        list(read_qa_sets(path))
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "qa.md"
+
+
+def test_counts_of_table_7():
+    points, choices = Counter(), Counter()
+    for one in SETS.values():
+        points[one.categories] += one.points
+        choices[one.categories] += one.points * one.multiple_choice
+    assert (len(SETS), points.total(), choices.total()) == (41, 5735, 1207)
+    assert points["conversational",] == 707  # no other set has conversations
+    assert {kind: choices[kind,] for kind in ("educational", "creative", "official", "conversational")} == {
+        "educational": 372, "creative": 486, "official": 172, "conversational": 177
+    }  # fmt: skip
+    assert {one.suite for one in SETS.values()} == set(SUITES)
+    assert all(suite.layout is not None for suite in SUITES.values() if suite.fields == Fields())
+    assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
+
+
+def test_the_page_lists_every_set():
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text(encoding="utf-8").splitlines() if "|" in line
+    ]
+    listed = {}
+    for suite, categories, choices, *sets in (row for row in rows if row[0] in SUITES and row[2] in ("", "yes")):
+        listed |= {name: [suite, categories, choices, points] for name, points in map(str.split, sets[0].split(", "))}
+    assert listed == {
+        name: [one.suite, ", ".join(one.categories), "yes" if one.multiple_choice else "", str(one.points)]
+        for name, one in SETS.items()
+    }
+    suites = {row[0]: row for row in rows if row[0] in SUITES and "://" in row[1]}
+    for name, suite in SUITES.items():
+        assert suite.source in suites[name][1] and suites[name][2] == (suite.license or "none stated"), name
+
+
+def test_the_pages_python_reads_sets_and_excludes_their_documents(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) == 2
+    write_rows(tmp_path / "qa" / "qasper.jsonl", [{"input": "Where?", "context": ATTIC, "answers": ["in the attic"]}])
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {})
+    assert capsys.readouterr().out == "qasper 1 1 MIT 1 questions; paper E has 200\n"
+    assert json.loads((tmp_path / "excluded.jsonl").read_text()) == {"text": ATTIC}
+    assert Decontaminator([tmp_path / "excluded.jsonl"]).contaminated(Evidence("Where?", f"Once. {ATTIC}", ((0, 5),)))
+
+
+def of_qasper(**change):
+    return "qasper.jsonl", [ROWS[2], ROWS[0] | change]
+
+
+def own(**change):
+    return "house.jsonl", [OWN, OWN | change]
+
+
+def leval(*instructions, outputs):
+    return "tpo.jsonl", [LEVAL | {"instructions": list(instructions), "outputs": outputs}]
+
+
+def elitr(meeting):
+    return "elitr-bench-qa_test2.json", [json.dumps({"split": "test2", "meetings": [meeting]})]
+
+
+def docfinqa(value):
+    return "DocFinQA/test.json", [json.dumps(value)]
+
+
+DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        (of_qasper(answers=None), 'line 2: .*"answers", got NoneType'),
+        (of_qasper(answers=[]), "line 2: the answer is empty"),
+        (of_qasper(context=7), 'line 2: .*"context", got int'),
+        (of_qasper(_id="b1"), "questions of qasper: two have the id 'b1'"),
+        (own(answer="x"), "line 2: a field is 'answer'"),
+        (own(choices=["a", "b"]), "1 of 2 questions have choices"),
+        (own(category="legal"), "line 2: the category is 'legal'"),
+        (own(document=None), 'line 2: .*"document", got NoneType'),
+        (own(document=" \n"), "line 2: the document is empty"),
+        (own(question="a \ud83d"), "line 2 .*D83D"),
+        (own(id="1"), "the questions of house: two have the id '1'"),
+        (("longbook_choice_eng.jsonl", [INFINITE | {"answer": ["the roof"]}]), r"line 1: .*'the roof'"),
+        (leval(EXAM, outputs=["E"]), "line 1, question 1: .*'E'"),
+        (leval("Where?\nB. the attic\nC. the hall", outputs=["B"]), "question 1: .*'B'"),
+        (leval("a", "b", outputs=["c"]), "line 1: 2 instructions and 1 outputs"),
+        (("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}]), 'line 1: .*"Question:"'),
+        (("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}]), 'line 1: .*"said by"'),
+        (("paperqa_16k.jsonl", [[]]), "line 1: .*got list"),
+        (("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}]), r'line 1: .*"\?"'),
+        (elitr("?"), "meetings, item 0: .*got str"),
+        (elitr({"id": "../m", "questions": []}), r"'\.\./m'"),
+        (elitr({"id": "m", "questions": "?"}), "meetings, item 0: 'questions' is"),
+        (elitr({"id": "m", "questions": [{"id": "1"}]}), "item 0, question 1: .*NoneType"),
+        (docfinqa([{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]), "item 1: .*got str"),
+        (docfinqa({"data": []}), "item data: .*got list"),
+        (docfinqa([]), "there are none"),
+    ],
+)
+def test_rows_of_another_form(tmp_path, written, named):
+    write_rows(tmp_path / "m.txt", ["text"])
+    path = write_rows(tmp_path / written[0], written[1])
+    with pytest.raises((InputError, ReadError), match=named):
+        list(read_qa_sets(path))

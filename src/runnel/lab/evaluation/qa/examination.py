@@ -6,24 +6,270 @@ For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from runnel.commands.display import Meter, say
+from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import counted
-from runnel.files import write_json, write_jsonl
-from runnel.generation.endpoint import LanguageModelClient
-from runnel.lab.evaluation.qa.answering import Exam
-from runnel.lab.evaluation.qa.judging import ANSWERS, COPIES, JUDGMENTS, Answer, agreement, read_labels
-from runnel.lab.evaluation.qa.loading import read_qa_sets
-from runnel.lab.evaluation.qa.records import QaSet
-from runnel.lab.evaluation.qa.retrieving import Setup, draw, find, setup_of
-from runnel.lab.evaluation.qa.scores import Outcome, by_category, by_length, group, mean_of_sets, summarize
-from runnel.lab.evaluation.results import VERSION, expect_new, save
-from runnel.lab.evaluation.retrieval import refuse_unused
+from runnel.files import digest, write_json, write_jsonl
+from runnel.generation.asking import fit
+from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
+from runnel.lab.evaluation.metrics import VERSION, expect_new, save
+from runnel.lab.evaluation.qa import judging
+from runnel.lab.evaluation.qa.judging import Answer, Outcome
+from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
+from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, cut_sentences, expect_stride, refuse_unused
 from runnel.lab.replies import Inquiry, costs, stored_replies
+from runnel.models.base import BUILT_IN
+from runnel.records import expect_choice
+from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
+from runnel.text.tokenizer import Tokenizer
+from runnel.work import top
+
+Span = tuple[int, int]
+"""Characters [start, end) of a document."""
+
+Parts = list[list[Span]]
+"""Spans of a document. Each part is read by itself; answers from several parts are combined."""
+
+Choose = Callable[[str, QaDocument], Parts]
+"""Of a question and a document: what to read."""
+
+Way = Literal["excerpts", "whole", "copied"]
+"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document; or a language model first
+copies the sentences that matter from each window, and reads these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a language model is to read for a question."""
+
+    question: QaQuestion
+    tokens: int  # of the whole document
+    parts: Parts
+    way: Way
+
+
+def find_all(data: QaSet, choose: Choose, tokenizer: Tokenizer) -> Iterator[tuple[str, int, Parts]]:
+    """Yield for each question its id, the tokens of its document and what to read.
+
+    A document that several questions in a row are about is tokenized once.
+    """
+    last, tokens = "", 0
+    for one in data.questions:
+        document = data.documents[one.document]
+        if document.id != last:
+            last, tokens = document.id, len(tokenizer.encode(document.text))
+        yield one.id, tokens, choose(one.question, document)
+
+
+def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
+    """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most `max_tokens` tokens together."""
+
+    def choose(question: str, document: QaDocument) -> Parts:
+        text = document.text
+        spans, scores = score(question, text, document.sentences)
+        best = top(scores, top_k)
+        ranked = [(start, end) for start, end in spans[best].tolist()]
+        if max_tokens is not None:
+            ranked = fit(ranked, lambda spans: len(tokenizer.encode(join(text, spans))), max_tokens)
+        return [merge(text, ranked)]
+
+    return choose
+
+
+def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
+    """Read the whole document, in windows of whole sentences of at most `size` tokens."""
+
+    @lru_cache(maxsize=1)
+    def cut(document: str) -> Parts:
+        return [[span] for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)]
+
+    return lambda question, document: cut(document.text)
+
+
+def merge(document: str, spans: Iterable[Span]) -> list[Span]:
+    """Return spans in document order; overlapping ones and those with only white space between them are joined."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and (start <= merged[-1][1] or not document[merged[-1][1] : start].strip()):
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def join(document: str, spans: Iterable[Span]) -> str:
+    """Return the text of spans in document order, with `GAP` in a line of its own where text is left out between them.
+
+    Source: paper E, section 3, and the authors' code. Differs: gaps are marked; there they are line ends, as in the document.
+    """
+    texts = (document[start:end].strip() for start, end in merge(document, spans))
+    return f"\n{GAP}\n".join(text for text in texts if text)
+
+
+def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
+    """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
+    found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
+    return tuple(sorted({match.span() for match in found if match}))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is read for a question, and how it is used."""
+
+    settings: Mapping[str, object]  # what that depends on, besides the questions and the weights of the model
+    way: Way
+    load: Callable[[Tokenizer], tuple[Choose, str | None]]  # what chooses it, and the fingerprint of the model
+
+
+SENTENCES, CHUNKS, WINDOW = 50, 5, 120_000  # to read, and tokens of a window, as in paper E
+_WINDOWS, _RETRIEVAL = ("window_tokens", "stride"), ("top_k", "context_tokens")
+_TAKES = {  # the options of each way to read
+    "whole": _WINDOWS,
+    "copied": _WINDOWS,
+    "bm25": (*_RETRIEVAL, "chunk_words"),
+    "embed": (*_RETRIEVAL, "chunk_words", "dtype"),
+    "sentences": (*_RETRIEVAL, *_WINDOWS, "context", "dtype"),
+}
+
+
+def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **options: Any) -> Setup:
+    """Return what is read, from options of `runnel lab qa`. Raises InputError for one without effect on what the model reads."""
+    forced = model if model in ("whole", "copied", "bm25") else "embed" if model.startswith(EMBEDDERS) else None
+    kind: Any = forced or how or "sentences"
+    expect_choice(kind, _TAKES, f"what {model} does")
+    given = {"dtype": dtype if dtype != "auto" else None, "how": how if how != kind else None, **options}
+    given = {name: value for name, value in given.items() if value is not None}
+    taken = {*_TAKES[kind]}
+    if "context" in given:  # its pieces are read whole
+        taken -= {*_WINDOWS}
+    elif "window_tokens" not in given and kind == "sentences":
+        taken -= {"stride"}
+    refuse_unused(given, taken, f"{model} as {kind}")
+    size = given.get("window_tokens", WINDOW)
+    window = size, given.get("stride", max(1, size // 2))
+    expect_stride(window[1], size)
+    settings: dict[str, object] = {"model": model, "as": kind}
+    if kind in ("whole", "copied"):
+        settings |= {"window_tokens": size, "stride": window[1]}
+        return Setup(settings, kind, lambda tokenizer: (by_windows(tokenizer, *window), None))
+    used = window if "window_tokens" in given else None  # of a recurrent model; None: it reads documents whole
+    chunk_words, context, max_tokens = given.get("chunk_words"), context_of(given.get("context")), given.get("context_tokens")
+    top_k = given.get("top_k", SENTENCES if chunk_words is None else CHUNKS)
+    system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
+    settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k, "context_tokens": max_tokens}
+
+    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+        score, fingerprint = scorer_of(system, used)
+        return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
+
+    return Setup({**settings, "window": used and list(used)}, "excerpts", load)
+
+
+def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
+    """Return a set with `limit` of its questions, drawn at random, in their order, and with a note of that; None: all.
+
+    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or fewer of the same.
+    """
+    count = len(data.questions)
+    if limit is None or limit >= count:
+        return data
+    chosen = sorted(np.random.default_rng(seed).permutation(count)[:limit].tolist())
+    note = f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}"
+    return replace(data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note))
+
+
+def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
+    """Return what is read for each question, written to OUT unless it is there."""
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+
+    def load() -> Rows[tuple[str, int, Parts]]:
+        choose, fingerprint = setup.load(tokenizer)
+        return find_all(data, choose, tokenizer), lambda row: dict(zip(("id", "tokens", "parts"), row, strict=True)), fingerprint
+
+    questions = ([one.id, one.document, one.question] for one in data.questions)
+    documents = ([one.id, one.text, one.sentences] for one in data.documents.values())
+    settings = {**setup.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
+    rows = resumed_rows(out, settings, load)
+    pairs = zip(data.questions, rows, strict=True)
+    return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]
+
+
+COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Questions that are answered, by the language model that `inquiry` asks, and judged."""
+
+    inquiry: Inquiry
+    judge: LanguageModelClient
+    answer_tokens: int = 2000  # the most of a reply with an answer
+
+    def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
+        """Yield the outcome of each question, in order."""
+        for one, outcome in self.inquiry.run(partial(self._outcome, data), materials):
+            yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
+
+    def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
+        question, document = material.question, data.documents[material.question.document].text
+        multiple_choice = data.multiple_choice or bool(question.choices)
+        outcome, texts = (
+            Outcome(question.id, question.category, material.tokens),
+            [join(document, part) for part in material.parts],
+        )
+        if material.way == "copied":
+            lines = self._copies(question.question, texts, notes)
+            outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
+        answer = self._answer(texts, material, notes)
+        if answer is None:
+            return outcome.wrong(multiple_choice)
+        replies, truths = self.inquiry.replies, question.answers
+        verdicts = judging.judge(
+            replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes
+        )
+        return outcome.judged(answer, verdicts, None if multiple_choice else judging.best_f1(answer, truths))
+
+    def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
+        question, kind = material.question, material.question.answer_type
+        excerpts = material.way != "whole"
+        replies = [self._ask(ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
+        if len(replies) > 1:
+            replies = [self._ask(ask_combined(question.question, [reply.text for reply in replies], kind))]
+        (reply,) = replies
+        answer = judging.read_answer(reply)
+        if answer is None:
+            notes.append("replies without an answer, which count as wrong")
+        elif reply.finish == "length":
+            notes.append("answers cut at their limit of tokens")
+        elif not judging.has_mark(reply):
+            notes.append("replies without ANSWER:, which are judged whole")
+        return answer
+
+    def _copies(self, question: str, windows: list[str], notes: list[str]) -> list[str]:
+        """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
+        lines: dict[str, None] = {}
+        for window in windows:
+            messages, most = ask_copies(question, window), max(1, COPIED // len(windows))
+            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=judging.COPIES)
+            if reply.finish == "length":
+                notes.append("copies cut at their limit of tokens")
+            lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
+        return list(lines)
+
+    def _ask(self, messages: list[Message]) -> Reply:
+        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=judging.ANSWERS)
+
 
 _SetResult = tuple[Mapping[str, object], Sequence[Outcome]]
 """What is known of a set, and the outcomes of its questions."""
@@ -44,25 +290,15 @@ def examine(
     threads: int = 8,
     **reading: Any,
 ) -> dict[str, Any]:
-    """Let a language model answer the questions of sets from what a model retrieves; return the report.
+    """Let a language model answer the questions of sets from what a model retrieves; return the report, which is also in `out`.
 
-    Args:
-        model: what retrieves: a model, "bm25", "copied" (the language model), or "whole": nothing does.
-        paths: files or folders of questions, documents and answers.
-        out: folder of the results and of all replies.
-        endpoint, judge: the language model that answers, and the one that judges; None: the same.
-        only: names of the sets to read; default: all.
-        limit, seed: questions of each set, drawn at random; None: all.
-        labels: rows of SET.answers.jsonl with a person's "right", to measure the judge.
-        answer_tokens, threads: tokens of a reply at most, and requests at a time.
-        reading: arguments of `setup_of`.
-
-    Raises:
-        InputError: an option or a set cannot be used.
+    The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and `judge` the one that judges
+    (None: the same); `labels` are rows of SET.answers.jsonl with a person's "right"; `reading` are arguments of `setup_of`.
+    Raises InputError if an option or a set cannot be used.
     """
     setup = setup_of(model, **reading)
     refuse_unused(["seed"] if seed and limit is None else [], (), "all questions: --limit draws some")
-    labeled = {} if labels is None else read_labels(labels)
+    labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
         exam = Exam(Inquiry(replies, threads), judge, answer_tokens)
@@ -102,17 +338,17 @@ def _save_all(
     results: Mapping[str, _SetResult], exam: Exam, settings: Mapping[str, object], folder: Path, labels: Mapping[Answer, bool]
 ) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned; `labels` are people's judgments."""
-    facts = {**settings, "llm_model": exam.inquiry.replies.endpoint.model, "judge": exam.judge.model}
+    settings_used = {**settings, "llm_model": exam.inquiry.replies.endpoint.model, "judge": exam.judge.model}
     sets = []
     for name, (about, outcomes) in results.items():
         values = {outcome.question: outcome.values() for outcome in outcomes}
-        sets.append(save({"task": name, "kind": "qa", **about, **facts, **summarize(outcomes)}, values, folder))
+        sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **judging.summarize(outcomes)}, values, folder))
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    report = {"version": VERSION, **facts, "all": group("all", points)}
-    report |= {"mean_of_sets": mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
-    report |= {"by_category": by_category(points), "by_length": by_length(points), "sets": sets}
+    report = {"version": VERSION, **settings_used, "all": judging.group("all", points)}
+    report |= {"mean_of_sets": judging.mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
+    report |= {"by_category": judging.by_category(points), "by_length": judging.by_length(points), "sets": sets}
     report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
-    report["cost"] = costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS)
+    report["cost"] = costs(exam.inquiry.replies, copies=judging.COPIES, answers=judging.ANSWERS, judgments=judging.JUDGMENTS)
     write_json(folder / "qa.json", report)
     return report
 
@@ -123,11 +359,10 @@ def _agreement(results: Mapping[str, _SetResult], labels: Mapping[Answer, bool])
     pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
     if len(pairs) < len(labels):
         say(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
-    return agreement(*zip(*pairs, strict=True)) if pairs else None
+    return judging.agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
 def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
-    """Report on stderr what differs in the data, its licenses, and what was unusual about replies."""
     for one in report["sets"]:
         for note in (*one["notes"], *([f"license {one['license']}"] if one["license"] else [])):
             say(f"note: {one['task']}: {note}")

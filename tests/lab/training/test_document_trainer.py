@@ -1,18 +1,22 @@
+"""Batches of rows of about equal length, and the losses of the sentences of a document."""
+
+import math
 from itertools import islice
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from runnel.lab.training.batches import TokenBatches
+from runnel.lab.training.document_trainer import TokenBatches, sentence_loss, span_loss, yes_or_no_loss
 
 lengths = st.lists(st.integers(1, 300), max_size=120)
 budgets = st.integers(1, 400)
 
 
 def all_batches(rows: list[int], budget: int, world: int = 1, epoch: int = 0, **options: object) -> list[list[list[int]]]:
-    """The batches of each process."""
     found = []
     for rank in range(world):
         batches = TokenBatches(rows, budget, world=world, rank=rank, **options)  # type: ignore[arg-type]
@@ -34,7 +38,7 @@ def test_each_row_once_within_the_budget_and_equally_many_batches(rows, budget, 
         assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)  # empty only where nothing can be split
 
 
-def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -> None:
+def test_epochs_seeds_and_few_rows() -> None:
     rows = np.random.default_rng(0).integers(10, 60, 200).tolist()
     first = all_batches(rows, 120, epoch=0, seed=1)
     assert first == all_batches(rows, 120, epoch=0, seed=1)
@@ -42,6 +46,14 @@ def test_another_epoch_or_seed_gives_other_batches_and_no_shuffling_the_same() -
     assert first != all_batches(rows, 120, epoch=0, seed=2)
     assert {frozenset(b) for b in first[0]} != {frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]}
     assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(rows, 120, epoch=1, shuffle=False)
+    batches = TokenBatches([7] * 50, 21, seed=3)
+    batches.set_epoch(4)
+    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
+    again = TokenBatches([7] * 50, 21, seed=3)
+    again.set_epoch(4)
+    assert list(islice(again, 6, None)) == whole[6:]
+    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
+    assert all_batches([], 10, 3) == [[], [], []]
 
 
 def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
@@ -55,15 +67,34 @@ def test_rows_of_a_batch_and_of_a_step_are_of_about_the_same_length() -> None:
     assert np.mean([rows[batch].sum() / 10000 for batches in by_rank for batch in batches]) > 0.7
 
 
-def test_a_loader_goes_on_in_the_middle_of_an_epoch() -> None:
-    batches = TokenBatches([7] * 50, 21, seed=3)
-    batches.set_epoch(4)
-    whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
-    again = TokenBatches([7] * 50, 21, seed=3)
-    again.set_epoch(4)
-    assert list(islice(again, 6, None)) == whole[6:]
+documents = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=40)
 
 
-def test_fewer_rows_than_processes_leave_empty_batches() -> None:
-    assert sorted(all_batches([3, 3], 10, 3)) == [[[]], [[0]], [[1]]]
-    assert all_batches([], 10, 3) == [[], [], []]
+def by_hand(scores: list[float], labels: list[bool]) -> float:
+    """Appendix F, sentence by sentence, in Python's numbers."""
+    n, positive = len(labels), sum(labels)
+    total = 0.0
+    for score, label in zip(scores, labels, strict=True):
+        probability = 1 / (1 + math.exp(-score))
+        if label:
+            total -= math.log(probability) / (2 * positive)
+        else:
+            total -= math.log(max(1 - probability, 1e-30)) / (2 * n - 2 * positive)
+    return total
+
+
+@given(documents)
+def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
+    scores, labels = [s for s, _ in document], [r for _, r in document]
+    loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
+    assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
+
+
+def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:
+    loss = sentence_loss(torch.tensor([1.0, -1.0], dtype=torch.bfloat16), torch.tensor([True, False]))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(math.log1p(math.exp(-1)))
+    assert float(sentence_loss(torch.tensor([-1e4, 1e4]), torch.tensor([1, 0]))) == pytest.approx(1e4)
+    score = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert float(span_loss(score, ((1, 3), (3, 4)))) == pytest.approx(-(math.log(0.5) + math.log(0.4)) / 2)
+    assert float(yes_or_no_loss(torch.zeros(4), torch.tensor([0.0, 1, 1, 0]))) == pytest.approx(4 * math.log(2) / 2)

@@ -1,21 +1,74 @@
-"""Questions are answered from what was retrieved, and judged, by language models that also misbehave."""
+"""What is read for a question; answers and judgments, by language models that also misbehave."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runnel.errors import InputError
+from runnel.generation.asking import fit
 from runnel.generation.endpoint import Endpoint
-from runnel.lab.evaluation.qa.answering import Exam
-from runnel.lab.evaluation.qa.records import QaDocument
-from runnel.lab.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
-from runnel.lab.evaluation.sentences import by_bm25
+from runnel.lab.evaluation.evidence import by_bm25
+from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, find_all, join, merge
+from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
+
+TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
+ONE, TWO, THREE, FOUR, FIVE = [(0, 13), (14, 28), (29, 44), (45, 60), (61, 75)]
+
+
+def words(text):
+    return len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("spans", "text"),
+    [
+        ([], ""),
+        ([THREE], "Three is third."),
+        ([TWO, ONE], "One is first. Two is second."),
+        ([FIVE, ONE], f"One is first.\n{GAP}\nFive is fifth."),
+        ([FOUR, ONE, FIVE], f"One is first.\n{GAP}\nFour is fourth. Five is fifth."),
+        ([(0, 28), (14, 44), ONE], "One is first. Two is second. Three is third."),
+    ],
+)
+def test_excerpts_are_in_document_order_with_their_gaps_marked(spans, text):
+    assert join(TEXT, spans) == text
+
+
+@given(st.lists(st.tuples(st.integers(0, 74), st.integers(1, 30)), max_size=8))
+def test_merged_spans_have_the_characters_of_the_spans_and_no_others_but_white_space(places):
+    spans = [(start, min(75, start + length)) for start, length in places]
+    merged = merge(TEXT, spans)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(merged))
+    covered = {i for a, b in spans for i in range(a, b)}
+    extra = {i for a, b in merged for i in range(a, b)} - covered
+    assert covered <= {i for a, b in merged for i in range(a, b)} and all(TEXT[i] == " " for i in extra)
+    assert all(part in TEXT for part in join(TEXT, spans).split(f"\n{GAP}\n"))
+
+
+@given(st.permutations([ONE, TWO, THREE, FOUR, FIVE]), st.integers(3, 20))
+def test_the_budget_is_kept_and_nothing_that_fits_is_left_out(ranked, budget):
+    chosen = fit(ranked, lambda spans: words(join(TEXT, spans)), budget)
+    assert words(join(TEXT, chosen)) <= budget and chosen[0] == ranked[0]
+    for at, span in enumerate(ranked):
+        before = [one for one in ranked[:at] if one in chosen]
+        assert span in chosen or words(join(TEXT, [*before, span])) > budget
+
+
+def test_a_budget_for_nothing():
+    with pytest.raises(InputError, match="3 tokens in all; the budget is 2"):
+        fit([ONE, TWO], lambda spans: words(join(TEXT, spans)), 2)
+    assert fit([], words, 2) == []
+
 
 TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
 BM25 = by_bm25(0.9, 0.4)
@@ -93,11 +146,13 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
 
 
-def test_the_budget_of_excerpts(stub):
+def test_the_budget_of_excerpts_of_which_the_best_come_first(stub):
     data = mill_set(documents=1)
     for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
         text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
         assert 9 <= len(TOKENIZER.encode(text)) <= 25
+    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
+    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]
 
 
 def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
@@ -159,8 +214,3 @@ def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
     assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
     assert "failed 5 requests in a row" in str(inquiry.stopped)
-
-
-def test_the_best_come_first_and_ties_in_document_order():
-    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
-    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]

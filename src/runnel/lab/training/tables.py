@@ -1,0 +1,362 @@
+"""Examples as rows of Arrow files, so that memory does not depend on their number: evidence with labels of its sentences, cut to
+windows of long documents, and triples as sentence-transformers wants them.
+
+    embed    query, positive, negative_1, ..., negative_n, negatives, row      one row for each answering document (and sample)
+    rerank   query, docs (the answering document first), labels, row
+
+`negatives` is the number of those that a row has, the other columns are null. `row` names the origin of a row, for messages.
+
+S  sentences of a document   E  evidence spans of an example
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch.utils.data
+from datasets import Dataset, DatasetDict, Features, List, Value
+from datasets.arrow_writer import ArrowWriter
+
+from runnel.errors import InputError
+from runnel.files import replacing
+from runnel.lab.training.data import Evidence, Triple, read_evidence, read_triples
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.forward import make_item
+from runnel.lab.training.recipes import DataSet, DataTable, Job
+from runnel.models.base import Model
+from runnel.models.items import Item
+from runnel.text.sentences import split_sentences
+
+log = logging.getLogger("runnel")
+
+Made = TypeVar("Made")
+_NEGATIVES_FROM = "find negatives with `runnel lab mine`, or use documents of other queries: --set data.negative_source=random"
+_NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
+
+
+def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], source: object = "the data") -> None:
+    """Write rows to a file, one at a time. Raises InputError, which names their source, if there are none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with replacing(path) as file, ArrowWriter(path=str(file), features=features) as writer:
+        for row in rows:
+            writer.write(row)
+            written += 1
+        if not written:
+            raise InputError(f"{source} has no examples to train on")
+        writer.finalize()
+
+
+def expect_left(rows: object, source: object, held_out: int) -> None:
+    """Raise InputError if no rows are left to train on."""
+    if not rows:
+        raise InputError(f"{source}: data.held_out = {held_out} leaves no example to train on; lower it, or add examples")
+
+
+class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
+    """Rows with an "id" and a number of "tokens", made into items on access."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._table = Dataset.from_file(str(path)).with_format("numpy")
+        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)  # (n,)
+
+    @abstractmethod
+    def _make(self, row: dict[str, Any]) -> Made:
+        """Return the item of a row."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> tuple[str, Made]:
+        row = self._table[int(index)]
+        return str(row["id"]), self._make(row)
+
+
+_FEATURES = Features(
+    {
+        "id": Value("string"),
+        "query": Value("string"),
+        "document": Value("large_string"),
+        "edges": List(Value("int64")),  # starts of the sentences, and the end of the last
+        "labels": List(Value("bool")),
+        "tokens": Value("int64"),  # of the item
+    }
+)
+
+
+def units_of(example: Evidence) -> np.ndarray:
+    """Return the spans (S, 2) of an example's own units, or of the sentences of its document."""
+    return np.array(example.units) if example.units else split_sentences(example.document)
+
+
+def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Label the sentences that share at least half of themselves, or half of an evidence span, with an evidence span.
+
+    So the sentence around a short answer is positive, as are the sentences of a long passage, and every span makes at least one
+    sentence positive. A span that only slightly overlaps a sentence does not: one false positive weighs as much as hundreds of
+    negatives in the loss. Only characters that are not whitespace count. Sentences (S, 2) tile the text, labels (S,) are bool.
+    """
+    labels = np.zeros(len(sentences), dtype=bool)
+    for start, end in evidence:
+        assert document[start:end].strip(), "read_evidence refuses such spans"
+        first = int(np.searchsorted(sentences[:, 1], start, side="right"))
+        last = int(np.searchsorted(sentences[:, 0], end, side="left"))
+        for number in range(first, last):
+            a, b = sentences[number].tolist()
+            shared = _visible(document[max(a, start) : min(b, end)])
+            labels[number] |= 2 * shared >= min(_visible(document[a:b]), _visible(document[start:end])) > 0
+    return labels
+
+
+def expect_tokens(full: np.ndarray, name: str) -> None:
+    """Raise InputError unless a sentence (S,) of the document of an example has a token."""
+    if not full.any():
+        raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
+
+
+def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator) -> slice:
+    """Choose the sentences of a window at a random place that contains all positives.
+
+    The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are too far apart for it, the
+    next longer of `lengths` is used; if they fit none, the whole document: evidence is never split. Without positives the window
+    may be anywhere, and a single sentence that is longer is used whole.
+    """
+    whole, total = slice(0, len(labels)), int(bounds[-1] - bounds[0])
+    tokens = int(rng.choice(np.asarray(lengths)))
+    if total <= tokens:
+        return whole
+    if labels.any():
+        inside = np.flatnonzero(labels)
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        span = int(bounds[last] - bounds[first])
+        tokens = min((n for n in lengths if n >= max(tokens, span)), default=total)
+        if total <= tokens:
+            return whole
+    else:
+        first = int(rng.choice(np.flatnonzero(np.diff(bounds) > 0)))
+        last = first + 1
+        if bounds[last] - bounds[first] >= tokens:
+            return slice(first, last)
+    lowest, highest = max(int(bounds[0]), int(bounds[last]) - tokens), min(int(bounds[first]), int(bounds[-1]) - tokens)
+    start = int(rng.integers(lowest, highest + 1))
+    return slice(int(np.searchsorted(bounds, start, side="left")), int(np.searchsorted(bounds, start + tokens, side="right")) - 1)
+
+
+class SentenceData(RowData[Item]):
+    """Examples in a file from `write`, made into items with the tokenizer and the templates of a model."""
+
+    def __init__(self, model: Model, path: str | Path) -> None:
+        super().__init__(path)
+        self._model = model
+
+    @classmethod
+    def write(
+        cls, path: str | Path, model: Model, evidence: Iterable[Evidence], *, tokens: Sequence[int] | None = None, seed: int = 0
+    ) -> SentenceData:
+        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
+        counts: Counter[str] = Counter()
+        rngs = (np.random.default_rng((seed, index)) for index in itertools.count())
+        rows = (_row(model, example, tokens, rng, counts) for example, rng in zip(evidence, rngs, strict=False))
+        write_rows(Path(path), _FEATURES, rows)
+        log.info(
+            "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
+            "%d documents have no answer",
+            *(counts[name] for name in ("examples", "tokens", "windows", "whole", "unanswered")),
+        )
+        return cls(model, path)
+
+    def _make(self, row: dict[str, Any]) -> Item:
+        edges = np.asarray(row["edges"], dtype=np.int64)
+        spans = np.stack([edges[:-1], edges[1:]], axis=1)
+        return make_item(self._model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
+
+
+def _row(
+    model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, counts: Counter[str]
+) -> dict[str, Any]:
+    document = example.document
+    item = make_item(model, example.query, document, np.array(example.units) if example.units else None)
+    assert item.sentences is not None
+    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units, of the example or the model
+    labels = label_sentences(document, sentences, example.spans)
+    if tokens is not None:
+        window = choose_window(bounds, labels, tokens, rng)
+        if window != slice(0, len(labels)):
+            counts["windows"] += 1
+            document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
+            sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
+            item = make_item(model, example.query, document, sentences, labels)
+        elif bounds[-1] > max(tokens):
+            counts["whole"] += 1  # longer than every length, kept whole for its evidence
+    expect_tokens(item.full, example.id)
+    edges = [0, *sentences[:, 1].tolist()]
+    count = len(item.request.ids)
+    counts.update(examples=1, tokens=count, unanswered=not labels.any())
+    row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
+    return row | {"tokens": count}
+
+
+def _visible(text: str) -> int:
+    return len("".join(text.split()))
+
+
+def write_triple_table(
+    path: Path,
+    source: Path,
+    data: DataSet,
+    table: DataTable,
+    job: Job,
+    seed: int,
+    guard: Decontaminator,
+    prompts: Mapping[str, str],
+) -> Dataset:
+    """Write the rows of one data set. Equal arguments and files give equal rows."""
+    text = Value("large_string")
+    names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
+    columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
+    if job == "rerank":
+        columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
+    counts: Counter[int] = Counter()  # rows, by their number of negatives
+    lead = prompts.get("document", "") if job == "embed" else ""
+    features = Features({**columns, "row": Value("string")})
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for query, positive, negatives, row in _examples(source, data, table, job, seed, guard, prompts):
+            counts[len(negatives)] += 1
+            if job == "embed":
+                texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
+                fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
+                yield dict.fromkeys(names) | texts | fixed
+            else:
+                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
+                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
+
+    write_rows(path, features, rows(), source)
+    if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
+        log.warning("%s: of %d rows, data.negatives = %d: %s", source, counts.total(), table.negatives, ", ".join(fewer))
+    return Dataset.from_file(str(path))
+
+
+def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
+    """Return the prompts of a trained embedder: the model's, but for queries the recipe's, one for each set with instructions."""
+    if table.prompt is None:
+        return dict(prompts)
+    kept = {name: text for name, text in prompts.items() if name != "query"}
+    if "{instruction}" not in table.prompt:
+        return kept | ({"query": table.prompt} if table.prompt else {})
+    sets = (one for one in table.sets if one.instructions)
+    return kept | {Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0]) for one in sets}
+
+
+def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
+    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned."""
+    without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
+    if table.negatives and len(without) == len(sets):
+        what = f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or {_NEGATIVES_FROM}"
+    elif alone := [
+        name for name, rows in without.items() if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
+    ]:
+        cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
+        what = f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches, or {_NEGATIVES_FROM}"
+    else:
+        return
+    raise InputError(what)
+
+
+def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
+    """Split each set of an embedder's rows by their number of negatives, as all rows of a batch must have the same columns."""
+    split: dict[str, Dataset] = {}
+    for name, rows in sets.items():
+        counts = np.asarray(rows["negatives"][:])
+        for number in np.unique(counts).tolist():
+            part = rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
+            empty = [column for column in part.column_names if column.startswith("negative_")][number:]
+            split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
+    return DatasetDict(split)
+
+
+def _examples(
+    source: Path, data: DataSet, table: DataTable, job: Job, seed: int, guard: Decontaminator, prompts: Mapping[str, str]
+) -> Iterator[tuple[str, str, list[str], str]]:
+    """Yield each query with its prompt, answering document, up to `table.negatives` negatives, and their origin."""
+    rng = np.random.default_rng(seed)
+    every = _triples(source, data, Decontaminator(())) if _random(table) else iter(())
+    pool = sorted({text for triple in every for text in triple.positives})
+    made = repeated = unused = 0
+    for number, triple in enumerate(_triples(source, data, guard)):
+        prompt = _prompt(triple, number, data, table, prompts) if job == "embed" else ""
+        unused += bool(triple.instruction) and "{instruction}" not in (table.prompt or "")
+        for positive in triple.positives:
+            negatives = _negatives(triple, pool, table, job, rng, source)
+            count = min(len(negatives), table.negatives)
+            repeated += len(negatives) < count * table.samples
+            for sample in range(table.samples):
+                if table.rows is not None and made == table.rows:
+                    return
+                made += 1
+                part = [negatives[i % len(negatives)] for i in range(sample * count, (sample + 1) * count)]
+                name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
+                yield prompt + triple.query, positive, part, f"{source.name}: {name} ({triple.query[:60]!r})"
+    if unused:
+        log.warning("%s: the instructions of %d examples are not used, as data.prompt has no {instruction}", source, unused)
+    if repeated:
+        log.warning(
+            "%s: the %d rows of %d positives share negatives: there are fewer than data.negatives x data.samples = %d",
+            source, repeated * table.samples, repeated, table.negatives * table.samples,
+        )  # fmt: skip
+
+
+def _random(table: DataTable) -> bool:
+    return table.negative_source == "random" and table.negatives > 0
+
+
+def _prompt(triple: Triple, number: int, data: DataSet, table: DataTable, prompts: Mapping[str, str]) -> str:
+    """Return the recipe's prompt with the example's instruction, or else the prompt that `Embedder.encode_query` uses."""
+    if "{instruction}" not in (table.prompt or ""):
+        return prompts.get("query", "")
+    instruction = triple.instruction or (data.instructions[number % len(data.instructions)] if data.instructions else "")
+    return str(table.prompt).replace("{instruction}", instruction) if instruction else ""
+
+
+def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
+    """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
+    wanted = table.negatives * table.samples
+    lacking = len(pool) <= len(triple.positives) if _random(table) else job == "rerank" and not triple.negatives
+    if lacking:
+        raise InputError(f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples, {_NEGATIVES_FROM}")
+    if _random(table):
+        drawn: list[str] = []
+        while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
+            text = pool[int(rng.integers(len(pool)))]
+            if text not in triple.positives and text not in drawn:
+                drawn.append(text)
+        return drawn
+    return [triple.negatives[i] for i in rng.permutation(len(triple.negatives))[:wanted]]
+
+
+def _triples(source: Path, data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
+    return _sentences(source, guard) if data.format else guard.clean(read_triples(source))
+
+
+def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
+    """Yield evidence as triples: answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
+    dropped = 0
+    for example in guard.clean(read_evidence(source)):
+        spans = units_of(example)
+        answers = label_sentences(example.document, spans, example.spans).tolist()
+        texts = [example.document[a:b].strip() for a, b in spans.tolist()]
+        positives = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t))
+        others = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if t and not yes and t not in positives))
+        if positives and others:
+            yield Triple(example.query, positives, others, example.id)
+        else:
+            dropped += 1
+    if dropped:
+        log.warning("%s: %d examples were dropped, as all or none of their sentences answer", source, dropped)
