@@ -17,9 +17,9 @@ from numba import njit
 
 from runnel.ops.amx import BLOCK, multiply_block
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL, Pointer
+from runnel.ops.numba_math import SERIAL, Number, Pointer
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, load, mul, round_up, shift, splat, store
-from runnel.ops.simd_tile import fill, numbers_per_word, pack, tile_product, transpose
+from runnel.ops.simd_tile import fill, numbers_per_word, pack, store_pairs, tile_product, transpose
 
 _ZERO = np.float32(0.0)
 
@@ -91,13 +91,14 @@ def scan_panel_amx(
     pack(kind, v, stride, rows, ones, words, TILE_COLUMNS)
     fill(shift(words, ceil_div(rows, 2) * TILE_COLUMNS), (height // 2 - ceil_div(rows, 2)) * TILE_COLUMNS, _ZERO)
     if known:
-        pack(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
+        _pack_state(S, padded, grown[rows - 1], state_words)
         for i in range(0, rows, BLOCK):
             out = shift(y, i * TILE_COLUMNS)
             multiply_block(out, TILE_COLUMNS, shift(q_words, i * half), half, state_words, TILE_COLUMNS, half, True)
-        _scale_rows(y, grown, 1, rows)
-        if wanted:
-            _scale_rows(S, shift(grown, rows - 1), 0, padded)
+        for t in range(rows):
+            factor = splat(grown[t])
+            for c in range(t * TILE_COLUMNS, (t + 1) * TILE_COLUMNS, LANES):
+                store(y, c, mul(load(y, c), factor))
     for i in range(0, rows, BLOCK):
         out, left = shift(y, i * TILE_COLUMNS), shift(mixed, i * CHUNK // 2)
         multiply_block(out, TILE_COLUMNS, left, CHUNK // 2, words, TILE_COLUMNS, (i + BLOCK) // 2, not known)
@@ -109,12 +110,16 @@ def scan_panel_amx(
 
 
 @njit(**SERIAL)
-def _scale_rows(x: Pointer, factors: Pointer, stride: int, rows: int) -> None:
-    """Multiply rows of TILE_COLUMNS numbers by their factors."""
-    for r in range(rows):
-        factor = splat(factors[r * stride])
-        for c in range(r * TILE_COLUMNS, (r + 1) * TILE_COLUMNS, LANES):
-            store(x, c, mul(load(x, c), factor))
+def _pack_state(S: Pointer, padded: int, decay: Number, words: Pointer) -> None:
+    """Write a panel's state as words of two rows, and let it decay to the end of the chunk."""
+    factor = splat(decay)
+    for k in range(0, padded, 2):
+        for c in range(0, TILE_COLUMNS, LANES):
+            first, second = k * TILE_COLUMNS + c, (k + 1) * TILE_COLUMNS + c
+            low, high = load(S, first), load(S, second)
+            store_pairs(words, k // 2 * TILE_COLUMNS + c, low, high)
+            store(S, first, mul(low, factor))
+            store(S, second, mul(high, factor))
 
 
 @njit(**SERIAL)
