@@ -53,4 +53,4 @@ def test_plan_cuts_sequences_into_chunks() -> None:
     assert plan.first_chunk.tolist() == [0, 3, 3, 4]
     assert plan.sequence.tolist() == [0, 0, 0, 2]
     assert plan.start.tolist() == [0, 64, 128, 130]
-    assert plan.row.tolist() == [0, 64, 128, 144, 160]
+    assert plan.row.tolist() == [0, 64, 128, 160, 192]

@@ -27,6 +27,7 @@ from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
+_LINE = 64  # bytes
 
 
 class Activations(NamedTuple):
@@ -56,7 +57,7 @@ class StepMemory:
 
     def array(self, name: str, *shape: int) -> Floats:
         """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN."""
-        view: Floats = self._view(name, shape, lambda size: np.zeros(size, np.float32))  # takes no memory before it is used
+        view: Floats = self._view(name, shape, _aligned_zeros)
         return view
 
     def _view(self, name: str, shape: tuple[int, ...], allocate: Callable[[int], Any]) -> Any:
@@ -68,6 +69,13 @@ class StepMemory:
                 self._flat[name] = allocate(size)
             self._last[name] = shape, self._flat[name][:size].reshape(shape)
         return self._last[name][1]
+
+
+def _aligned_zeros(size: int) -> Floats:
+    """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines take several times as long."""
+    memory = np.zeros(size + _LINE // 4 - 1, np.float32)  # takes no memory before it is used
+    first = -memory.ctypes.data % _LINE // 4
+    return memory[first : first + size]
 
 
 class Product:

@@ -15,17 +15,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from runnel.ops.amx import BLOCK, multiply_block
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL, Pointer
-from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, shift
-from runnel.ops.simd_tile import fill, numbers_per_word, pack, tile_product, transpose
+from runnel.ops.numba_math import SERIAL, Number, Pointer
+from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, load, mul, round_up, shift, splat, store
+from runnel.ops.simd_tile import fill, numbers_per_word, pack, store_pairs, tile_product, transpose
 
 _ZERO = np.float32(0.0)
 
 
 @njit(**SERIAL)
 def multiply_keys(
-    kind: Pointer, q_words: Pointer, k_words: Pointer, rows: int, padded: int, height: int, panel: Pointer,
+    kind: Pointer, tiles: bool, q_words: Pointer, k_words: Pointer, rows: int, padded: int, height: int, panel: Pointer,
     out: Pointer,
 ) -> None:  # fmt: skip
     """out = Q K^T of one chunk where a row sees another, in panels (height, TILE_COLUMNS). q, k: rows of `padded` numbers."""
@@ -34,9 +35,13 @@ def multiply_keys(
         for jj in range(0, TILE_COLUMNS, LANES):
             for d in range(0, depth, LANES):
                 transpose(shift(k_words, (j + jj) * depth + d), depth, shift(panel, d * TILE_COLUMNS + jj), TILE_COLUMNS)
-        for i in range(j, rows, TILE_ROWS):
-            sums = shift(out, j * height + i * TILE_COLUMNS)
-            tile_product(kind, sums, panel, -1, shift(q_words, i * depth), depth, 1, panel, depth)
+        panel_sums = shift(out, j * height)
+        for i in range(j, rows, BLOCK if tiles else TILE_ROWS):
+            sums, left = shift(panel_sums, i * TILE_COLUMNS), shift(q_words, i * depth)
+            if tiles:
+                multiply_block(sums, TILE_COLUMNS, left, depth, panel, TILE_COLUMNS, depth, True)
+            else:
+                tile_product(kind, sums, panel, -1, left, depth, 1, panel, depth)
 
 
 @njit(**SERIAL)
@@ -72,6 +77,49 @@ def scan_panel(
         for k in range(0, padded, TILE_ROWS):
             out = shift(S, k * TILE_COLUMNS)
             tile_product(kind, out, decay, 0 if known else -1, shift(k_words, k), 1, padded, words, ceil_div(rows, step))
+
+
+@njit(**SERIAL)
+def scan_panel_amx(
+    kind: Pointer, rows: int, padded: int, known: bool, wanted: bool, q_words: Pointer, k_words: Pointer, k_row: int,
+    mixed: Pointer, grown: Pointer, carried: Pointer, v: Pointer, stride: int, S: Pointer, y: Pointer, memory: Pointer,
+) -> None:  # fmt: skip
+    """`scan_panel` by tiles of AMX. k_words: K^T, rows of bf16 numbers `k_row` words apart; zero up to a multiple of BLOCK."""
+    ones, height, half = memory, round_up(rows, BLOCK), padded // 2
+    words = shift(memory, CHUNK + padded)
+    state_words = shift(words, CHUNK * TILE_COLUMNS)
+    pack(kind, v, stride, rows, ones, words, TILE_COLUMNS)
+    fill(shift(words, ceil_div(rows, 2) * TILE_COLUMNS), (height // 2 - ceil_div(rows, 2)) * TILE_COLUMNS, _ZERO)
+    if known:
+        _pack_state(S, padded, grown[rows - 1], state_words)
+        for i in range(0, rows, BLOCK):
+            out = shift(y, i * TILE_COLUMNS)
+            multiply_block(out, TILE_COLUMNS, shift(q_words, i * half), half, state_words, TILE_COLUMNS, half, True)
+        for t in range(rows):
+            factor = splat(grown[t])
+            for c in range(t * TILE_COLUMNS, (t + 1) * TILE_COLUMNS, LANES):
+                store(y, c, mul(load(y, c), factor))
+    for i in range(0, rows, BLOCK):
+        out, left = shift(y, i * TILE_COLUMNS), shift(mixed, i * CHUNK // 2)
+        multiply_block(out, TILE_COLUMNS, left, CHUNK // 2, words, TILE_COLUMNS, (i + BLOCK) // 2, not known)
+    if wanted:
+        pack(kind, v, stride, rows, carried, words, TILE_COLUMNS)
+        for k in range(0, padded, BLOCK):
+            out = shift(S, k * TILE_COLUMNS)
+            multiply_block(out, TILE_COLUMNS, shift(k_words, k * k_row), k_row, words, TILE_COLUMNS, height // 2, not known)
+
+
+@njit(**SERIAL)
+def _pack_state(S: Pointer, padded: int, decay: Number, words: Pointer) -> None:
+    """Write a panel's state as words of two rows, and let it decay to the end of the chunk."""
+    factor = splat(decay)
+    for k in range(0, padded, 2):
+        for c in range(0, TILE_COLUMNS, LANES):
+            first, second = k * TILE_COLUMNS + c, (k + 1) * TILE_COLUMNS + c
+            low, high = load(S, first), load(S, second)
+            store_pairs(words, k // 2 * TILE_COLUMNS + c, low, high)
+            store(S, first, mul(low, factor))
+            store(S, second, mul(high, factor))
 
 
 @njit(**SERIAL)

@@ -14,6 +14,7 @@ from runnel.ops.packed import Chunks
 from runnel.ops.simd import ceil_div, round_up
 
 CHUNK = 64
+ROWS = 32  # of a block of `amx`, and a multiple of those of a tile
 
 
 class ChunkPlan(NamedTuple):
@@ -25,7 +26,7 @@ class ChunkPlan(NamedTuple):
     first_chunk: NDArray[np.int64]  # (S+1,)
     sequence: NDArray[np.int64]  # (C,) the sequence of each chunk
     start: NDArray[np.int64]  # (C,) the first token of each chunk
-    row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of 16
+    row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
 
 
 def plan_chunks(
@@ -33,7 +34,7 @@ def plan_chunks(
 ) -> ChunkPlan:
     """Return the chunks of the sequences of `cu_seqlens`, of at most `most` tokens."""
     chunks = Chunks.of(cu_seqlens, most)
-    row = np.concatenate([[0], np.cumsum(round_up(chunks.size))])
+    row = np.concatenate([[0], np.cumsum(round_up(chunks.size, ROWS))])
     return ChunkPlan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
@@ -15,6 +16,7 @@ from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
+from runnel.ops.amx import has_tiles
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.numba_math import float_array, parallel
 
@@ -36,6 +38,7 @@ class Mamba2Cpu(CpuStep):
         c = self._config = model.config
         self._shape = Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
+        self._tiles = self._dtype == torch.bfloat16 and has_tiles()
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
         self._defer = c.groups == 1 and not c.proj_bias  # the gated norm's division can wait until after out_proj
@@ -48,7 +51,7 @@ class Mamba2Cpu(CpuStep):
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._memory.tensor("squares", tokens, c.num_heads).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
-        buffers = allocate(self._memory, shape, c.conv_width, rows, per_word, count_workers())
+        buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word, count_workers())
         deferred = None
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm, deferred, c.inner_size)

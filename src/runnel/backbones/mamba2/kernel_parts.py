@@ -11,9 +11,25 @@ import numpy as np
 from numba import njit
 
 from runnel.backbones.cpu_step import Floats, Indices, StepMemory
-from runnel.ops.chunks import CHUNK
+from runnel.ops.chunks import CHUNK, ROWS
 from runnel.ops.numba_math import SERIAL, Number, Pointer
-from runnel.ops.simd import LANES, TILE_COLUMNS, exp, fma, keep, load, mul, prefetch, round_up, silu, splat, store, sub, total
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    exp,
+    fma,
+    keep,
+    load,
+    mul,
+    prefetch,
+    round_up,
+    shift,
+    silu,
+    splat,
+    store,
+    sub,
+    total,
+)
 from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 
@@ -45,13 +61,14 @@ class Weights(NamedTuple):
 class Buffers(NamedTuple):
     """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
 
-    b_words: Floats  # (rows / numbers per word * G * Np,)
+    b_words: Floats  # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
     c_words: Floats  # (rows * G * Np / numbers per word,)
     products: Floats  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
     dt: Floats  # (H * rows,)
     sums: Floats  # (H * rows,): c
     scratch: Floats  # (workers, scratch_size)
     tasks: Indices  # (2,) the next free task of each kernel; zeroed by the caller
+    tiles: bool  # whether `ops.amx` multiplies
 
 
 def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
@@ -65,7 +82,7 @@ def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
     return out
 
 
-def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int, workers: int) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
     words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
     return Buffers(
@@ -76,6 +93,7 @@ def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, per_word:
         sums=memory.array("sums", steps),
         scratch=memory.array("scratch", workers, scratch_size(s, conv_width)),
         tasks=np.zeros(2, np.int64),
+        tiles=tiles,
     )
 
 
@@ -93,14 +111,27 @@ ZERO = np.float32(0.0)
 
 
 @njit(**SERIAL)
-def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int, rows: int) -> None:
-    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to the next multiple of 16; rows of CHUNK."""
-    for i in range(tokens):
-        own = splat(sums[i])
-        for j in range(0, i + 1, LANES):
-            v = mul(exp(sub(own, load(sums, j))), load(dt, j))
-            v = mul(v, load(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + i * TILE_COLUMNS + j % TILE_COLUMNS))
-            store(out, i * CHUNK + j, keep(v, i - j + 1) if i - j < LANES else v)
+def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int, rows: int, growth: Pointer) -> None:
+    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to a multiple of ROWS; rows of CHUNK.
+
+    Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is the block's first row: two
+    numbers of at most 1, one for each row and one for each column. `growth`: scratch of LANES numbers.
+    """
+    for first in range(0, tokens, LANES):
+        last, begin = min(first + LANES, tokens), splat(sums[first])
+        store(growth, 0, exp(sub(load(sums, first), begin)))
+        for j in range(0, first, LANES):
+            weight = mul(exp(sub(begin, load(sums, j))), load(dt, j))
+            panel = shift(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + j % TILE_COLUMNS)
+            for i in range(first, last):
+                store(out, i * CHUNK + j, mul(mul(weight, splat(growth[i - first])), load(panel, i * TILE_COLUMNS)))
+        panel = shift(products, first // TILE_COLUMNS * TILE_COLUMNS * rows + first % TILE_COLUMNS)
+        steps, earlier = load(dt, first), load(sums, first)
+        for i in range(first, last):
+            v = mul(mul(exp(sub(splat(sums[i]), earlier)), steps), load(panel, i * TILE_COLUMNS))
+            store(out, i * CHUNK + first, keep(v, i - first + 1))
+            if first % ROWS == 0:
+                store(out, i * CHUNK + first + LANES, splat(ZERO))
 
 
 @njit(**SERIAL)

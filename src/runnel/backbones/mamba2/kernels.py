@@ -22,13 +22,14 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.backbones.mamba2.kernel_parts import ZERO, Buffers, Shape, Weights, gate, mix, prefetch_rows
+from runnel.ops.amx import configure_tiles, release_tiles
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
-from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
+from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, scan_panel_amx, store_state
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
 from runnel.ops.simd import LANES, TILE_COLUMNS, address, exp, load, mul, next_task, number, round_up, shift, splat, store, sub
-from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to
+from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to, transpose
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------
 
@@ -78,9 +79,23 @@ def _prepare_group(
             store(target, i, load(smooth, i))
         if part == 0:
             b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
-            pack(source, smooth, padded, tokens, ones, b_words, padded)
+            if b.tiles:
+                pack(source, smooth, padded, tokens, ones, rest, padded)
+                _transpose_pairs(rest, tokens, rows, padded, b_words)
+            else:
+                pack(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
-    multiply_keys(source, c_words, natural, tokens, padded, rows, rest, products)
+    multiply_keys(source, b.tiles, c_words, natural, tokens, padded, rows, rest, products)
+
+
+@njit(**SERIAL)
+def _transpose_pairs(pairs: Pointer, tokens: int, rows: int, padded: int, out: Pointer) -> None:
+    """Write the transpose of a chunk's B, packed in pairs of its first `tokens` rows: `padded` rows of `rows` numbers."""
+    used = (tokens + 1) // 2 * padded
+    fill(shift(pairs, used), rows // 2 * padded - used, ZERO)
+    for t in range(0, rows // 2, LANES):
+        for k in range(0, padded, LANES):
+            transpose(shift(pairs, t * padded + k), padded, shift(out, k * rows // 2 + t), rows // 2)
 
 
 @njit(**PARALLEL)
@@ -98,6 +113,8 @@ def prepare_chunks(
     chunks, stride, groups = p.sequence.shape[0], projected.shape[1], s.groups
     for worker in prange(b.scratch.shape[0]):
         scratch = shift(address(b.scratch), worker * b.scratch.shape[1])
+        if b.tiles:
+            configure_tiles()
         while True:
             task = next_task(address(b.tasks))
             if task >= chunks * (groups + 1):
@@ -113,6 +130,8 @@ def prepare_chunks(
                     shift(source, stride - s.heads), stride, tokens, address(w.dt_bias), address(w.A), s.heads,
                     np.float32(s.dt_min), np.float32(s.dt_max), rows, shift(address(b.dt), row), shift(address(b.sums), row),
                 )  # fmt: skip
+        if b.tiles:
+            release_tiles()
 
 
 @njit(**SERIAL)
@@ -142,15 +161,19 @@ def _scan_chunk(
     steps = h * p.row[p.sequence.shape[0]] + row
     dt, sums = shift(address(b.dt), steps), shift(address(b.sums), steps)
     mixed, grown, carried = memory, shift(memory, CHUNK * CHUNK), shift(memory, CHUNK * CHUNK + CHUNK)
-    mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows)
+    mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows, grown)
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
     for column in range(0, width, TILE_COLUMNS):
-        scan_panel(
-            kind, tokens, n, known, wanted, c_words, b_words, mixed, grown, carried, shift(grown, tokens - 1),
-            shift(x, column), width, shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK),
-        )  # fmt: skip
+        v, S, out, rest = shift(x, column), shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK)
+        decay = shift(grown, tokens - 1)
+        if b.tiles:
+            scan_panel_amx(
+                kind, tokens, n, known, wanted, c_words, b_words, rows // 2, mixed, grown, carried, v, width, S, out, rest
+            )
+        else:
+            scan_panel(kind, tokens, n, known, wanted, c_words, b_words, mixed, grown, carried, decay, v, width, S, out, rest)
 
 
 @njit(**SERIAL)
@@ -250,11 +273,15 @@ def scan_heads(
     tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
     for worker in prange(b.scratch.shape[0]):
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        if b.tiles:
+            configure_tiles()
         task = next_task(shift(address(b.tasks), 1))
         while task < tasks:
             upcoming = next_task(shift(address(b.tasks), 1))
             _scan_head(projected, gated, scales, squares, layer, conv_pool, pool, s, taps, w, p, b, task, upcoming, memory)
             task = upcoming
+        if b.tiles:
+            release_tiles()
 
 
 @njit(**PARALLEL)
