@@ -126,3 +126,14 @@ def test_class_names_are_unique():
     names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     public = Counter(name for name in names if not name.startswith("_"))
     assert {name for name, count in public.items() if count > 1} <= shared
+
+
+def test_long_lived_variables_say_what_they_hold():
+    """`one`, `found`, `facts` and `parts` are names for a few lines."""
+    for path in FILES:
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [(node.id, node.lineno) for node in ast.walk(function) if isinstance(node, ast.Name)]
+                for vague in ("one", "found", "facts", "parts"):
+                    lines = [line for name, line in names if name == vague]
+                    assert not lines or max(lines) - min(lines) < 6, f"{path}: {vague} in {function.name}"

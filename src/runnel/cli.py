@@ -190,12 +190,12 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
     failed = 2 if name in LIKE_GREP else 1
 
     parameters, groups = [], {}
-    for one in inspect.signature(run, eval_str=True).parameters.values():
-        if isinstance(one.annotation, type) and is_dataclass(one.annotation):
-            groups[one.name] = one.annotation
-            parameters += _options_of(one.annotation)
+    for item in inspect.signature(run, eval_str=True).parameters.values():
+        if isinstance(item.annotation, type) and is_dataclass(item.annotation):
+            groups[item.name] = item.annotation
+            parameters += _options_of(item.annotation)
         else:
-            parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(run)
     def wrapped(*, device: str = "auto", progress: bool | None, quiet: bool, verbose: bool, **options: Any) -> None:
@@ -203,7 +203,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             show_on_stderr(progress, quiet=quiet, verbose=verbose)
         try:
             for group_name, group in groups.items():
-                options[group_name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
+                options[group_name] = group(**{item.name: options.pop(item.name) for item in fields(group)})
             with _models_on(device):
                 code = run(**options)
         except USAGE_ERROR:
@@ -228,10 +228,10 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
 
     parameters += [_option("progress", None, Progress), _option("quiet", False, Quiet), _option("verbose", False, Verbose)]
     if name in READERS:  # behind --model and --dtype
-        models = [place for place, one in enumerate(parameters, start=1) if one.name in ("model", "dtype")]
+        models = [place for place, item in enumerate(parameters, start=1) if item.name in ("model", "dtype")]
         parameters.insert(max(models, default=0), _option("device", "auto", Device))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    wrapped.__annotations__ = {item.name: item.annotation for item in parameters}
     return wrapped
 
 

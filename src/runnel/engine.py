@@ -138,7 +138,7 @@ class Engine:
         rows, added = torch.arange(len(states)), None
         if marks is not None and self.mark_vectors is not None:
             added = torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors
-        parts = []
+        pieces = []
         with self._turn():
             for start in range(0, len(ids), self.step_tokens):  # several passes only if one text's tokens exceed a step
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
@@ -147,8 +147,8 @@ class Engine:
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
                 ends = torch.full_like(rows, -1) if last and not keep_states else rows
                 hidden = self.backbone.step(piece.repeat(len(rows)), cu_seqlens, states, rows, ends, part)
-                parts.append(hidden.float().unflatten(0, (len(rows), count)))
-        return torch.cat(parts, dim=1)
+                pieces.append(hidden.float().unflatten(0, (len(rows), count)))
+        return torch.cat(pieces, dim=1)
 
     @contextmanager
     def _turn(self, call: Call | None = None) -> Iterator[bool]:

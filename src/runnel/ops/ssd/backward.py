@@ -99,8 +99,8 @@ def _first_chunk_pass(part: ChunkPairs, size: int, rows: int, P: int, keep: bool
     """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u, gradient."""
     queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
     columns, width = u.shape[1], queries.shape[1]
-    zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
-    _scale_rows(gradient, rows, log, one, zero, gradient)
+    zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
+    _scale_rows(gradient, rows, log, unit, zero, gradient)
     multiply(wide, gradient, columns, 1, m.S, rows, P, zero)
     for i in range(size):
         dot = zero
@@ -116,7 +116,7 @@ def _first_chunk_pass(part: ChunkPairs, size: int, rows: int, P: int, keep: bool
     for i in range(size, rows):
         if not keep:
             dC[i] = zero
-    _scale_rows(u, size, log, -one, total, u)
+    _scale_rows(u, size, log, -unit, total, u)
     multiply(m.S, u, 1, columns, part.keys, columns, size, fast_exp(total))
 
 
@@ -128,7 +128,7 @@ def _second_chunk_pass(
     (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
     turned, mix, weights, scaled, du = m.turned, m.mix, m.weights, m.scaled, m.du
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
-    zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
+    zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     for j in range(rows):
         for p in range(P):
             turned[p, j] = u[j, p]
@@ -142,14 +142,14 @@ def _second_chunk_pass(
         dots[i] += dot
 
     multiply(du, keys, width, 1, m.Z_turned, rows, N, zero)
-    _scale_rows(du, rows, log, -one, total, du)
-    multiply(du, mix, 1, chunk, gradient, rows, rows, one, UPPER)
-    _scale_rows(u, rows, log, -one, total, scaled)
-    multiply(dB, scaled, columns, 1, m.Z, rows, P, one if keep else zero)
-    multiply(dB, weights, 1, chunk, queries, rows, rows, one, UPPER)
-    multiply(dC, weights, chunk, 1, keys, rows, rows, one, LOWER)
+    _scale_rows(du, rows, log, -unit, total, du)
+    multiply(du, mix, 1, chunk, gradient, rows, rows, unit, UPPER)
+    _scale_rows(u, rows, log, -unit, total, scaled)
+    multiply(dB, scaled, columns, 1, m.Z, rows, P, unit if keep else zero)
+    multiply(dB, weights, 1, chunk, queries, rows, rows, unit, UPPER)
+    multiply(dC, weights, chunk, 1, keys, rows, rows, unit, LOWER)
 
-    _scale_rows(gradient, rows, log, one, zero, scaled)
+    _scale_rows(gradient, rows, log, unit, zero, scaled)
     multiply(m.Z, scaled, 1, columns, queries, columns, size, fast_exp(total))
     multiply(m.Z_turned, queries, 1, width, scaled, width, size, fast_exp(total))
 

@@ -65,16 +65,16 @@ class _SSD(torch.autograd.Function):
         dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
-        parts = [
+        by_split = [
             torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2)
         ]
-        out = Gradients(as_array(dx), as_array(ddt), parts[0], parts[1], sums[0], sums[1], as_array(dstate))
+        out = Gradients(as_array(dx), as_array(ddt), by_split[0], by_split[1], sums[0], sums[1], as_array(dstate))
         with parallel():
             kernels_backward.scan(
                 _inputs(x, dt, A, D), flat_rows(torch.zeros_like(x) if dy is None else dy), _spread(B, C, chunks),
                 chunks, shares, float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), out,
             )  # fmt: skip
-            for part, total in zip(parts, (dB, dC), strict=True):
+            for part, total in zip(by_split, (dB, dC), strict=True):
                 gather(part, chunks, heads // shares.splits, heads // groups, as_array(total))
         dA, dD = (torch.from_numpy(part.sum(0)) for part in sums)
         return (

@@ -61,11 +61,11 @@ def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs
 
 
 @njit(**PARALLEL)
-def gather(parts: Array, chunks: Chunks, heads_per_split: int, heads_per_group: int, out: Array) -> None:
-    """Sum the contributions of the ranges of heads to each group and copy them from the grid. Overwrites parts.
+def gather(by_split: Array, chunks: Chunks, heads_per_split: int, heads_per_group: int, out: Array) -> None:
+    """Sum the contributions of the ranges of heads to each group and copy them from the grid. Overwrites by_split.
 
     Args:
-        parts: (splits, K, G, Q, N padded); a split's part of a group without heads of the split is not read.
+        by_split: (splits, K, G, Q, N padded); a split's part of a group without heads of the split is not read.
         out: (T, G, N) fp32 or bf16 bits.
     """
     _, groups, width = out.shape
@@ -75,10 +75,10 @@ def gather(parts: Array, chunks: Chunks, heads_per_split: int, heads_per_group: 
             from_split = (g * heads_per_group) // heads_per_split
             to_split = ((g + 1) * heads_per_group - 1) // heads_per_split + 1
             for j in range(size[k]):
-                total = parts[from_split, k, g, j]
+                total = by_split[from_split, k, g, j]
                 for split in range(from_split + 1, to_split):
                     for n in range(width):
-                        total[n] += parts[split, k, g, j, n]
+                        total[n] += by_split[split, k, g, j, n]
                 target = out[start[k] + j, g]
                 for n in range(width):
                     target[n] = rounded_for(target, total[n])
