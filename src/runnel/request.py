@@ -96,9 +96,8 @@ class Result:
         return self
 
 
-Progress = Callable[
-    [int, int | None], None
-]  # takes the units done (tokens, where nothing else is said) and in total, None: unknown
+# Takes the units done, tokens where nothing else is said, and those in total, None if that is not known.
+Progress = Callable[[int, int | None], None]
 
 
 class TokenCount:
