@@ -51,7 +51,7 @@ def test_finetune_pairs(tmp_path):
 def test_every_example_is_tested():
     here = Path(__file__)
     tests = here.read_text() + (here.parent / "integrations" / "test_documented.py").read_text()
-    assert [p.name for p in EXAMPLES.glob("*.py") if f'run("{p.name}"' not in tests] == []
+    assert [p.name for p in EXAMPLES.glob("*.py") if f'"{p.name}"' not in tests] == []
 
 
 def test_python_questions(tmp_path):

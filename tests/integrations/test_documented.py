@@ -56,10 +56,10 @@ ANSWER = r'When "return" passes control out of a "try" statement with a "finally
         ("llama_index_query.py", "llama_index", [QUERY, rf"^chapter: return\n\n{ANSWER}$"]),
         ("haystack_pipeline.py", "haystack", [r'^-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*$']),
         ("mteb_own_task.py", "mteb", [r"\Avectors: nDCG@10 0\.[6-9]\d\d\nindex: nDCG@10 (0\.[6-9]\d\d|1\.000)\n\Z"]),
-        ("integrations/chroma_collection.py", "chromadb", [r"\A[['\s]*gc"]),
-        ("integrations/lancedb_table.py", "lancedb", [r"\A[['\s]*Objects"]),
-        ("integrations/pyterrier_pipeline.py", "pyterrier", [r"\A[['\s]*gc"]),
-        ("integrations/rerankers_ranker.py", "rerankers", [r"\A[['\s]*gc"]),
+        ("integrations/chroma_collection.py", "chromadb", [r"\A[\['\s]*gc"]),
+        ("integrations/lancedb_table.py", "lancedb", [r"\A[\['\s]*Objects"]),
+        ("integrations/pyterrier_pipeline.py", "pyterrier", [r"\A[\['\s]*gc"]),
+        ("integrations/rerankers_ranker.py", "rerankers", [r"\A[\['\s]*gc"]),
     ],
 )
 def test_examples(script, library, patterns, monkeypatch, capsys):

@@ -13,6 +13,7 @@ from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel import Document
 from runnel.errors import StoreError
+from runnel.request import TokenCount
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
 from runnel.search.lance import LanceStore
@@ -108,7 +109,7 @@ def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypat
         for score in (1.01, -3e38, float("nan")):
             monkeypatch.setattr(index.store, "nearest", lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)])
             with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
-                Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {})
+                Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {}, TokenCount(None))
 
 
 # ---- full disks and lost files, in the stores themselves ---------------------------------------------------------------
