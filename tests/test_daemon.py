@@ -15,11 +15,13 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 
 import pytest
 from helpers.background import CommandLine, without_progress
 from helpers.waiting import GIVE_UP_S, wait_for
 
+from runnel import cli, daemon
 from runnel.cli import LIKE_GREP
 from runnel.commands import background
 
@@ -136,6 +138,22 @@ def test_a_terminal_is_a_terminal(line, process):
     cold = on_terminal(line, warm=False)
     assert b"\x1b[1;36m" in cold and max(map(len, cold.split(b"\r\n"))) < 110
     assert on_terminal(line, warm=True) == cold
+
+
+def test_an_interrupt_that_came_before_a_call_that_waits_is_sent_again(monkeypatch):
+    sent = []
+
+    def kill(*_):
+        sent.append(len(sent))
+        cli.interrupted.set() if len(sent) == 3 else None
+
+    monkeypatch.setattr(cli, "interrupted", threading.Event())
+    monkeypatch.setattr(daemon, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(signal, "pthread_kill", kill)
+    mine, other = socket.socketpair()
+    other.close()
+    daemon._watch(mine, threading.Event())
+    assert len(sent) == 3
 
 
 FULL = b"runnel: error: [Errno 28] No space left on device\n"

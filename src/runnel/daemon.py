@@ -39,6 +39,7 @@ from runnel.files import WriterLock, write
 from runnel.ops.backend import say_once
 
 _DESCRIPTORS = 5  # standard input, output, error, the folder, and the file that the command line has locked
+_AGAIN_S = 0.5
 _HELLO_S = 3.0  # a client that sends nothing in this time is not one
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -104,24 +105,32 @@ def _work(listener: socket.socket, folder: Path, idle_s: float) -> tuple[bool, s
                 with suppress(OSError):
                     background.send(connection, {"answer": "different"})
             elif (order := _receive_order(connection)) is not None:
-                watcher = threading.Thread(target=_watch, args=(connection,), daemon=True)
+                over = threading.Event()
+                watcher = threading.Thread(target=_watch, args=(connection, over), daemon=True)
                 code, sound = _run(order, watcher)
                 if sound:
                     indexes.release()
                 commands, end = commands + 1, time.monotonic() + idle_s
                 _write_status(folder, idle_s, commands)
+                over.set()
                 with suppress(OSError):
                     background.send(connection, {"exit": code})
                     connection.shutdown(socket.SHUT_RDWR)  # ends the watcher, whose signal must not reach the next command
                 watcher.join()
 
 
-def _watch(connection: socket.socket) -> None:
-    """Wait until either side closes the connection or half of it; interrupt the command if it is not over."""
+def _watch(connection: socket.socket, over: threading.Event) -> None:
+    """Wait until either side closes the connection or half of it; interrupt the command if it is not over.
+
+    Python forgets a signal that comes just before a system call that waits, such as the reading of a pipe, until the call ends.
+    """
     connection.settimeout(None)
     with suppress(OSError):  # the command line was killed
         connection.recv(1)
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    while not over.is_set():
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if cli.interrupted.wait(_AGAIN_S):
+            break
 
 
 def _write_status(folder: Path, idle_s: float, commands: int) -> None:
