@@ -152,7 +152,8 @@ def test_an_interrupt_that_came_before_a_call_that_waits_is_sent_again(monkeypat
     monkeypatch.setattr(signal, "pthread_kill", kill)
     mine, other = socket.socketpair()
     other.close()
-    daemon._watch(mine, threading.Event())
+    with mine:
+        daemon._watch(mine, threading.Event())
     assert len(sent) == 3
 
 
