@@ -42,7 +42,8 @@ def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
     assert fake.rerank.remembered[1] == (["a", "b", "c"], "states", "fp32")
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.trec", "out.trec.json"]
     fake.rerank = FakeReranker(remembers=False)
-    run(*task[:-1], "best.trec", "--depth", 2, "--top-k", 1)
+    fake.rerank.truncated = 2  # of each query
+    assert "cut 6 documents" in run(*task[:-1], "best.trec", "--depth", 2, "--top-k", 1).err
     best = [line.split()[:3] for line in (tmp_path / "best.trec").read_text().splitlines()]
     assert best == [["q1", "Q0", "a"], ["q2", "Q0", "c"], ["q3", "Q0", "c"]] and fake.rerank.remembered == []
 
