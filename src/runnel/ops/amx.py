@@ -100,8 +100,8 @@ def _build_block(
 
     halves = [(0, ir.Constant(I64, 0)), (LANES, ir.Constant(I64, LANES))]
     outputs = [place(sums, sums_row, row, column) for row, _ in halves for _, column in halves]
-    with builder.if_else(fresh) as (anew, continued):
-        with anew:
+    with builder.if_else(fresh) as (cleared, continued):
+        with cleared:
             for tile in range(4):
                 _call(builder, "tilezero", tile)
         with continued:

@@ -104,7 +104,7 @@ def by_retriever(
 ) -> Scorer:
     """Score as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can.
 
-    With `context`, documents are cut into pieces of whole sentences of so many tokens, each read by itself, and units are not
+    With `context`, documents are cut into pieces of whole sentences of that many tokens, each read by itself, and units are not
     scored. `window`: tokens of a window and from one to the next, as in `SentenceRetriever.score`.
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
