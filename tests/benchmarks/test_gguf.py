@@ -1,4 +1,4 @@
-"""GGUF files for llama.cpp, and llama.cpp itself where it is installed."""
+"""GGUF files for llama.cpp."""
 
 import struct
 
@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from benchmarks.gguf import write_gguf
-from benchmarks.llama import LlamaCpp
-from benchmarks.measure import compare
 from benchmarks.shapes import SHAPES, load_subject, random_backbone
-from benchmarks.subject import Subject
 
 
 def read_gguf(data):
@@ -68,14 +65,3 @@ def test_rows_that_q8_0_cannot_divide_stay_exact(tmp_path):
     write_gguf(backbone, tmp_path / "m.gguf", "q8_0")
     weight = backbone.get_parameter("layers.0.mixer.dt_proj.weight").detach().numpy()
     assert np.array_equal(read_gguf((tmp_path / "m.gguf").read_bytes())[1]["blk.0.ssm_dt.weight"], weight)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
-def test_llama_cpp_gives_the_same_vectors(dtype):
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed; pip install llama-cpp-python")
-    texts = [torch.arange(30) * 7 % 256, torch.arange(600) % 256]
-    system = LlamaCpp("tiny", dtype, "cpu")
-    expected = Subject("tiny", "fp32", "cpu").plain_hidden(texts)
-    found = compare("llama.cpp", "tiny", dtype, system.hidden(texts).numpy(), expected.numpy())
-    assert found.passed, found
-    system.run(texts[0][None], None)

@@ -56,11 +56,8 @@ def timed(fake_workers, per_batch=1.0):
 def test_the_fastest_batch_is_best(fake_workers):
     timed(fake_workers)
     rows = measure(Settings(("tiny",), ()), "tiny", ((100,), (50,), (200,)), 80, [1, 2, 4], lambda said: None)["reading"]
-    assert [(row["batch"], row["best"], row["seconds"]["median"]) for row in rows] == [
-        (1, False, pytest.approx(3.21)),
-        (2, False, pytest.approx(2.21)),
-        (4, True, pytest.approx(1.21)),
-    ]
+    assert [(row["batch"], row["best"]) for row in rows] == [(1, False), (2, False), (4, True)]
+    assert [row["seconds"]["median"] for row in rows] == pytest.approx([3.21, 2.21, 1.21])
     assert {(row["documents"], row["texts"], row["tokens"], row["longest"], row["cut"]) for row in rows} == {(3, 3, 210, 80, 80)}
 
 

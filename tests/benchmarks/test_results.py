@@ -37,11 +37,8 @@ def data(tmp_path):
     for name in ("new", "cuad"):
         document = " ".join(text(f"{name}{n}", 6).capitalize() for n in range(8))
         first = document.index(".") + 1
-        rows = [
-            {"id": f"{d}-{n}", "doc_id": d, "question": "number" + name + "0", "document": document, "evidence": [[0, first]]}
-            for d in map(str, range(20))
-            for n in range(6)
-        ]
+        row = {"question": f"number{name}0", "document": document, "evidence": [[0, first]]}
+        rows = [{"id": f"{d}-{n}", "doc_id": str(d), **row} for d in range(20) for n in range(6)]
         write_lines(tmp_path / "data" / "evidence" / f"{name}.jsonl.zst", rows)
     return tmp_path / "data"
 

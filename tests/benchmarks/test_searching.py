@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
@@ -40,9 +39,9 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
     index = Index.open(tmp_path / "index", model)
     assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
     assert len(index) == 5 and facts["passages"] == index.store.last_commit().passages and facts["disk_bytes"] > 1000
-    assert set(index.store.memories([f"d{i}" for i in range(5)])) == {f"d{i}" for i in range(5)}
-    rows = index.store.documents([f"d{i}" for i in range(5)])
-    assert [rows[f"d{i}"].text for i in range(5)] == texts(5, 40)
+    names = [f"d{i}" for i in range(5)]
+    assert set(index.store.memories(names)) == set(names)
+    assert [index.store.documents(names)[name].text for name in names] == texts(5, 40)
     found = time_searches(str(tmp_path / "index"), model, 5, 3)
     names = {"query", "dense", "lexical", "rerank", "fetch", "sentences", "first stage", "whole search", "without reranking"}
     assert set(found["seconds"]) == names and {len(values) for values in found["seconds"].values()} == {3}
@@ -63,41 +62,41 @@ def check_words(monkeypatch, words):
     return words
 
 
-def mirrored_memory(read):
-    passages = None if read.passages is None else (read.passages[0][:, ::-1], read.passages[1])
-    return replace(read, vectors=read.vectors[:, ::-1], passages=passages)
-
-
 @pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
 def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
     check_words(monkeypatch, 30)
     documents = texts(8)
+    named = {f"d{i}": text for i, text in enumerate(documents)}
     with Index.create(tmp_path / "index", model, remember=True) as index:
-        index.add(Document(f"d{i}", text) for i, text in enumerate(documents))
+        index.add(Document(name, text) for name, text in named.items())
         assert check(index, documents) == ""
-        store, real = index.store, {name: getattr(index.store, name) for name in ("passages", "nearest", "memories")}
+        store, sentences = index.store, remembers_sentences(index.embedder)
+        passages, nearest = store.passages, store.nearest
         if fault == "vectors":
 
-            def mirrored(names):
-                return {name: replace(row, vector=row.vector[::-1]) for name, row in real["passages"](names).items()}
+            def turned(names):
+                return {name: replace(row, vector=row.vector[::-1]) for name, row in passages(names).items()}
 
-            monkeypatch.setattr(store, "passages", mirrored)
+            monkeypatch.setattr(store, "passages", turned)
             assert "vectors of a document differ" in check(index, documents)
         elif fault == "nearest":
-            monkeypatch.setattr(store, "nearest", lambda vector, count, where: real["nearest"](-vector, count, where))
+            monkeypatch.setattr(store, "nearest", lambda vector, count, where: nearest(-vector, count, where))
             assert "nearest passages are not" in check(index, documents)
+        elif sentences:
+            memories = store.memories(list(named))
+            read = {name: SentenceVectors.from_bytes(memories[name], text) for name, text in named.items()}
+            wrong = {name: mirrored(one).to_bytes() for name, one in read.items()}
+            monkeypatch.setattr(store, "memories", lambda names: {name: wrong[name] for name in names})
+            assert "agree with whole pairs by" in check(index, documents)
         else:
+            memories = store.memories(list(named))
+            monkeypatch.setattr(
+                store, "memories", lambda names: {name: memories["d7" if name == "d0" else "d0"] for name in names}
+            )
+            with pytest.raises(StateError, match="belongs to another text"):
+                check(index, documents)
 
-            def mixed(names):
-                found = real["memories"](names)
-                if remembers_sentences(index.embedder):
-                    read = {name: SentenceVectors.from_bytes(found[name], documents[int(name[1:])]) for name in found}
-                    return {name: mirrored_memory(one).to_bytes() for name, one in read.items()}
-                return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
 
-            monkeypatch.setattr(store, "memories", mixed)
-            if remembers_sentences(index.embedder):
-                assert "agree with whole pairs by" in check(index, documents)
-            else:
-                with pytest.raises(StateError, match="belongs to another text"):
-                    check(index, documents)
+def mirrored(read):
+    passages = None if read.passages is None else (read.passages[0][:, ::-1], read.passages[1])
+    return replace(read, vectors=read.vectors[:, ::-1], passages=passages)

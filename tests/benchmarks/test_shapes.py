@@ -4,13 +4,9 @@ import pytest
 import torch
 from helpers.tiny import tiny_model
 
+from benchmarks import shapes
 from benchmarks.shapes import SHAPES, TransformerConfig, check_name, describe_subject, load_subject, random_backbone
 from runnel.errors import BackendUnavailable, InputError
-
-TINY_LLAMA = TransformerConfig(
-    {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1}
-    | {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64}
-)
 
 
 @pytest.mark.parametrize(
@@ -19,15 +15,12 @@ TINY_LLAMA = TransformerConfig(
         ("mamba-130m", 129_135_360),
         ("mamba2-130m", 128_989_632),
         ("llama-3.1-70b", 70_553_706_496 - 128256 * 8192),
-        ("mistral-7b-v0.1", 7_241_732_096 - 32000 * 4096),
         ("qwen2-1.5b", 1_543_714_304),
         ("pythia-160m", 162_322_944 - 50304 * 768),
         ("opt-350m", 331_196_416),
         ("bert-base", 109_482_240 - 768 * 769),  # and without the pooler
-        ("roberta-base", 124_645_632 - 768 * 769),
         ("bart-base", 139_420_416),
         ("t5-base", 109_628_544),
-        ("codestral-7b", 7_285_403_648 - 32768 * 4096),
         ("rwkv7-0.1b", 191_034_624 - 65536 * 768),
         ("xlstm-7b", 6_865_424_896 - 50304 * 4096),
     ],
@@ -49,7 +42,9 @@ def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
     assert {p.dtype for p in found.parameters()} == {torch.bfloat16}
     expected = load_subject("tiny-bert", torch.float64)(ids)[0]
     assert torch.cosine_similarity(found(ids)[0].double(), expected).min() > 0.999
-    rotary = random_backbone("library", TINY_LLAMA, torch.bfloat16)
+    sizes = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 2)
+    llama = {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64}
+    rotary = random_backbone("library", TransformerConfig(llama | sizes), torch.bfloat16)
     assert {b.dtype for b in rotary.buffers() if b.is_floating_point()} == {torch.float32}
     with pytest.raises(BackendUnavailable, match="has no 8-bit kernels"):
         load_subject("tiny-bert", torch.int8)
@@ -67,22 +62,11 @@ def test_a_model_folder_and_unknown_names(tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
-def test_every_weight_has_an_effect(architecture):
+def test_every_weight_has_an_effect(tiny_shapes, architecture):
     """Else a check of the results would not see a mistake in what the weight is used for."""
-    from runnel.backbones.mamba1.model import Mamba1Config
-    from runnel.backbones.mamba2.model import Mamba2Config
-    from runnel.backbones.rwkv7.model import Rwkv7Config
-    from runnel.backbones.xlstm.model import XlstmConfig
-
-    configs = {
-        "mamba1": Mamba1Config(64, 32, 2),
-        "mamba2": Mamba2Config(64, 32, 2, state_size=16, head_size=16),
-        "rwkv7": Rwkv7Config(64, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
-        "xlstm": XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48),
-    }
-    backbone = random_backbone(architecture, configs[architecture], torch.float64).train()
+    backbone = random_backbone(*shapes.SHAPES[f"tiny-{architecture}"], torch.float64).train()
     ids = torch.randint(0, 64, (40,), generator=torch.Generator().manual_seed(0))
     hidden, _ = backbone(ids)
-    (hidden * torch.linspace(-1, 1, 32)).sum().backward()
+    (hidden * torch.linspace(-1, 1, hidden.shape[1])).sum().backward()
     for name, parameter in backbone.named_parameters():
         assert parameter.grad is not None and float(parameter.grad.abs().max()) > 1e-9, name

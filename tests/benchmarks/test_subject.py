@@ -15,21 +15,16 @@ TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
-def test_ours_agrees_with_the_plain_path(tiny_shapes, architecture, dtype):
+def test_ours_agrees_with_the_plain_path_unless_one_weight_is_wrong(tiny_shapes, architecture, dtype):
     system = Subject(f"tiny-{architecture}", dtype, "cpu")
     assert (system.backbone.fast is not None) == system.backbone.has_kernels
-    same(system.hidden(TEXTS), system.plain_hidden(TEXTS), dtype)
-
-
-@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
-def test_the_check_sees_one_wrong_number_in_a_weight(tiny_shapes, architecture):
-    system = Subject(f"tiny-{architecture}", "fp32", "cpu")
     expected = system.plain_hidden(TEXTS)
+    same(system.hidden(TEXTS), expected, dtype)
     weight = next(p for name, p in system.backbone.named_parameters() if name.endswith(("out_proj.weight", "output.weight")))
     with torch.no_grad():
         weight[0, 0] += 0.5
     system.backbone.eval()  # the kernels read the weights again
-    assert not compare("s", "m", "fp32", system.hidden(TEXTS).numpy(), expected.numpy()).passed
+    assert dtype != "fp32" or not compare("s", "m", "fp32", system.hidden(TEXTS).numpy(), expected.numpy()).passed
 
 
 def test_linear_layers_are_those_of_the_model():
