@@ -18,8 +18,8 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from transformers import Trainer, TrainerCallback
 
 from runnel.integrations.sentence_transformers import sentence_transformer
+from runnel.lab.training.document_trainer import SentenceTrainer
 from runnel.lab.training.progress import find_whole_checkpoint
-from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.tables import SentenceData
 from runnel.models.graph import Long
 from runnel.ops import backend

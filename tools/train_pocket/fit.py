@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import TrainingArguments
 
 from runnel.lab.training import recipes
 from runnel.lab.training.progress import Watch
-from runnel.lab.training.trainers import vector_trainer
-from runnel.lab.training.vectors import VectorItem, calibrate, make_vector_item
+from runnel.lab.training.trainers import arguments, sizes_of, watched
+from runnel.lab.training.vectors import VectorItem, VectorTrainer, calibrate, make_vector_item
 from runnel.models.heads import VectorScore
 from tools.train_pocket.examples import Example
 
@@ -77,7 +78,8 @@ def train(
     drawn = DrawnExamples([*examples, *strangers], steps * _BATCH, seed)
     with TemporaryDirectory() as folder:
         recipe = recipes.read("evidence-vectors", changes=changes)
-        trainer = vector_trainer(head, recipe, drawn, None, Path(folder), Watch())
+        args = TrainingArguments(**arguments(recipe, Path(folder)), **sizes_of(recipe))
+        trainer = watched(VectorTrainer(head, args, drawn, top_k=()), Watch())
         trainer.train()
     trainer.finish(None)
     with torch.no_grad():

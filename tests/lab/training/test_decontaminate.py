@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from helpers.qa_files import write_rows
 
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence, Triple
@@ -24,19 +25,14 @@ def sentences(count, start=0):
 @pytest.fixture
 def guard(tmp_path):
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
-    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
-    beir = tmp_path / "beir"
-    (beir / "qrels").mkdir(parents=True)
-    rows = [
-        {"_id": "a", "text": "An answer of more than five words."},
-        {"_id": "b", "text": "Only in the corpus of the test set."},
-    ]
-    rows += [{"_id": "c", "text": "Yes."}, {"_id": "d", "text": "The answer to a query for training."}]
-    (beir / "corpus.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (beir / "queries.jsonl").write_text('{"_id": "q", "text": "tested"}\n{"_id": "r", "text": "trained"}\n')
-    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\nq\tc\t1\nq\tb\t0\n")
-    (beir / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nr\td\t1\n")
-    return Decontaminator([tmp_path / "test.jsonl", beir])
+    test, beir = write_rows(tmp_path / "test.jsonl", [row, row]), tmp_path / "beir"
+    texts = ["An answer of more than five words.", "Only in the corpus of the test set.", "Yes."]
+    texts.append("The answer to a query for training.")
+    write_rows(beir / "corpus.jsonl", [{"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)])
+    write_rows(beir / "queries.jsonl", [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}])
+    write_rows(beir / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q\ta\t1", "q\tc\t1", "q\tb\t0"])
+    write_rows(beir / "qrels" / "train.tsv", ["query-id\tcorpus-id\tscore", "r\td\t1"])
+    return Decontaminator([test, beir])
 
 
 @pytest.mark.parametrize(

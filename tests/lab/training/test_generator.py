@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from helpers.evidence_examples import arguments
 from helpers.exams import follow
+from helpers.qa_files import write_rows
 from helpers.stub_endpoint import serve
 from helpers.tiny import byte_level_model
 from helpers.tiny_training import BACKBONES, training_model
@@ -88,27 +89,20 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
     expected = plain_losses(model, items)
     wanted = gradients(module, expected)
     assert "backbone.embeddings.weight" in wanted and len(wanted) == len(list(module.parameters()))
+    rows: list[int] = []
+    forward = LmHead.forward
+    monkeypatch.setattr(LmHead, "forward", lambda self, hidden, table: rows.append(len(hidden)) or forward(self, hidden, table))
     for long in (Long(), Long(7, recompute=True), Long(7, gradient_segments=99)):
         module = GeneratorModule(model, long)
+        rows.clear()
         together = module(items)[0]
+        assert sum(rows) == sum(tokens - start for tokens, start in ROWS) and max(rows) == 4, (
+            "no logits of prompts, few at a time"
+        )
         apart = torch.cat([module([item])[0] for item in items])
         for losses in (together, apart):
             torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(gradients(module, losses), wanted, rtol=1e-7, atol=1e-9)
-
-
-def test_only_tokens_of_replies_have_logits_and_only_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "_LOGITS", 4)
-    model, items = generating(tmp_path, "mamba2"), completions()
-    rows: list[int] = []
-    forward = LmHead.forward
-    monkeypatch.setattr(LmHead, "forward", lambda self, hidden, table: rows.append(len(hidden)) or forward(self, hidden, table))
-    module = GeneratorModule(model, Long())
-    losses = module(items)[0]
-    replies = sum(tokens - start for tokens, start in ROWS)
-    assert sum(rows) == replies == 50 and max(rows) == 4
-    losses.sum().backward()
-    assert sum(rows) == 2 * replies, "the backward pass computes them again"
 
 
 def saved(folder: Path) -> str:
@@ -173,25 +167,14 @@ def mills() -> list[dict[str, Any]]:
     return [{"question": f"{side}?", "document": DOCUMENT, "answers": [color]} for side, color in COLORS.items()]
 
 
-def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = (
-        "train.max_steps=60",
-        "train.batch=3",
-        "train.group=3",
-        "train.learning_rate=2e-2",
-        "train.min_learning_rate=2e-3",
-    )
-    changes = (f"model.name={saved(folder)}", "train.precision=fp32", "long.recompute=false", *settings, *changes)
-    summary = train(recipes.read("generator", changes=changes), folder / "run", data=folder / "rows.jsonl")
-    assert summary.last_loss < 0.05 < 5 < summary.first_loss
-    return summary.model
-
-
 def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
-    model = trained(tmp_path, mills())
+    write_rows(tmp_path / "rows.jsonl", mills())
+    settings = "train.max_steps=60 train.batch=3 train.group=3 train.learning_rate=2e-2 train.min_learning_rate=2e-3"
+    changes = (f"model.name={saved(tmp_path)}", "train.precision=fp32", "long.recompute=false", *settings.split())
+    summary = train(recipes.read("generator", changes=changes), tmp_path / "run", data=tmp_path / "rows.jsonl")
+    assert summary.last_loss < 0.05 < 5 < summary.first_loss
     with serve(follow) as judge:
-        options = ("--llm", f"local:{model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
+        options = ("--llm", f"local:{summary.model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
         report = json.loads(run("lab", "qa", "whole", "rows.jsonl", *options).out)
     assert (report["all"]["correct"], report["all"]["questions"], report["notes"]) == (3, 3, {})
     found = (tmp_path / "out" / "rows.answers.jsonl").read_text().splitlines()
@@ -199,9 +182,8 @@ def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
 
 
 def exchanges(folder: Path, *rows: dict[str, Any], target: Any = "answer", exclude: tuple[Path, ...] = ()) -> list[Exchange]:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return list(read_exchanges(path, target, Decontaminator(exclude)))
+    write_rows(folder / "rows.jsonl", rows)
+    return list(read_exchanges(folder / "rows.jsonl", target, Decontaminator(exclude)))
 
 
 def test_the_prompt_is_that_of_qa_and_the_reply_what_it_reads(tmp_path: Path) -> None:
@@ -236,25 +218,18 @@ def test_rows_that_cannot_be_learned_are_refused_by_line(change: dict[str, Any],
         exchanges(tmp_path, row, row | change)
 
 
-@pytest.mark.parametrize("name", ["pocket", "pocket-mamba2"])
-def test_models_that_cannot_write_are_refused(name: str) -> None:
-    with pytest.raises(CheckpointError, match=name):
-        prepared(recipes.read("generator", changes=(f"model.name={name}",)))
+def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
+    model = byte_level_model(tmp_path, papers_heads=True)
+    head = LmHead(model.tokenizer.vocab_size, 32, soft_cap=30.0)
+    Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(tmp_path / "own")
+    again, narrow = (LanguageModel.load(tmp_path / "own", dtype=dtype, device="cpu").head for dtype in ("float32", "bfloat16"))
+    assert again.soft_cap == 30.0 and torch.equal(again.weight, head.weight) and narrow.weight.dtype == torch.bfloat16
 
 
-def test_a_model_without_an_end_marker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match="pocket"):
+        prepared(recipes.read("generator", changes=("model.name=pocket",)))
     model = SimpleNamespace(tokenizer=SimpleNamespace(end_id=None))
     monkeypatch.setattr("runnel.lab.training.run.load_generator", lambda *_: model)
     with pytest.raises(CheckpointError, match=r"some: .*end marker"):
         prepared(recipes.read("generator", changes=("model.name=some",)))
-
-
-def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
-    model = byte_level_model(tmp_path, papers_heads=True)
-    head = LmHead(model.tokenizer.vocab_size, 32, soft_cap=30.0)
-    nn.init.normal_(head.weight)
-    Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(tmp_path / "own")
-    again = LanguageModel.load(tmp_path / "own", dtype="float32", device="cpu").head
-    assert again.soft_cap == 30.0 and torch.equal(again.weight, head.weight)
-    narrow = LanguageModel.load(tmp_path / "own", dtype="bfloat16", device="cpu")
-    assert narrow.head.weight.dtype == torch.bfloat16

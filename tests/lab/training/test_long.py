@@ -54,6 +54,8 @@ def test_segments_give_the_full_graph(tmp_path: Path, architecture: str, papers_
     model = training_model(tmp_path, architecture, papers_heads=papers_heads, dtype=torch.float64)
     trainable(model)
     whole = gradients(model, lambda: loss_of_all_jobs(model, Long()))
+    weights = sum(1 for module in (model.backbone, model.heads) for _ in module.parameters())
+    assert len(whole[1]) == weights and all(bool(gradient.any()) for gradient in whole[1].values())
     for long in (Long(SEGMENT), Long(SEGMENT, recompute=True), Long(recompute=True), Long(SEGMENT, True, gradient_segments=99)):
         assert_same(gradients(model, lambda long=long: loss_of_all_jobs(model, long)), whole)
 
@@ -142,11 +144,10 @@ def test_sentences_that_end_before_their_line_does(tmp_path: Path, papers_heads:
     items = [make_item(model, QUERY, text), make_item(model, QUERY, "dog")]
     scores = sentence_scores(model, items, Long(segment))[0]
     np.testing.assert_allclose(scores.detach(), expected, atol=1e-4)
-    long = Long(segment, gradient_segments=1 if segment < 10 else None)
-    found = torch.full((3,), torch.nan)
-    for piece in sentence_segments(model, items, long):
-        mine = torch.from_numpy(piece.item == 0)
-        found[torch.from_numpy(piece.sentence)[mine]] = piece.scores.detach()[mine]
+    found = np.full(3, np.nan)
+    for piece in sentence_segments(model, items, Long(segment, gradient_segments=1 if segment < 10 else None)):
+        mine = piece.item == 0
+        found[piece.sentence[mine]] = piece.scores.detach()[mine]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
@@ -164,7 +165,7 @@ def test_bf16(tmp_path: Path, architecture: str) -> None:
     assert vectors(model, [render_document(model, "a dog")], Long(bf16=True)).dtype == torch.float32
 
 
-def peak(model: Model, run: Callable[[], None]) -> int:
+def peak(model: Model, run: Callable[[], object]) -> int:
     run()  # so that every weight has a gradient
     with LiveBytes() as live:
         run()
@@ -173,21 +174,7 @@ def peak(model: Model, run: Callable[[], None]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", BACKBONES)
-def test_memory_of_recomputed_layers(tmp_path: Path, architecture: str) -> None:
-    """Of eight layers an eighth is alive in the backward pass, beside what each layer takes in."""
-    built, config = BACKBONES[architecture]
-    model = tiny_model(tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8)))
-    trainable(model)
-    row = np.random.default_rng(0).integers(4, 128, 400).astype(np.int32)
-    longs = [Long(), Long(recompute=True)]
-    plain, recomputed = (peak(model, lambda long=long: vectors(model, [row], long)[0, 0].backward()) for long in longs)
-    assert recomputed < 0.4 * plain
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", BACKBONES)
-def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> None:
-    """A longer text costs the states before its segments, and what is wanted of it; without recomputing, its activations."""
+def test_memory(tmp_path: Path, architecture: str) -> None:
     model = training_model(tmp_path, architecture)
     trainable(model)
     few, many, segment = 3, 16, 32
@@ -202,21 +189,19 @@ def test_memory_of_recomputed_segments(tmp_path: Path, architecture: str) -> Non
     state = 4 * sum(np.prod(shape) for shape in model.backbone.state_shapes().values())
     sums = 4 * 2 * model.backbone.hidden_size
     index = 8 * 4 * segment  # ids and the owners of tokens
+    # A longer text costs the states before its segments, and what is wanted of it; without recomputing, its activations.
     assert state < for_each_segment(Long(segment, recompute=True)) < 1.1 * (state + sums + index)
     assert for_each_segment(Long(segment)) > 5 * (state + sums + index)
 
+    def run(times: int) -> Callable[[], object]:
+        items, long = [make_item(model, QUERY, LONG_TEXT * times)], Long(32, gradient_segments=2)
+        return lambda: backward_by_segment(model, items, lambda piece: piece.scores.square().sum(), long)
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["mamba2", "rwkv7"])
-def test_memory_by_segment_is_bounded(tmp_path: Path, architecture: str) -> None:
-    """Sentences of a truncated document: 4 times the length in the same memory."""
-    model = training_model(tmp_path, architecture)
-    trainable(model)
-
-    def run(times: int) -> Callable[[], None]:
-        items = [make_item(model, QUERY, LONG_TEXT * times)]
-        long = Long(32, gradient_segments=2)
-        return lambda: backward_by_segment(model, items, lambda piece: piece.scores.square().sum(), long) and None
-
-    few, many = peak(model, run(4)), peak(model, run(16))
-    assert many < 1.01 * few, (few, many)
+    shorter, longer = peak(model, run(4)), peak(model, run(16))
+    assert longer < 1.01 * shorter, "sentences of a truncated document: 4 times the length in the same memory"
+    built, config = BACKBONES[architecture]
+    deep = tiny_model(tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8)))
+    trainable(deep)
+    longs = [Long(), Long(recompute=True)]
+    plain, recomputed = (peak(deep, lambda long=long: vectors(deep, [row[:400]], long)[0, 0].backward()) for long in longs)
+    assert recomputed < 0.4 * plain, "of eight layers an eighth is alive in the backward pass, beside what each layer takes in"

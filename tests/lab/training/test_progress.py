@@ -1,7 +1,7 @@
 """What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
 
 import json
-from contextlib import contextmanager
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -45,48 +45,39 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
 
 
 def test_steps_are_shown_until_their_end(tmp_path, args, monkeypatch):
-    events = []
-
-    @contextmanager
-    def meter(label, *, unit):
-        yield lambda *shown: events.append((label, unit, *shown))
-        events.append(label)
-
+    meter = MagicMock()
     monkeypatch.setattr(progress, "open_meter", meter)
     recorder = Recorder(tmp_path, Watch())
     recorder.on_train_begin(args, state(0), TrainerControl())
     recorder.on_step_end(args, state(4), TrainerControl())
+    meter.return_value.__enter__.return_value.assert_called_once_with(4, 10)
+    meter.return_value.__exit__.assert_not_called()
     recorder.close()
-    assert events == [("training", "steps", 4, 10), "training"]
+    meter.return_value.__exit__.assert_called_once()
 
 
 class Step:
-    def __init__(self, args):
-        self.args, self.state, self.seen = args, state(4), {}
-
     def training_step(self, model, inputs, num_items_in_batch=None):
         return self.compute_loss(model, inputs)
 
     def compute_loss(self, model, inputs):
-        self.seen = dict(inputs)
+        assert "rows" not in inputs, "the Trainer takes it for a column"
         return inputs["loss"]
 
 
 class Checked(Watched, Step):
-    pass
+    def __init__(self, args):
+        self.args, self.state, self.watch = args, state(4), Watch()
 
 
 def test_watched_counts_tokens_and_names_the_rows_of_a_loss_that_is_not_finite(args):
     trainer = Checked(args)
-    trainer.watch = Watch()
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     trainer.training_step(None, {"loss": torch.tensor(1.0), "query_attention_mask": mask, "rows": ["a", "b"]})
     trainer.training_step(None, {"loss": torch.tensor(1.0), "tokens": 9, "ids": ["c"]})
-    assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"]) and "rows" not in trainer.seen
-    trainer = Checked(args)
-    trainer.watch = Watch()
+    assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"])
     with pytest.raises(NumericalError, match=r"nan in step 5; .* d\.csv: example 3"):
-        trainer.training_step(None, {"loss": torch.tensor(float("nan")), "rows": ["d.csv: example 3"]})
+        Checked(args).training_step(None, {"loss": torch.tensor(float("nan")), "rows": ["d.csv: example 3"]})
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path):

@@ -19,12 +19,8 @@ path = "pairs.csv"
 
 @pytest.fixture
 def file(tmp_path):
-    def make(text, name="mine.toml"):
-        path = tmp_path / name
-        path.write_text(text)
-        return str(path)
-
-    return make
+    path = tmp_path / "mine.toml"
+    return lambda text: str(path) if path.write_text(text) else ""
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -32,8 +28,10 @@ def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
     for size in (None, *sizes(name)):
         recipe = read(name, size=size)
         assert recipe.data.sets
-        write(recipe, tmp_path / "recipe.toml")
-        assert read(str(tmp_path / "recipe.toml")) == recipe
+        odd = replace(recipe, model=replace(recipe.model, name='a "b"\n\\ {instruction}\té'))
+        for one in (recipe, odd) if size is None else (recipe,):
+            write(one, tmp_path / "recipe.toml")
+            assert read(str(tmp_path / "recipe.toml")) == one
 
 
 PUBLISHED = {  # learning rate, batch, epochs; from the README of A's authors, tables 2 (B), 9 and 10 (C) and the texts of D and E
@@ -57,16 +55,12 @@ def test_published_settings(name, size):
 
 REFUSED = {
     "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "unknown: ['lerning_rate']"),
-    "unknown table": (MINIMAL + "[trian]\nbatch = 1", "unknown: ['trian']"),
     "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'embed' does not use max_tokens"),
     "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "evidence"', "does not use format"),
     "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch is 2.5; expected a whole number"),
-    "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "is True"),
-    "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "is nan"),
     "list of wrong type": (MINIMAL + '[train]\nbetas = ["a", "b"]', "betas is 'a'; expected a number"),
     "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas is 0.9; expected a list of 2"),
     "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "'cosin'; expected one of linear, cosine, constant"),
-    "no job": ("[train]\nbatch = 1", "job is None"),
     "another job": ('job = "embedder"', "'embedder'; expected one of embed, rerank, sentences, generate"),
     "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "evidence"', "'path'"),
     "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "unknown: ['bach']"),
@@ -104,13 +98,11 @@ def test_mistakes_are_named(file, case):
         read(file(text), changes=(case,) if case in CHANGES else ())
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "message"),
-    [("pars", None, "'pars'; expected one of pairs"), ("mamba-retriever-msmarco", "371m", "'371m'; expected one of 370m, 790m")],
-)
-def test_unknown_names_list_the_known(name, size, message):
-    with pytest.raises(InputError, match=message):
-        read(name, size=size)
+def test_unknown_names_list_the_known():
+    with pytest.raises(InputError, match="'pars'; expected one of pairs"):
+        read("pars")
+    with pytest.raises(InputError, match="'371m'; expected one of 370m, 790m"):
+        read("mamba-retriever-msmarco", size="371m")
 
 
 @pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
@@ -136,13 +128,6 @@ def test_differences(file):
     assert differences(recipe, recipe) == []
     found = differences(recipe, other)
     assert "train.batch: 32, 7" in found and "lora.r: None, 16" in found
-
-
-def test_strings_with_quotes_and_line_ends_are_written_whole(tmp_path):
-    recipe = read("linear-time-embeddings")
-    odd = replace(recipe, data=replace(recipe.data, prompt='a "b"\n\\ {instruction}\té'))
-    write(odd, tmp_path / "recipe.toml")
-    assert read(str(tmp_path / "recipe.toml")) == odd
 
 
 def test_reading_a_recipe_needs_no_heavy_import():

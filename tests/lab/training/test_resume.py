@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.children import PATHS, PROGRAMS
-from helpers.tiny import tiny_model
+from helpers.tiny_training import training_model
 from programs.training_workers import go_on, resumable
 
-from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
+from runnel.lab.training.document_trainer import SentenceTrainer
 from runnel.lab.training.progress import find_whole_checkpoint
-from runnel.lab.training.sentences import SentenceTrainer
 from runnel.models.sentence_retriever import SentenceRetriever
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def losses(folder: Path) -> list[list[float]]:
-    lines = (folder / "losses.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    """Read the losses written so far, without a line that is only begun."""
+    text = (folder / "losses.jsonl").read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_run_killed_anywhere_goes_on_as_if_nothing_had_happened(tmp_path: Path
     environment = os.environ | PATHS | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, worker, "resumable", tmp_path], env=environment, stdout=subprocess.DEVNULL)
     try:
-        while process.poll() is None and (not (tmp_path / "losses.jsonl").exists() or len(losses_so_far(tmp_path)) < steps):
+        while process.poll() is None and (not (tmp_path / "losses.jsonl").exists() or len(losses(tmp_path)) < steps):
             time.sleep(0.005)
         time.sleep(pause)
     finally:
@@ -54,17 +54,12 @@ def test_a_run_killed_anywhere_goes_on_as_if_nothing_had_happened(tmp_path: Path
     assert whole is not None
     begun = int(whole.name.removeprefix("checkpoint-"))
     assert begun >= steps - 3
-    killed = losses_so_far(tmp_path)
+    killed = losses(tmp_path)
     (tmp_path / "losses.jsonl").unlink()
     go_on(tmp_path)
     assert losses(tmp_path) == unbroken[begun:]
     assert killed == unbroken[: len(killed)]
     SentenceRetriever.load(find_whole_checkpoint(tmp_path / "run") or "").score("the cat", "A cat. A dog.")
-
-
-def losses_so_far(folder: Path) -> list[list[float]]:
-    text = (folder / "losses.jsonl").read_text()
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,8 +77,7 @@ def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path: Path, caplog: 
 def test_a_checkpoint_of_another_architecture_is_an_error(tmp_path: Path) -> None:
     trainer = resumable(tmp_path, max_steps=3)
     trainer.train()
-    backbone = Rwkv7(Rwkv7Config(128, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4))
-    other = tiny_model(tmp_path / "other", backbone=backbone)
+    other = training_model(tmp_path / "other", "rwkv7")
     another = SentenceTrainer(other, trainer.args, trainer.train_dataset, max_tokens=150)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"checkpoint-3 is a checkpoint of another model than .*RWKV-7.*: Missing key"):
         another.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))

@@ -8,11 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from helpers.qa_files import write_rows
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import read_metrics, stopped_after
 from safetensors import SafetensorError
@@ -23,7 +24,7 @@ from runnel.errors import InputError, NumericalError
 from runnel.lab.training import recipes, run
 from runnel.lab.training.recipes import DataTable
 from runnel.lab.training.run import SEARCH, SUMMARY, train
-from runnel.lab.training.trainers import EmbedderBatches
+from runnel.lab.training.trainers import EmbedderBatches, _Saving
 from runnel.models.base import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "bare")]
@@ -33,29 +34,30 @@ def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
-def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
-    rates = ("search.learning_rates=[1e30, 0.3, 1e-3]", "search.share=2", "data.held_out=8", "train.max_steps=4")
-    recipe = tiny_recipe("embed", *rates)
-    summary = train(recipe, tmp_path)
-    tried = {row["learning_rate"]: row["loss"] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
-    assert list(tried) == [1e30, 0.3, 1e-3] and tried[1e30] is None and tried[1e-3] < tried[0.3] and summary.learning_rate == 1e-3
-    assert set(summary.held_out) >= {"loss"}
-    (tmp_path / SUMMARY).unlink()
-    before = (tmp_path / SEARCH).read_text()
-    assert train(recipe, tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
-    assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
-
-
-@pytest.mark.parametrize(("name", "metric"), [("evidence-vectors", "recall_at_10"), ("generator", "loss")])
-def test_the_search_is_for_every_job_and_by_its_metric(name, metric, tmp_path):
-    rates = ("search.learning_rates=[1e-3, 1e-6]", "search.share=2", f"search.metric={metric}", "data.held_out=8")
-    recipe = tiny_recipe(name, *rates, "train.max_steps=6", "data.rows=40")
-    with stopped_after(4):  # the first rate
-        train(recipe, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "rates", "metric"),
+    [
+        ("embed", [1e30, 0.3, 1e-3], "loss"),
+        ("evidence-vectors", [1e-3, 1e-6], "recall_at_10"),
+        ("generator", [1e-3, 1e-6], "loss"),
+    ],
+)
+def test_the_search_is_for_every_job_and_by_its_metric(name, rates, metric, tmp_path):
+    changes = (f"search.learning_rates={rates}", "search.share=2", f"search.metric={metric}", "data.held_out=8", "data.rows=40")
+    recipe = tiny_recipe(name, *changes, "train.max_steps=6")
+    if name != "embed":
+        with stopped_after(4):  # in the first rate
+            train(recipe, tmp_path)
     summary = train(recipe, tmp_path)
     tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
-    best = min(tried, key=tried.get) if metric == "loss" else max(tried, key=tried.get)
-    assert set(tried) == {1e-3, 1e-6} and summary.learning_rate == best and summary.steps == 6
+    finite = {rate: figure for rate, figure in tried.items() if figure is not None}
+    best = min(finite, key=finite.get) if metric == "loss" else max(finite, key=finite.get)
+    assert list(tried) == rates and tried.keys() - finite.keys() == {1e30} & tried.keys()
+    assert summary.learning_rate == best and summary.steps == 6 and metric in summary.held_out
+    (tmp_path / SUMMARY).unlink()
+    before = (tmp_path / SEARCH).read_text()
+    assert train(recipe, tmp_path).learning_rate == best and (tmp_path / SEARCH).read_text() == before, "no rate is tried twice"
+    assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
     with pytest.raises(InputError, match=r"'nothing'.*loss"):
         train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
@@ -73,8 +75,6 @@ def test_an_embedder_learns_its_pairs(tmp_path):
         return float((1 / (1 + (np.where(mine, -2, scores) > best).sum(axis=1))).mean())
 
     assert rank(tmp_path / "model") > rank(recipe.model.name) + 0.2
-    losses = [row["loss"] for row in read_metrics(tmp_path)]
-    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
 def test_a_reranker_learns_its_triples(tmp_path):
@@ -82,11 +82,6 @@ def test_a_reranker_learns_its_triples(tmp_path):
     train(tiny_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
-
-
-def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
-    changes = "train.max_steps=1 data.rows=4 train.batch=2 model.unit=paragraph".split()
-    assert load_model(train(tiny_recipe("sentences", *changes), tmp_path).model).unit == "paragraph"
 
 
 @pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", True)])
@@ -110,19 +105,9 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     assert all(torch.equal(first[name], saved[name]) for name in first)
 
 
-def test_a_finished_run_is_not_run_again(tmp_path):
-    first = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
-    stamp = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
-    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path) == first
-    assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
-
-
 @pytest.mark.parametrize(
     ("file", "why"),
-    [
-        ("model.safetensors", "the disk is full"),
-        ("optimizer.pt", "a file could not be written, probably because the disk is full"),
-    ],
+    [("model.safetensors", "the disk is full"), ("optimizer.pt", "a file could not be written, probably because")],
 )
 def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, monkeypatch):
     from runnel.models import base
@@ -140,21 +125,15 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, mon
     monkeypatch.setattr(base, "save_file", save_file)
     monkeypatch.setattr(torch, "save", save)
     recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(OSError, match=rf"{why}; checkpoint-2 is complete\. Free some space and repeat") as caught:
+    with pytest.raises(OSError, match=rf"{why}.*; checkpoint-2 is complete\. Free some space and repeat") as caught:
         train(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
     assert train(recipe, tmp_path).steps == 4
-
-
-def test_a_full_disk_while_data_or_the_model_are_written(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     for place, kept in (("read_run_data", "there is no complete checkpoint yet"), ("_save", "checkpoint-1 is complete")):
         with monkeypatch.context() as patch, pytest.raises(OSError, match=f"the disk is full; {kept}"):
-            patch.setattr(run, place, full)
-            train(tiny_recipe("embed", "train.max_steps=1"), tmp_path)
+            patch.setattr(run, place, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+            train(replace(recipe, train=replace(recipe.train, max_steps=1)), tmp_path / "other")
 
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
@@ -165,7 +144,7 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
-    recipe = tiny_recipe("embed", "train.max_steps=3")
+    recipe = tiny_recipe("embed", "train.max_steps=3", "data.rows=41")
     whole = train(recipe, tmp_path / "one")
     command = "-v lab train tiny.toml --to two".split()
     recipes.write(recipe, tmp_path / "tiny.toml")
@@ -173,48 +152,32 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launch, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("2 processes share every batch") == 1
+    assert (
+        done.stderr.count("2 processes share every batch") == 1 and "rows skipped in each epoch: 1 of 41 (pairs)" in done.stderr
+    )
     assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
     one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
 
 
-def test_rows_that_several_processes_leave_out(caplog):
-    from runnel.lab.training.trainers import _report_unused
-
-    sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
-    _report_unused(sets, 4)
-    assert "2 of 10 (a), 3 of 3 (c)" in caplog.text and "(b)" not in caplog.text
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_one_process_writes_a_checkpoint(first):
-    from runnel.lab.training.trainers import _Saving
-
-    class Library:
-        saved = False
-
-        def _save(self, output_dir, state_dict):
-            self.saved = True
-
-    class Both(_Saving, Library):
-        args = SimpleNamespace(should_save=first)
-
-    trainer = Both()
+    library = type("Library", (), {"_save": Mock()})
+    trainer = type("Both", (_Saving, library), {"args": SimpleNamespace(should_save=first)})()
     trainer._save("folder")
-    assert trainer.saved is first
+    assert library._save.called is first
 
 
 def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
     sentences = [f"Sentence number {i} speaks of something else entirely." for i in range(6)]
     documents = [" ".join(sentences[i : i + 3]) for i in range(4)]
     lines = [{"query": document[:17], "document": document, "evidence": [[0, 54]]} for document in documents]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "test.jsonl").write_text(json.dumps(lines[0]) + "\n")
-    recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', "train.max_steps=1", "data.held_out=0"))
-    with caplog.at_level("WARNING"):
-        train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
+    data, _ = write_rows(tmp_path / "data.jsonl", lines), write_rows(tmp_path / "test.jsonl", lines[:1])
+    changes = "train.max_steps=1 data.held_out=0 model.unit=paragraph".split()
+    recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', *changes))
+    summary = train(recipe, tmp_path / "run", data=data, home=tmp_path)
     assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
+    assert load_model(summary.model).unit == "paragraph"
 
 
 def test_batches_cut_queries_and_documents_apart_and_count():
@@ -228,13 +191,13 @@ def test_batches_cut_queries_and_documents_apart_and_count():
     assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
 
 
-def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, caplog):
+def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch, caplog):
     """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
     pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
     negatives = [[f"no {i}", f"nor {i}"][: i % 3] for i in range(9)]
     triples = [{"query": f"other {i}", "positive": f"an answer {i}", "negative": some} for i, some in enumerate(negatives)]
-    for name, lines in (("pairs", pairs), ("triples", triples)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(tmp_path / "pairs.jsonl", pairs)
+    write_rows(tmp_path / "triples.jsonl", triples)
     (tmp_path / "recipe.toml").write_text(
         'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate = 1e-2 }\n'
         f"model.name = {str(tiny_checkpoint('mamba2'))!r}\n"
@@ -243,9 +206,8 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
     recipe = recipes.read(str(tmp_path / "recipe.toml"))
     seen = []
     original = EmbedderBatches.__call__
-    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING"):
-        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows))
-        summary = train(recipe, tmp_path / "run", home=tmp_path)
+    monkeypatch.setattr(EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows))
+    summary = train(recipe, tmp_path / "run", home=tmp_path)
     assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
     found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
     assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
@@ -254,26 +216,25 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
 
 
 @pytest.mark.parametrize("own", [None, "", "seek: "])
-def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path):
+def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path, monkeypatch):
     """The ids of a batch in training are those of `encode_query` and `encode_document` with the trained model."""
     model = load_model(str(tiny_checkpoint("mamba2")))
     model.prompts = {"query": "find: ", "document": "text: ", "other": "x: "}
     model.save(tmp_path / "prompted")
     lines = [{"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"} for i in range(2)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = write_rows(tmp_path / "data.jsonl", lines)
     changes = (f"model.name={tmp_path / 'prompted'}", "data.negatives=1", "train.max_steps=1", "train.batch=2")
     recipe = recipes.read("pairs", changes=changes if own is None else (*changes, f"data.prompt={own!r}"))
     batches = []
     original = EmbedderBatches.__call__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: batches.append(original(self, rows)) or batches[-1])
-        summary = train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl")
+    monkeypatch.setattr(EmbedderBatches, "__call__", lambda self, rows: batches.append(original(self, rows)) or batches[-1])
+    summary = train(recipe, tmp_path / "run", data=data)
     embedder = runnel.Embedder.load(summary.model)
     read = []
     embedder.encode_rows = lambda rows, progress=None: iter(read.append(list(rows)) or [np.zeros(1)] * 2)
     embedder.encode_query([line["query"] for line in lines])
-    embedder.encode_document([line[name] for line in lines for name in ("positive",)])
-    embedder.encode_document([line["negative"] for line in lines])
+    for column in ("positive", "negative"):
+        embedder.encode_document([line[column] for line in lines])
     for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
         ids = batches[0][f"{column}_input_ids"]
         assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column

@@ -7,9 +7,8 @@ import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
 
-from runnel.lab.training.document_trainer import sentence_loss
+from runnel.lab.training.document_trainer import SentenceModule, SentenceTrainer, sentence_loss
 from runnel.lab.training.forward import finished
-from runnel.lab.training.sentences import SentenceModule, SentenceTrainer
 from runnel.lab.training.tables import SentenceData
 from runnel.models.base import Model
 from runnel.models.graph import Long
@@ -67,8 +66,8 @@ def test_training_lowers_the_loss_that_inference_shows(path: Path, tmp_path: Pat
     assert measured["eval_recall_at_10"] == pytest.approx(np.mean(recalls))
     assert measured["eval_recall_at_50"] == 1
     changed = {name for name, value in weights(model).items() if not torch.equal(value, before[name])}
-    assert {name for name in changed if name.startswith(("heads.embed", "heads.rerank"))} == set()
-    assert any(name.startswith("heads.sentences") for name in changed)
+    parts = {".".join(name.split(".")[:2]) for name in changed}
+    assert "heads.sentences" in parts and not parts & {"heads.embed", "heads.rerank"}
     assert ("heads.features.log_weight" in changed) is not papers_heads
 
 
@@ -76,9 +75,8 @@ def test_how_documents_are_put_into_batches_changes_nothing(path: Path, tmp_path
     """One step over all 12 documents: in one batch, six batches of two, or batches of a budget, which hold 1 to 3."""
     found = []
     longest = int(SentenceData(tiny_model(tmp_path / "m"), path).lengths.max())
-    ways: list[dict[str, Any]] = [{}, {"max_rows": 2, "gradient_accumulation_steps": 6}]
-    ways.append({"max_tokens": longest, "gradient_accumulation_steps": 50})
-    for way in ways:
+    two: dict[str, Any] = {"max_rows": 2, "gradient_accumulation_steps": 6}
+    for way in ({}, two, {"max_tokens": longest, "gradient_accumulation_steps": 50}):
         model = tiny_model(tmp_path / "model")
         trainer = train(model, path, tmp_path, max_steps=1, optim="sgd", **way)
         found.append((losses(trainer)[0], weights(model)))
@@ -111,10 +109,8 @@ def test_a_batch_without_documents_weighs_nothing(path: Path, tmp_path: Path, mo
     for long in (None, Long(segment_tokens=24, gradient_segments=1)):
         trainer = SentenceTrainer(model, arguments(tmp_path), SentenceData(model, path), max_tokens=10_000, long=long)
         collate = trainer.get_train_dataloader().collate_fn
-        assert collate is not None
         empty = collate([])
-        assert empty["ids"] == []
-        assert len(empty["items"]) == 1
+        assert empty["ids"] == [] and len(empty["items"]) == 1
         trainer.create_optimizer()
         assert trainer.training_step(trainer.model, empty, torch.tensor(3)) == 0
         assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
@@ -132,7 +128,5 @@ def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model) 
 
     Spy(model, arguments(tmp_path, num_train_epochs=3), SentenceData(model, path), max_tokens=200).train()
     *epochs, rest = seen
-    assert rest == []
-    assert len(epochs) == 3
-    assert all(sorted(epoch) == sorted(e.id for e in GIVEN) for epoch in epochs)
+    assert rest == [] and [sorted(epoch) for epoch in epochs] == [sorted(e.id for e in GIVEN)] * 3
     assert epochs[0] != epochs[1] != epochs[2]

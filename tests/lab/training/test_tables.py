@@ -1,14 +1,14 @@
 """Rows of Arrow files: labels of sentences, windows of long documents, triples for the libraries."""
 
-import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
 from helpers.evidence_examples import examples
+from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from runnel.errors import InputError
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.forward import make_item
-from runnel.lab.training.recipes import DataSet, DataTable
+from runnel.lab.training.recipes import DataSet, DataTable, Recipe
 from runnel.lab.training.tables import (
     SentenceData,
     by_negatives,
@@ -112,71 +112,54 @@ def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(
 def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> None:
     given = examples(6)
     data = SentenceData.write(tmp_path / "whole.arrow", model, iter(given), tokens=None)
-    assert len(data) == 6
-    for index, example in enumerate(given):
-        name, item = data[index]
+    for example, length, (name, item) in zip(given, data.lengths, (data[index] for index in range(len(data))), strict=True):
         spans = split_sentences(example.document)
         labels = label_sentences(example.document, spans, example.spans)
         expected = make_item(model, example.query, example.document, spans, labels)
-        assert name == example.id
+        assert name == example.id and len(item.request.ids) == length and item.labels.sum() == 1
         for field in ("ids", "positions", "ranges", "marks", "tag"):
             np.testing.assert_array_equal(getattr(item.request, field), getattr(expected.request, field))
         for field in ("spans", "bounds"):
             np.testing.assert_array_equal(getattr(item.sentences, field), getattr(expected.sentences, field))
         np.testing.assert_array_equal(item.labels, expected.labels)
-        assert len(item.request.ids) == data.lengths[index]
-        assert item.labels is not None
-        assert item.labels.sum() == 1
-    again = SentenceData(model, tmp_path / "whole.arrow")
-    np.testing.assert_array_equal(again.lengths, data.lengths)
+    np.testing.assert_array_equal(SentenceData(model, tmp_path / "whole.arrow").lengths, data.lengths)
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model) -> None:
+def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model, monkeypatch) -> None:
     (example,) = examples(1)
-    data = {}
+    counts = {}
     for unit in UNITS:
-        model.unit = unit
-        data[unit] = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
+        monkeypatch.setattr(model, "unit", unit)
+        item = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
         expected = make_item(model, example.query, example.document).sentences.spans
-        np.testing.assert_array_equal(data[unit].sentences.spans, expected)
-    model.unit = "sentence"
-    assert len(data["paragraph"].full) < len(data["clauses"].full) < len(data["sentence"].full)
-    assert all(item.labels.sum() == 1 for item in data.values())
+        np.testing.assert_array_equal(item.sentences.spans, expected)
+        counts[unit] = len(item.full)
+        assert item.labels.sum() == 1
+    assert counts["paragraph"] < counts["clauses"] < counts["sentence"]
 
 
 def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(tmp_path: Path, model: Model, caplog) -> None:
     given = examples(60, sentences=(30, 31))
+    far = "The cat sat on the mat. " * 40
+    given.append(Evidence("dog", far, ((0, 22), (24 * 39, 24 * 40 - 1)), "far"))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
-    assert "60 were cut to windows; 0 stay whole because no window holds their evidence" in caplog.text
+    assert "60 were cut to windows; 1 stay whole because no window holds their evidence" in caplog.text
+    *items, (_, whole) = (data[i] for i in range(61))
+    assert (len(whole.labels), whole.labels.sum()) == (40, 2)
     documents = []
-    for (name, item), example in zip((data[i] for i in range(60)), given, strict=True):
-        assert name == example.id
-        assert item.labels is not None
+    for (name, item), example in zip(items, given, strict=False):
         (at,) = np.flatnonzero(item.labels)
         tokens = item.sentences.ids[item.sentences.bounds[at] : item.sentences.bounds[at + 1]]
         start, end = example.spans[0]
-        assert tokens.tolist() == model.tokenizer.encode(example.document[start:end]).ids.tolist()
+        assert name == example.id and tokens.tolist() == model.tokenizer.encode(example.document[start:end]).ids.tolist()
         documents.append(item.sentences.bounds[-1])
     short, long = [d for d in documents if d <= 40], [d for d in documents if d > 40]
-    assert max(long) <= 90
-    assert min(len(short), len(long)) > 15
-    assert min(short) > 40 - 26
-    assert min(long) > 90 - 26  # whole sentences, of 13 tokens at most
+    assert max(long) <= 90 and min(len(short), len(long)) > 15
+    assert min(short) > 40 - 26 and min(long) > 90 - 26  # whole sentences, of 13 tokens at most
     SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
     assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
-
-
-def test_documents_that_no_window_fits_are_whole_and_counted(tmp_path: Path, model: Model, caplog) -> None:
-    sentence = "The cat sat on the mat. "
-    given = [Evidence("dog", sentence * 40, ((0, 22), (24 * 39, 24 * 40 - 1)), "far")]
-    with caplog.at_level(logging.INFO, "runnel"):
-        data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(30, 60))
-    assert "0 were cut to windows; 1 stay whole because no window holds their evidence" in caplog.text
-    _, item = data[0]
-    assert item.labels is not None
-    assert (len(item.labels), item.labels.sum()) == (40, 2)
 
 
 def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:
@@ -188,12 +171,11 @@ def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) ->
 
 
 def rows_of(tmp_path, lines, job="embed", one=None, prompts=None, **table):
-    source = tmp_path / "data.jsonl"
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = write_rows(tmp_path / "data.jsonl", lines)
     guard = Decontaminator(table.get("exclude", ()))
-    one, table = one or DataSet(str(source)), DataTable(**table)
-    prompts = trained_prompts(table, prompts or {})
-    rows = write_triple_table(tmp_path / "rows.arrow", source, one, table, job, 0, guard, prompts)
+    recipe = Recipe(job, data=DataTable(**table))
+    prompts = trained_prompts(recipe.data, prompts or {})
+    rows = write_triple_table(tmp_path / "rows.arrow", replace(one or DataSet(""), path=str(source)), recipe, guard, prompts)
     assert isinstance(rows, Dataset) and not list(tmp_path.glob("*.partial"))
     return rows.to_list()
 
@@ -212,13 +194,11 @@ def test_each_sample_has_negatives_of_its_own(tmp_path):
 
 
 def test_lists_for_a_reranker(tmp_path, caplog):
-    (row, *_) = rows_of(tmp_path, TRIPLES, "rerank", negatives=2)
-    assert row["docs"][0] == "p0" and set(row["docs"][1:]) < set(TRIPLES[0]["negative"])
-    assert row["labels"] == [0.0, -np.inf, -np.inf]  # a softmax of these is 1, 0, 0
-    assert torch.tensor(row["labels"]).softmax(0).tolist() == [1, 0, 0]
-    rows = rows_of(tmp_path, [TRIPLES[0], {"query": "q", "positive": "p", "negative": ["n"]}], "rerank", negatives=2)
-    assert [len(row["docs"]) for row in rows] == [len(row["labels"]) for row in rows] == [3, 2]
-    assert "of 2 rows, data.negatives = 2: 1 with 1" in caplog.text
+    rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n"]}], "rerank", negatives=2)
+    assert rows[0]["docs"][0] == "p0" and set(rows[0]["docs"][1:]) < set(TRIPLES[0]["negative"])
+    assert rows[0]["labels"] == [0.0, -np.inf, -np.inf]  # a softmax of these is 1, 0, 0
+    assert [len(row["docs"]) for row in rows] == [len(row["labels"]) for row in rows] == [3] * 5 + [2]
+    assert "of 6 rows, data.negatives = 2: 1 with 1" in caplog.text
     with pytest.raises(InputError, match="'q'"):
         rows_of(tmp_path, [{"query": "q", "positive": "p"}], "rerank", negatives=1)
 
@@ -237,14 +217,10 @@ def test_rows_with_fewer_negatives(tmp_path, caplog):
 def test_parts_of_equally_many_negatives(tmp_path):
     lines = [{"query": f"q{i}", "positive": f"p{i}", "negative": ["a", "b", "c"][:n]} for i, n in enumerate((2, 0, 1, 0, 3, 2))]
     parts = by_negatives({"set": Dataset.from_list(rows_of(tmp_path, lines, negatives=2))})
-    assert {name: part["query"][:] for name, part in parts.items()} == {
-        "set (0 negatives)": ["q1", "q3"],
-        "set (1 negatives)": ["q2"],
-        "set (2 negatives)": ["q0", "q4", "q5"],
-    }
-    assert [part.column_names for part in parts.values()] == [
-        ["query", "positive", *[f"negative_{i + 1}" for i in range(n)], "row"] for n in range(3)
-    ]
+    queries = [["q1", "q3"], ["q2"], ["q0", "q4", "q5"]]
+    assert {name: part["query"][:] for name, part in parts.items()} == {f"set ({n} negatives)": q for n, q in enumerate(queries)}
+    for n, part in enumerate(parts.values()):
+        assert part.column_names == ["query", "positive", *[f"negative_{i + 1}" for i in range(n)], "row"]
     whole = by_negatives({"set": Dataset.from_list(rows_of(tmp_path, TRIPLES, negatives=2))})
     assert list(whole) == ["set"] and len(whole["set"]) == 5
 
@@ -290,24 +266,10 @@ def test_prompts_of_the_model(tmp_path):
 
 def test_evidence_as_triples_of_sentences(tmp_path, caplog):
     text = "The cat sat. The dog ran. The sea is wide."
-    line = {"question": "who ran", "document": text, "evidence": [[13, 25]]}
-    (row,) = rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"), negatives=2)
-    assert row["positive"] == "The dog ran." and {row["negative_1"], row["negative_2"]} == {"The cat sat.", "The sea is wide."}
     lines = [
+        {"question": "who ran", "document": text, "evidence": [[13, 25]]},
         {"question": "who ran", "document": "The dog ran.", "evidence": [[0, 12]]},
-        {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
     ]
-    assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
+    (row,) = rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"), negatives=2)
+    assert row["positive"] == "The dog ran." and {row["negative_1"], row["negative_2"]} == {"The cat sat.", "The sea is wide."}
     assert "1 examples were dropped" in caplog.text
-
-
-def test_a_sentence_that_a_span_only_spills_over_into_is_no_positive(tmp_path):
-    text = "The cat sat on the mat. The dog ran over the wide field. The sea is wide and blue."
-    line = {"question": "who ran", "document": text, "evidence": [[20, 57]]}  # and "at." of the first
-    rows = rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"), negatives=2)
-    assert [row["positive"] for row in rows] == ["The dog ran over the wide field."]
-    sentences = split_sentences(text)
-    assert label_sentences(text, sentences, [(20, 57)]).tolist() == [False, True, False]
-    line = {**line, "evidence": [[20, 57], [56, 57]], "id": "7"}
-    with pytest.raises(InputError, match=r"data.jsonl, line 1: span \[56, 57\]"):
-        rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"))

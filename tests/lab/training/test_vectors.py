@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.qa_files import write_rows
 from helpers.tiny import tiny_encoder
 from helpers.tiny_training import read_metrics, stopped_after
 from safetensors.torch import load_file
@@ -53,7 +54,7 @@ def item(seed: int, sentences: int = 30) -> VectorItem:
     return make_vector_item(query, vectors, features, [(place, place + 1)])
 
 
-def write_evidence(path: Path, documents: int = 40) -> list[dict]:
+def write_evidence(path: Path, documents: int = 40) -> None:
     """Each answer is the sentence after the one with the word of the question, so the words alone point to a wrong sentence."""
     draw, rows = random.Random(0), []
     for number in range(documents):
@@ -65,15 +66,21 @@ def write_evidence(path: Path, documents: int = 40) -> list[dict]:
             span = [start, start + len(sentences[place + 1])]
             row = {"id": f"{number}-{place}", "question": f"what of {words[place]}", "document": document, "evidence": [span]}
             rows.append(row)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return rows
+    write_rows(path, rows)
+
+
+def layer_recipe(data: Path, *changes: str):
+    settings = ("new_head=false", "model.layers=true", f"model.name={data / 'layers'}", "train.batch=2", "data.held_out=8")
+    return recipe(data, *settings, *changes)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evidence")
     write_evidence(folder / "evidence.jsonl")
+    write_evidence(folder / "few.jsonl", documents=20)
     tiny_encoder(folder / "tiny", block=24, longest=40).save(folder / "model")
+    tiny_encoder(folder / "tiny", block=24, longest=40, sentence_layers=1).save(folder / "layers")
     return folder
 
 
@@ -123,18 +130,24 @@ def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp
 def test_examples_that_cannot_be_used(data, tmp_path):
     with pytest.raises(InputError, match=r"80 examples: data\.held_out = 80"):
         train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
-    (tmp_path / "bad.jsonl").write_text(json.dumps({"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}))
+    bad = {"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}
     with pytest.raises(InputError, match="evidence example x"):
-        train(recipe(data), tmp_path / "run", data=tmp_path / "bad.jsonl")
+        train(recipe(data), tmp_path / "run", data=write_rows(tmp_path / "bad.jsonl", [bad]))
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
-    [("long.segment_tokens=64", r"\[long\]"), ("lora.r=4", r"\[lora\]"), ("data.lengths=[64]", "data.lengths")],
+    ("make", "change", "named"),
+    [
+        (recipe, "long.segment_tokens=64", r"\[long\]"),
+        (recipe, "lora.r=4", r"\[lora\]"),
+        (recipe, "data.lengths=[64]", "data.lengths"),
+        (recipe, "model.layers=true", r"model\.layers"),
+        (layer_recipe, "new_head=true", r"model\.new_head = false"),
+    ],
 )
-def test_settings_without_effect_are_refused(data, change, named):
+def test_settings_without_effect_are_refused(data, make, change, named):
     with pytest.raises(InputError, match=named):
-        prepared(recipe(data, change))
+        prepared(make(data, change))
 
 
 def questions(documents: int) -> list[ReadQuestion]:
@@ -190,23 +203,9 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
     assert torch.equal(head.calibration, before) and "do not determine the calibration" in caplog.text
 
 
-@pytest.fixture(scope="module")
-def layer_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("evidence")
-    write_evidence(folder / "evidence.jsonl", documents=20)
-    tiny_encoder(folder / "tiny", block=24, longest=40, sentence_layers=1).save(folder / "model")
-    tiny_encoder(folder / "plain", block=24, longest=40).save(folder / "without")
-    return folder
-
-
-def layer_recipe(layer_data: Path, *changes: str, model: str = "model"):
-    settings = ("train.learning_rate=1e-2", "train.batch=2", "data.held_out=8", "evaluation.top_k=[1]", "model.layers=true")
-    return recipes.read("evidence-vectors", changes=(f"model.name={layer_data / model}", *settings, *changes))
-
-
-def test_training_reads_as_inference_reads(layer_data, tmp_path):
-    model, reader = prepared(layer_recipe(layer_data)), SentenceRetriever.load(layer_data / "model", "float32")
-    examples = read_evidence(layer_data / "evidence.jsonl")
+def test_training_reads_as_inference_reads(data, tmp_path):
+    model, reader = prepared(layer_recipe(data)), SentenceRetriever.load(data / "layers", "float32")
+    examples = read_evidence(data / "few.jsonl")
     read, _, aside = read_vector_data(reader.scorer, examples, tmp_path / "documents", 0, write=True)
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
@@ -223,24 +222,15 @@ def test_training_reads_as_inference_reads(layer_data, tmp_path):
             torch.testing.assert_close(found, [head.uncalibrated(query, vectors, features) for query, features in inputs])
 
 
-def test_layers_learn_and_all_else_stays(layer_data, tmp_path):
-    rows = (layer_data / "evidence.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "few.jsonl").write_text("".join(rows[:12]))  # few enough to learn by heart
-    made = layer_recipe(layer_data, "train.max_steps=40", "data.held_out=2")
-    summary = train(made, tmp_path / "run", data=tmp_path / "few.jsonl")
+def test_layers_learn_and_all_else_stays(data, tmp_path):
+    few = write_rows(tmp_path / "few.jsonl", (data / "few.jsonl").read_text().splitlines()[:12])  # few enough to learn by heart
+    summary = train(layer_recipe(data, "train.max_steps=40", "data.held_out=2"), tmp_path / "run", data=few)
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert len(losses) == summary.steps == 40 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
     assert set(summary.held_out) == {"loss", "loss_before", "recall_at_1", "recall_at_1_before"}
-    start, end = (load_model(folder, "float32") for folder in (layer_data / "model", summary.model))
+    start, end = (load_model(folder, "float32") for folder in (data / "layers", summary.model))
     before, after = start.backbone.state_dict(), end.backbone.state_dict()
     changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"sentence_layers"}
     heads = start.heads.state_dict(), end.heads.state_dict()
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
-
-
-def test_models_without_such_layers_are_refused(layer_data, tmp_path):
-    with pytest.raises(InputError, match=r"model\.layers"):
-        prepared(layer_recipe(layer_data, model="without"))
-    with pytest.raises(InputError, match=r"model\.new_head = false"):
-        prepared(layer_recipe(layer_data, "new_head=true"))

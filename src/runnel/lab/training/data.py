@@ -174,11 +174,6 @@ def find_split(folder: Path, name: str) -> Path:
     return found or splits[0]
 
 
-def read_raw(source: ExampleFiles) -> Iterator[Raw]:
-    """Yield the examples of a file, unchecked."""
-    yield from _judged(source) if _are_qrels(source.path) else _columns(source.path)
-
-
 def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) for each row of jsonl or parquet, or of csv or tsv with a header."""
     if _is_parquet(path):
@@ -373,7 +368,8 @@ def read_triples(
     """
     reported = dropped is not None
     dropped = dropped or Dropped()
-    for raw in read_raw(find_source(path, corpus, queries)):
+    source = find_source(path, corpus, queries)
+    for raw in _judged(source) if _are_qrels(source.path) else _columns(source.path):
         triple = _triple(raw, dropped)
         if triple is not None:
             dropped.kept += 1
@@ -399,7 +395,7 @@ def read_evidence(
 
     Raises:
         InputError: a row has another form, or a span is not inside its document; the message has the line.
-        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is missing.
+        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is neither in the file's folder nor on the hub.
     """
     reported = dropped is not None
     dropped = dropped or Dropped()
@@ -408,8 +404,10 @@ def read_evidence(
     for where, row in read_json(path):
         if is_released(row):
             if decode is None:
+                from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
+
                 log.warning("%s: released under %s, not for commercial use", path, LICENSE)
-                decode = load_decoder(Path(path))
+                decode = load_neox_tokenizer(Path(path).absolute().parent).decode
             row = parse_released(row, where, decode)
         evidence = _evidence(row, where)
         document, spans = evidence.document, evidence.spans
@@ -487,13 +485,6 @@ class _Released:
 def is_released(row: Mapping[str, Any]) -> bool:
     """Return whether a row is of the released training file."""
     return "input_ids" in row and "sentence_labels" in row
-
-
-def load_decoder(path: Path) -> Decode:
-    """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache."""
-    from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
-
-    return load_neox_tokenizer(path.absolute().parent).decode
 
 
 def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of sentences.
+"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of sentences; and the trainer for
+sentence retrievers, with paper E's loss.
 
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine for one seed and epoch. A row
 of T tokens joins the group where k = max_tokens // T rows fill a batch, so any k rows of the group fit the budget: rows can be
@@ -13,6 +14,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -29,11 +31,12 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import EvalLoopOutput
 
 from runnel.errors import CheckpointError
-from runnel.lab.training.forward import trainable
+from runnel.lab.training.forward import sentence_scores, sentence_segments, trainable
 from runnel.lab.training.progress import Watched
 from runnel.models.adapters import load_adapter, save_adapter
 from runnel.models.base import Model
 from runnel.models.graph import Long
+from runnel.models.items import Item
 
 _FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
 _MOST_KEPT = 0.995  # of the averaged weights in a step
@@ -160,7 +163,7 @@ class DocumentTrainer(Watched, Trainer):
         module: nn.Module,
         args: TrainingArguments,
         train: Any,
-        evaluation: Any,
+        evaluation: Any = None,
         *,
         max_tokens: int,
         max_rows: int | None = None,
@@ -182,7 +185,7 @@ class DocumentTrainer(Watched, Trainer):
         return self._loader(self.train_dataset, shuffle=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Return the batches of this process, in one order; `eval_dataset` replaces the Trainer's."""
+        """Return this process's batches, in one order, of `eval_dataset` or the Trainer's."""
         return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
@@ -193,7 +196,7 @@ class DocumentTrainer(Watched, Trainer):
             world=args.world_size, rank=args.process_index,
         )  # fmt: skip
         workers = {name: getattr(args, f"dataloader_{name}") for name in ("num_workers", "persistent_workers", "prefetch_factor")}
-        return _Loader(data, batch_sampler=batches, collate_fn=_Collate(data), **workers)
+        return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data), **workers)
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
@@ -254,17 +257,9 @@ class DocumentTrainer(Watched, Trainer):
 class AveragedTrainer(DocumentTrainer):
     """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that weigh the same."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        trained: nn.Module,
-        args: TrainingArguments,
-        train: Documents,
-        evaluation: Documents | None,
-        top_k: Sequence[int],
-    ) -> None:
+    def __init__(self, module: nn.Module, trained: nn.Module, args: TrainingArguments, *data: Any, top_k: Sequence[int]) -> None:
         self._weights, self._mean = trained, module.get_submodule("mean")
-        super().__init__(module, args, train, evaluation, max_tokens=args.per_device_train_batch_size, top_k=top_k)
+        super().__init__(module, args, *data, max_tokens=args.per_device_train_batch_size, top_k=top_k)
         self.add_callback(_Average(self._weights, self._mean))
 
     def finish(self, aside: Documents | None) -> None:
@@ -294,18 +289,13 @@ class _Loader(DataLoader[Any]):
         batches.set_epoch(epoch)
 
 
-class _Collate:
-    """{"items": documents, "ids": their names, "tokens": their number, for counting}.
+def _collate(rows: Sequence[tuple[str, Any]], *, data: Documents) -> dict[str, Any]:
+    """Return {"items": documents, "ids": their names, "tokens": their number, for counting}.
 
     For an empty batch, which other processes wait for: the shortest document, without a name.
     """
-
-    def __init__(self, data: Documents) -> None:
-        self._data = data
-
-    def __call__(self, rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
-        return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
+    items = [item for _, item in rows] or [data[int(data.lengths.argmin())][1]]
+    return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
 
 
 class ModelModule(nn.Module):
@@ -352,22 +342,13 @@ class PackedTrainer(DocumentTrainer):
 
     module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
 
-    def __init__(
-        self,
-        model: Model,
-        args: TrainingArguments,
-        train: Any = None,
-        evaluation: Any = None,
-        *,
-        long: Long | None = None,
-        **others: Any,
-    ) -> None:
+    def __init__(self, model: Model, args: TrainingArguments, *data: Any, long: Long | None = None, **others: Any) -> None:
         self.runnel_model = model
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
             _widen_scalars(model)
         self.trained: ModelModule = self.module(model, self._long)
-        super().__init__(self.trained, args, train, evaluation, **others)
+        super().__init__(self.trained, args, *data, **others)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -444,3 +425,56 @@ def _widen_scalars(model: Model) -> None:
         for name, parameter in list(part.named_parameters(recurse=False)):
             if parameter.ndim == 0:
                 setattr(part, name, nn.Parameter(parameter.detach().reshape(1)))
+
+
+class SentenceModule(ModelModule):
+    """The parameters of a model as a module for the Trainer. Only the backbone and the parts for sentence scores are trained."""
+
+    def __init__(self, model: Model, long: Long) -> None:
+        super().__init__(model, long, ("sentences", *["features"] * (model.head("sentences").inputs == "matches")))
+
+    def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss of each document (n,), and the scores (S,) of its sentences."""
+        with torch.autocast(self.backbone.device.type, enabled=False):  # the heads stay in fp32; `Long.bf16` is for the backbone
+            scores = sentence_scores(self.model, items, self.long)
+            losses = [
+                sentence_loss(score[full], _labels(item, score.device)[full])
+                for item, score in zip(items, scores, strict=True)
+                for full in [torch.from_numpy(item.full).to(score.device)]
+            ]
+        return torch.stack(losses), scores
+
+    def pieces(self, items: Sequence[Item]) -> Iterator[Tensor]:
+        """Yield the loss of the sentences that end in each part; see the base."""
+        device = self.backbone.device
+        first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
+        labels = torch.cat([_labels(item, device) for item in items])
+        weights = torch.zeros_like(labels)
+        for item, start, stop in zip(items, first[:-1], first[1:], strict=True):
+            full = torch.from_numpy(item.full).to(device)
+            weights[start:stop][full] = sentence_weights(labels[start:stop][full])
+        for piece in sentence_segments(self.model, items, self.long):
+            at = torch.from_numpy(first[piece.item] + piece.sentence).to(device)
+            yield F.binary_cross_entropy_with_logits(piece.scores, labels[at], weight=weights[at], reduction="sum")
+
+
+class SentenceTrainer(PackedTrainer):
+    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices."""
+
+    module = SentenceModule
+
+    def __init__(self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any) -> None:
+        super().__init__(model, *data, top_k=top_k, **others)
+
+    def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
+        """Return the share of the positive sentences among the k best, ties in document order; None without positives."""
+        labels = _labels(item, scores.device)
+        if not bool(labels.any()):
+            return None
+        ranked = labels[scores.argsort(descending=True, stable=True)]
+        return [float(ranked[:k].sum() / labels.sum()) for k in self.top_k]
+
+
+def _labels(item: Item, device: torch.device) -> Tensor:
+    assert item.labels is not None
+    return torch.from_numpy(item.labels).to(device)

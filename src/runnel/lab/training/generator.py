@@ -2,7 +2,7 @@
 
 The loss is the cross entropy of the replies' tokens, end markers included.
 
-n  completions of a batch   P  tokens of their replies   D  width of hidden vectors   V  rows of the LM head
+n  completions of a batch   P  tokens of their replies
 
 Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
 """
@@ -29,7 +29,6 @@ from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
 from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
 from runnel.models.base import Model
 from runnel.models.graph import Long, begin, read, steps
-from runnel.models.heads import LmHead
 from runnel.models.language_model import embedding_table, encode_prompt, lm_head
 from runnel.records import expect_choice
 from runnel.request import Request
@@ -140,21 +139,16 @@ class GeneratorModule(ModelModule):
                 yield self._losses(hidden, targets).sum()
 
     def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
-        """Return the losses of target tokens from the hidden vectors before them, of all items in their order."""
-        device = self.backbone.device
+        """Return the losses of target tokens (P,) from the hidden vectors before them, of all items in their order."""
+        head, table, device = lm_head(self.model), embedding_table(self.backbone), self.backbone.device
+
+        def losses(hidden: Tensor, targets: Tensor) -> Tensor:
+            return F.cross_entropy(head(hidden, table), targets, reduction="none")
+
         with torch.autocast(device.type, enabled=False):  # the head stays in fp32; `Long.bf16` is for the backbone
             known = torch.from_numpy(np.concatenate(targets)).to(device)
-            return token_losses(lm_head(self.model), embedding_table(self.backbone), torch.cat(list(hidden)), known)
-
-
-def token_losses(head: LmHead, table: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Return the negative log likelihood of each target token (P,) after its hidden vector (P, D); `table` is (V, D)."""
-
-    def losses(hidden: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(head(hidden, table), targets, reduction="none")
-
-    pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
-    return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
+            pieces = zip(torch.cat(list(hidden)).split(_LOGITS), known.split(_LOGITS), strict=True)
+            return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
 
 
 class GeneratorTrainer(PackedTrainer):

@@ -187,20 +187,16 @@ VectorsOf = Callable[[Sequence[int]], Sequence[np.ndarray] | np.ndarray]  # of r
 
 
 class NegativeJudge:
-    """An embedder that scores candidates."""
+    """An embedder that scores candidates, of which it reads each once, unless `vectors` has all."""
 
-    def __init__(self, embedder: Embedder, corpus: Texts | None = None, vectors: VectorsOf | None = None) -> None:
-        assert (corpus is None) != (vectors is None)
-        self.embedder, self._corpus = embedder, corpus
-        self.vectors = vectors or self._encode
+    def __init__(self, embedder: Embedder, corpus: Texts, vectors: VectorsOf | None = None) -> None:
+        self.embedder, self._corpus, self.vectors = embedder, corpus, vectors or self._encode
         self._known: dict[int, np.ndarray] = {}
 
     def _encode(self, rows: Sequence[int]) -> list[np.ndarray]:
         if len(self._known) > _KNOWN:
             self._known.clear()
-        assert self._corpus is not None
-        new = [row for row in rows if row not in self._known]
-        if new:
+        if new := [row for row in rows if row not in self._known]:
             self._known |= zip(new, self.embedder.encode_document([self._corpus.at(row) for row in new]), strict=True)
         return [self._known[row] for row in rows]
 
@@ -340,9 +336,8 @@ def mine_negatives(
         else:
             with Meter("indexing", unit="documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
-        scorer = None if judging is None else NegativeJudge(judging, pool)
-        if judging is not None and judging is searcher:  # its vectors are known
-            scorer = NegativeJudge(judging, vectors=lambda rows: vectors[0][np.searchsorted(vectors[1], rows)])
+        known = (lambda rows: vectors[0][np.searchsorted(vectors[1], rows)]) if judging is searcher else None
+        scorer = None if judging is None else NegativeJudge(judging, pool, known)
         result = journal.finish({**examples.facts, **_draw(examples, journal, search, mining, scorer)})
     _report(result, mining.number)
     return result

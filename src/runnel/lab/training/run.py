@@ -31,12 +31,11 @@ from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes, tables
 from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.document_trainer import AveragedTrainer
+from runnel.lab.training.document_trainer import AveragedTrainer, SentenceTrainer
 from runnel.lab.training.forward import finished
 from runnel.lab.training.generator import CompletionData, Exchange, read_exchanges
 from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
 from runnel.lab.training.recipes import DataTable, LongTable, Recipe
-from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
 from runnel.lab.training.vectors import LayerData, read_vector_data
@@ -98,10 +97,10 @@ def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, 
     table, seed = recipe.data, recipe.train.seed
     rows: dict[str, Dataset] = {}
     for number, data in enumerate(table.sets):
-        path, source = folder / f"{number}.arrow", Path(data.path)
-        name = source.stem if source.stem not in rows else f"{source.stem} {len(rows)}"
+        path, stem = folder / f"{number}.arrow", Path(data.path).stem
+        name = stem if stem not in rows else f"{stem} {len(rows)}"
         if write:
-            tables.write_triple_table(path, source, data, table, recipe.job, seed, guard, model.prompts)
+            tables.write_triple_table(path, data, recipe, guard, model.prompts)
         rows[name] = Dataset.from_file(str(path))
     if recipe.job == "embed":
         tables.require_negatives(rows, table, recipe.train.batch)

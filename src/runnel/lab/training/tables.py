@@ -29,7 +29,7 @@ from runnel.files import replacing
 from runnel.lab.training.data import Evidence, Triple, read_evidence, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.forward import make_item
-from runnel.lab.training.recipes import DataSet, DataTable, Job
+from runnel.lab.training.recipes import DataSet, DataTable, Recipe
 from runnel.models.base import Model
 from runnel.models.items import Item
 from runnel.text.sentences import split_sentences
@@ -207,18 +207,9 @@ def _visible(text: str) -> int:
     return len("".join(text.split()))
 
 
-def write_triple_table(
-    path: Path,
-    source: Path,
-    data: DataSet,
-    table: DataTable,
-    job: Job,
-    seed: int,
-    guard: Decontaminator,
-    prompts: Mapping[str, str],
-) -> Dataset:
-    """Write the rows of one data set. Equal arguments and files give equal rows."""
-    text = Value("large_string")
+def write_triple_table(path: Path, data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]) -> Dataset:
+    """Write the rows of one data set of a recipe. Equal arguments and files give equal rows."""
+    table, job, text = recipe.data, recipe.job, Value("large_string")
     names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
     columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
     if job == "rerank":
@@ -228,7 +219,7 @@ def write_triple_table(
     features = Features({**columns, "row": Value("string")})
 
     def rows() -> Iterator[dict[str, Any]]:
-        for query, positive, negatives, row in _examples(source, data, table, job, seed, guard, prompts):
+        for query, positive, negatives, row in _examples(data, recipe, guard, prompts):
             counts[len(negatives)] += 1
             if job == "embed":
                 texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
@@ -238,9 +229,9 @@ def write_triple_table(
                 labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
                 yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
 
-    write_rows(path, features, rows(), source)
+    write_rows(path, features, rows(), data.path)
     if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
-        log.warning("%s: of %d rows, data.negatives = %d: %s", source, counts.total(), table.negatives, ", ".join(fewer))
+        log.warning("%s: of %d rows, data.negatives = %d: %s", data.path, counts.total(), table.negatives, ", ".join(fewer))
     return Dataset.from_file(str(path))
 
 
@@ -283,18 +274,18 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
 
 
 def _examples(
-    source: Path, data: DataSet, table: DataTable, job: Job, seed: int, guard: Decontaminator, prompts: Mapping[str, str]
+    data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]
 ) -> Iterator[tuple[str, str, list[str], str]]:
-    """Yield each query with its prompt, answering document, up to `table.negatives` negatives, and their origin."""
-    rng = np.random.default_rng(seed)
-    every = _triples(source, data, Decontaminator(())) if _random(table) else iter(())
+    """Yield each query with its prompt, answering document, up to `data.negatives` negatives, and their origin."""
+    table, source, rng = recipe.data, Path(data.path), np.random.default_rng(recipe.train.seed)
+    every = _triples(data, Decontaminator(())) if _random(table) else iter(())
     pool = sorted({text for triple in every for text in triple.positives})
     made = repeated = unused = 0
-    for number, triple in enumerate(_triples(source, data, guard)):
-        prompt = _prompt(triple, number, data, table, prompts) if job == "embed" else ""
+    for number, triple in enumerate(_triples(data, guard)):
+        prompt = _prompt(triple, number, data, table, prompts) if recipe.job == "embed" else ""
         unused += bool(triple.instruction) and "{instruction}" not in (table.prompt or "")
         for positive in triple.positives:
-            negatives = _negatives(triple, pool, table, job, rng, source)
+            negatives = _negatives(triple, pool, recipe, rng, source)
             count = min(len(negatives), table.negatives)
             repeated += len(negatives) < count * table.samples
             for sample in range(table.samples):
@@ -325,10 +316,10 @@ def _prompt(triple: Triple, number: int, data: DataSet, table: DataTable, prompt
     return str(table.prompt).replace("{instruction}", instruction) if instruction else ""
 
 
-def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
+def _negatives(triple: Triple, pool: list[str], recipe: Recipe, rng: np.random.Generator, source: Path) -> list[str]:
     """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
-    wanted = table.negatives * table.samples
-    lacking = len(pool) <= len(triple.positives) if _random(table) else job == "rerank" and not triple.negatives
+    table, wanted = recipe.data, recipe.data.negatives * recipe.data.samples
+    lacking = len(pool) <= len(triple.positives) if _random(table) else recipe.job == "rerank" and not triple.negatives
     if lacking:
         raise InputError(f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples, {_NEGATIVES_FROM}")
     if _random(table):
@@ -341,11 +332,11 @@ def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng:
     return [triple.negatives[i] for i in rng.permutation(len(triple.negatives))[:wanted]]
 
 
-def _triples(source: Path, data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
-    return _sentences(source, guard) if data.format else guard.clean(read_triples(source))
+def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
+    return _sentences(data.path, guard) if data.format else guard.clean(read_triples(data.path))
 
 
-def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
+def _sentences(source: str, guard: Decontaminator) -> Iterator[Triple]:
     """Yield evidence as triples: answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
     dropped = 0
     for example in guard.clean(read_evidence(source)):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -31,11 +31,10 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
-from runnel.lab.training.document_trainer import Documents
+from runnel.lab.training.document_trainer import SentenceTrainer
 from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watch, Watched
 from runnel.lab.training.recipes import DataTable, Recipe
-from runnel.lab.training.sentences import SentenceTrainer
 from runnel.lab.training.vectors import LayerTrainer, VectorTrainer
 from runnel.models.adapters import load_adapter
 from runnel.models.base import Model
@@ -44,8 +43,6 @@ from runnel.models.graph import Long
 from runnel.models.heads import VectorScore
 
 log = logging.getLogger("runnel")
-
-AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
 _SAVES = 10  # the least number of checkpoints written in a run
 
@@ -75,33 +72,43 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
 
 def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path, watch: Watch) -> Trainer:
     """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
-    head, top_k = model.head(recipe.job), recipe.evaluation.top_k
     if recipe.job == "embed":
-        return embedder_trainer(model, recipe, train, held_out, folder, watch)
-    if recipe.job == "rerank":
-        return reranker_trainer(model, recipe, train, held_out, folder, watch)
-    if isinstance(head, VectorScore) and not recipe.model.layers:
-        return vector_trainer(head, recipe, train, held_out, folder, watch)
-    bf16, rows = recipe.train.precision == "bf16", _accumulated(recipe)
-    shared = arguments(recipe, folder) | rows
+        trainer = _embedder_trainer(model, recipe, train, held_out, folder)
+    elif recipe.job == "rerank":
+        trainer = _reranker_trainer(model, recipe, train, held_out, folder, watch)
+    else:
+        trainer = _document_trainer(model, recipe, train, held_out, folder)
+    return watched(trainer, watch)
+
+
+def watched(trainer: Any, watch: Watch) -> Any:
+    """Let a Trainer count and check what it does, and print nothing."""
+    trainer.watch = watch
+    trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
+    return trainer
+
+
+def _document_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
+    head, top_k, bf16, sizes = model.head(recipe.job), recipe.evaluation.top_k, recipe.train.precision == "bf16", sizes_of(recipe)
+    shared = arguments(recipe, folder) | sizes
     if recipe.model.layers:
-        args = TrainingArguments(**shared)  # it reads under its own autocast
-        return _watched(LayerTrainer(model, args, train, held_out, bf16=bf16, top_k=top_k or (10,)), watch)
-    args = TrainingArguments(**shared, bf16=bf16)
-    limits = {"max_tokens": recipe.train.group_tokens, "max_rows": rows["per_device_train_batch_size"]}
+        return LayerTrainer(model, TrainingArguments(**shared), train, held_out, bf16=bf16, top_k=top_k or (10,))  # own autocast
+    if isinstance(head, VectorScore):
+        return VectorTrainer(head, TrainingArguments(**shared), train, held_out, top_k=top_k or (10,))
+    data = TrainingArguments(**shared, bf16=bf16), train, held_out
+    limits = {"max_tokens": recipe.train.group_tokens, "max_rows": sizes["per_device_train_batch_size"], "long": long(recipe)}
     if recipe.job == "generate":
-        return _watched(GeneratorTrainer(model, args, train, held_out, **limits, long=long(recipe)), watch)
-    return _watched(SentenceTrainer(model, args, train, held_out, top_k=top_k or (1, 5), **limits, long=long(recipe)), watch)
+        return GeneratorTrainer(model, *data, **limits)
+    return SentenceTrainer(model, *data, top_k=top_k or (1, 5), **limits)
 
 
-def embedder_trainer(
-    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
-) -> Trainer:
-    """Make a Trainer for `rows` of `triple_table`. Each batch, over all devices, is from one data set, drawn by its size."""
-    table, world = recipe.train, processes()
+def _embedder_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path) -> Any:
+    """Make a Trainer for rows of `tables`. Each batch, over all devices, is from one data set, drawn by its size."""
+    table, world = recipe.train, _processes()
     _expect_multiple(table.batch, world)
-    if world > 1:
-        _report_unused(rows, table.batch)
+    left = [f"{len(part) % table.batch:,} of {len(part):,} ({name})" for name, part in rows.items() if len(part) % table.batch]
+    if world > 1 and left:
+        log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
         per_device_train_batch_size=table.batch,  # for all devices together: each takes a part
@@ -119,16 +126,15 @@ def embedder_trainer(
     else:
         loss = MultipleNegativesRankingLoss(transformer, **options)
     collator: Any = EmbedderBatches(model, recipe.data)
-    trainer = _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
-    return _watched(trainer, watch)
+    return _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
 
 
-def reranker_trainer(
+def _reranker_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
-) -> Trainer:
-    """Make a Trainer for `rows` of `training.triple_table`. Only documents are cut."""
-    sizes = _accumulated(recipe)
-    args = CrossEncoderTrainingArguments(**arguments(recipe, folder), **sizes, multi_dataset_batch_sampler="proportional")
+) -> Any:
+    """Make a Trainer for rows of `tables`. Only documents are cut."""
+    settings = arguments(recipe, folder) | sizes_of(recipe)
+    args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
     counted = encoder.preprocess
 
@@ -141,15 +147,7 @@ def reranker_trainer(
     loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
     trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
     trainer.data_collator = RowNames(trainer.data_collator)
-    return _watched(trainer, watch)
-
-
-def vector_trainer(
-    head: VectorScore, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
-) -> VectorTrainer:
-    """Make a `VectorTrainer`, whose batches have `batch` questions over all devices."""
-    args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
-    return _watched(VectorTrainer(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,)), watch)
+    return trainer
 
 
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -199,8 +197,7 @@ def long(recipe: Recipe) -> Long:
     return Long(table.segment_tokens, table.recompute, table.gradient_segments, bf16=recipe.train.precision == "bf16")
 
 
-def processes() -> int:
-    """Return the number of processes of this run."""
+def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -244,16 +241,9 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
     return sampler
 
 
-def _report_unused(sets: DatasetDict, batch: int) -> None:
-    """Report the rows that several processes skip in an epoch, as the library shares only full batches."""
-    left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
-    if left:
-        log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
-
-
-def _accumulated(recipe: Recipe) -> dict[str, Any]:
+def sizes_of(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
-    batch, world = recipe.train.batch, processes()
+    batch, world = recipe.train.batch, _processes()
     _expect_multiple(batch, world)
     group = min(recipe.train.group or batch, batch // world)
     _expect_multiple(batch, world * group)
@@ -265,9 +255,3 @@ def _expect_multiple(batch: int, parts: int) -> None:
     if batch % parts:
         expected = f"a multiple of {parts} (processes times train.group)"
         raise InputError(f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a multiple")
-
-
-def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:
-    trainer.watch = watch
-    trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
-    return trainer

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
 
 from runnel.backbones.encoder.model import Encoder, lay_out
 from runnel.files import digest, sweep, write
@@ -135,16 +134,8 @@ class VectorTrainer(AveragedTrainer):
     every sentence, which is the only one for a document that does not answer.
     """
 
-    def __init__(
-        self,
-        head: VectorScore,
-        args: TrainingArguments,
-        train: Documents,
-        evaluation: Documents | None = None,
-        *,
-        top_k: Sequence[int] = (10,),
-    ) -> None:
-        super().__init__(VectorModule(head), head, args, train, evaluation, top_k)
+    def __init__(self, head: VectorScore, *data: Any, top_k: Sequence[int]) -> None:
+        super().__init__(VectorModule(head), head, *data, top_k=top_k)
 
     def recalls(self, scores: Tensor, item: VectorItem) -> list[float] | None:
         return span_recalls(scores, item.evidence, self.top_k)
@@ -417,20 +408,11 @@ class LayerTrainer(AveragedTrainer):
     over its questions and the distance of all vectors (1 - cosine) to those of the weights that the run started from.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        args: TrainingArguments,
-        train: Documents,
-        evaluation: Documents | None = None,
-        *,
-        bf16: bool = False,
-        top_k: Sequence[int] = (10,),
-    ) -> None:
+    def __init__(self, model: Model, *data: Any, bf16: bool, top_k: Sequence[int]) -> None:
         encoder, head = model.backbone, model.head("sentences")
         assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
         module = LayerModule(encoder, head, bf16=bf16)
-        super().__init__(module, module.layers, args, train, evaluation, top_k)
+        super().__init__(module, module.layers, *data, top_k=top_k)
 
     def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
         """Return the mean over the questions of `span_recalls`."""
