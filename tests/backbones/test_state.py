@@ -38,7 +38,7 @@ def test_select_copies_rows_in_order_and_concatenate_joins_them() -> None:
     assert_equal(State.concatenate([state.select(torch.tensor([0])), state.select([]), state.select([1, 2])]), state)
 
 
-def test_clone_and_detach() -> None:
+def test_copies_have_their_own_memory_and_floats_alone_change_dtype() -> None:
     state = make_state(2)
     clone = state.clone()
     clone["conv"].zero_()
@@ -46,9 +46,6 @@ def test_clone_and_detach() -> None:
     assert_equal(state, make_state(2))
     state["conv"].requires_grad_()
     assert not state.detach()["conv"].requires_grad
-
-
-def test_to_changes_floats_not_tokens() -> None:
     half = make_state(2).to(torch.bfloat16)
     assert (half.dtype, half.tokens.dtype) == (torch.bfloat16, torch.int64)
     assert half.bytes * 2 == make_state(2).bytes

@@ -41,6 +41,7 @@ ARCHITECTURES = {
             "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
             "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
             "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
+            "published-heads": Mamba2Config(VOCABULARY, 64, 1, state_size=128),
         },
     ),
     "mamba3": Architecture(
@@ -112,7 +113,7 @@ def model(architecture: Architecture) -> Backbone:
 
 
 @pytest.mark.parametrize(("entry", "config"), SHAPES)
-def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
+def test_fast_step_equals_forward_and_double_precision(entry: Architecture, config: str) -> None:
     model = entry.build(config)
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
@@ -120,20 +121,12 @@ def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
     hidden, state = model(ids, cu)
     with torch.no_grad():
         fast, fast_state = model(ids, cu)
+        exact, exact_state = entry.build(config).double()(ids, cu)
     assert fast.dtype == torch.float32 and hidden.requires_grad
-    assert_close(fast, hidden)
-    assert_states_close(fast_state, state)
     assert fast_state.tokens.tolist() == list(LENGTHS)
-
-
-def test_fast_step_equals_double_precision(architecture: Architecture, model: Backbone) -> None:
-    exact = architecture.build().double()
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    with torch.no_grad():
-        expected, end = exact(ids, cu)
-        hidden, state = model(ids, cu)
-    assert_close(hidden.double(), expected, 1e-5)
-    assert_states_close(state.to(torch.float64), end, 1e-5)
+    for found, end in ((hidden, state), (fast, fast_state)):
+        assert_close(found.double(), exact)
+        assert_states_close(end.to(torch.float64), exact_state)
 
 
 @pytest.mark.parametrize("lengths", [(1,) * 70, (130, 2, 65), (3, 0, 64, 1, 33, 32, 31)], ids=["many", "long", "mixed"])
@@ -151,14 +144,22 @@ def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str,
 
 @compiled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_steps_of_any_size_share_memory(architecture: Architecture, dtype: torch.dtype) -> None:
-    model = architecture.build(dtype=dtype)
-    model.prepare()
+def test_neighbors_and_former_steps_change_no_bit(architecture: Architecture, dtype: torch.dtype) -> None:
+    """Not even NaN, which stays in memory that later steps of any size reuse."""
+    model, lengths = architecture.build(dtype=dtype), (7, 70, 1, 41)
+    ids, cu, zeros = token_ids(sum(lengths)), cumulative(lengths), torch.zeros(sum(lengths), model.hidden_size)
+    others = [*range(7), *range(77, 119)]
     with torch.no_grad():
-        first, short = model(token_ids(70))[0], model(token_ids(7, seed=1))[0]
-        assert torch.equal(model(token_ids(70))[0], first)
         model.prepare()
+        short = model(token_ids(7, seed=1))[0]
+        model.prepare()
+        hidden, state = model(ids, cu, added=zeros)
+        spoiled, spoiled_state = model(ids, cu, added=zeros.index_fill(0, torch.arange(37, 77), torch.nan))
+        again, again_state = model(ids, cu, added=zeros)
         assert torch.equal(model(token_ids(7, seed=1))[0], short)
+    assert spoiled[37:77].isnan().all() and torch.equal(spoiled[others], hidden[others]) and torch.equal(again, hidden)
+    assert_states_close(spoiled_state.select([0, 2, 3]), state.select([0, 2, 3]), 0.0)
+    assert_states_close(again_state, state, 0.0)
 
 
 @recurrent
@@ -180,6 +181,9 @@ def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int
 def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
     ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.set_grad_enabled(plain):
+        for lengths in ((0,), (0, 0, 0)):
+            hidden, state = model(token_ids(0), cumulative(lengths))
+            assert hidden.shape == (0, model.hidden_size) and state.tokens.tolist() == list(lengths)
         hidden, state = model(ids, cu)
         for s, (start, end) in enumerate(pairwise(cu.tolist())):
             alone, alone_state = model(ids[start:end])
@@ -224,15 +228,6 @@ def test_nothing_to_read_moves_the_state(model: Backbone) -> None:
         assert torch.equal(pool[name][1], state[name][0])
         assert not pool[name][2].any()
     assert pool.tokens.tolist() == [5, 5, 0]
-
-
-@pytest.mark.parametrize("lengths", [(0,), (0, 0, 0)])
-@pytest.mark.parametrize("plain", [True, False])
-def test_no_tokens_give_no_vectors(model: Backbone, plain: bool, lengths: tuple[int, ...]) -> None:
-    with torch.set_grad_enabled(plain):
-        hidden, state = model(token_ids(0), cumulative(lengths))
-    assert hidden.shape == (0, model.hidden_size)
-    assert state.tokens.tolist() == list(lengths)
 
 
 def test_vectors_added_to_the_embeddings(model: Backbone) -> None:
@@ -318,7 +313,8 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
 @pytest.mark.parametrize(("entry", "config"), INT8_SHAPES)
-def test_8_bit_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
+def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(entry: Architecture, config: str) -> None:
+    """The scales of a token's numbers are its own."""
     exact, small = entry.build(config), int8_backbone(entry, config)
     assert small.fast is not None
     ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
@@ -326,6 +322,11 @@ def test_8_bit_linear_layers_stay_close_to_fp32(entry: Architecture, config: str
         expected, _ = exact(ids, cu)
         fast, state = small(ids, cu)
         again, _ = small(ids, cu, state if small.recurrent else None)
+        for s, (start, end) in enumerate(pairwise(cu.tolist())):
+            alone, alone_state = small(ids[start:end])
+            assert torch.equal(fast[start:end], alone)
+            assert_states_close(state.select([s]), alone_state, 0.0)
+            assert torch.equal(copy.deepcopy(small)(ids[start:end])[0], alone)
         small.fast = None
         plain, plain_state = small(ids, cu)
         plain_again, _ = small(ids, cu, plain_state if small.recurrent else None)
@@ -335,22 +336,6 @@ def test_8_bit_linear_layers_stay_close_to_fp32(entry: Architecture, config: str
         cosine = F.cosine_similarity(actual, wanted)
         assert cosine.mean() > 0.999 and cosine.min() > 0.99
     assert state.tokens.tolist() == list(LENGTHS)
-
-
-@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
-@pytest.mark.parametrize(("entry", "config"), INT8_SHAPES)
-def test_packing_changes_nothing_in_8_bits(entry: Architecture, config: str) -> None:
-    """Not by a bit: the scales of a token's numbers are its own."""
-    small = int8_backbone(entry, config)
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    with torch.no_grad():
-        hidden, state = small(ids, cu)
-        for s, (start, end) in enumerate(pairwise(cu.tolist())):
-            alone, alone_state = small(ids[start:end])
-            assert torch.equal(hidden[start:end], alone)
-            assert_states_close(state.select([s]), alone_state, 0.0)
-            twin, _ = copy.deepcopy(small)(ids[start:end])
-            assert torch.equal(twin, alone)
 
 
 # What saturates every second gate or time step of a layer: half of the heads read hardly anything, or forget at once.

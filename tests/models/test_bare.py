@@ -56,7 +56,7 @@ def enlarged(tensors: dict[str, torch.Tensor], key: str, rows: int) -> dict[str,
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-def test_texts_stand_between_the_markers(case: str, tmp_path: Path) -> None:
+def test_texts_and_templates_stand_between_the_markers(case: str, tmp_path: Path) -> None:
     *_, name, begin, end = CASES[case]
     folder = put_published(name, checkpoint(case, tmp_path / "model"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "!", "eos_token": "!"}))  # never trusted
@@ -65,6 +65,16 @@ def test_texts_stand_between_the_markers(case: str, tmp_path: Path) -> None:
     ids = [*begin, *build(name).encode(TEXT).ids.tolist(), *end]
     hidden = embedder.model.backbone(torch.tensor(ids))[0][-1]
     np.testing.assert_allclose(vector, (hidden / hidden.norm()).numpy(), atol=1e-5)
+
+    templates, before = embedder.model.templates, "{begin}" if begin else ""
+    assert str(templates["rerank"]) == before + "document: {document}\n\nquery: {query}{end}"
+    assert str(templates["document"]) == before + "{document}{end}"
+    assert str(templates["sentences"]) == before + "{query}\n{document}"
+    # Mistral's tokenizer puts a space in front of a text; a literal after `{begin}` is the start of one.
+    ids = templates["rerank"].before("document").render(embedder.model.tokenizer).ids.tolist()
+    assert ids == [*begin, *embedder.model.tokenizer.encode("document:").ids.tolist()]
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        Reranker(embedder.model)
 
     stream = embedder.stream()
     for letter in TEXT:
@@ -78,27 +88,6 @@ def test_texts_stand_between_the_markers(case: str, tmp_path: Path) -> None:
     assert files & set(SAVED_AS.values()) == {"tokenizer.json" if name != "rwkv_world" else SAVED_AS[name]}
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [("mamba2", "document: {document}\n\nquery: {query}{end}"), ("rwkv7", "{begin}document: {document}\n\nquery: {query}{end}")],
-)
-def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path: Path) -> None:
-    model = Embedder.load(put_published(CASES[case][3], checkpoint(case, tmp_path)), dtype="float32").model
-    assert str(model.templates["rerank"]) == expected
-    begin = "{begin}" if expected.startswith("{begin}") else ""
-    assert str(model.templates["document"]) == begin + "{document}{end}"
-    assert str(model.templates["sentences"]) == begin + "{query}\n{document}"
-    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
-        Reranker(model)
-
-
-def test_text_after_a_marker_begins_as_a_text_does(tmp_path: Path) -> None:
-    """Mistral's tokenizer puts a space in front of a text; a literal after `{begin}` is the start of one."""
-    model = Embedder.load(put_published("mistral_v3", checkpoint("codestral", tmp_path)), dtype="float32").model
-    ids = model.templates["rerank"].before("document").render(model.tokenizer).ids.tolist()
-    assert ids == [1, *model.tokenizer.encode("document:").ids.tolist()]
-
-
 def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
     folder = put_published("rwkv_world", checkpoint("rwkv7", tmp_path))
     file = next(folder.glob("*.pth"))
@@ -106,17 +95,13 @@ def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
     assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
 
 
-def test_markers_of_files_that_contradict_the_vocabulary_are_not_taken() -> None:
-    neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config
-    assert neox.encode("!").ids.tolist() == [2]
-    assert markers(BACKBONES["xlstm"], neox) == (0, 0)
-
-
 @pytest.mark.parametrize(("architecture", "begin"), [("mamba1", None), ("mamba2", None), ("rwkv7", 3), ("xlstm", 3)])
 def test_other_vocabularies_keep_their_own(architecture: str, begin: int | None) -> None:
     tokenizer = LibraryTokenizer(build("neox_like")._source, begin=3, end=4)
     assert vocabulary_name(tokenizer) is None
     assert markers(BACKBONES[architecture], tokenizer) == (begin, 4)
+    neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config, which contradict it
+    assert markers(BACKBONES["xlstm"], neox) == (0, 0)
 
 
 @pytest.fixture

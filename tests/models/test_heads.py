@@ -38,18 +38,14 @@ def test_starts_as_the_sum_of_the_z_scores_of_cosine_and_bm25():
     torch.testing.assert_close(VectorScore(D).eval()(query, vectors, features), wanted, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("sentences", [0, 1, 2, 7])
-def test_a_score_for_each_sentence_of_documents_of_any_size(sentences: int):
-    with torch.no_grad():
-        score = stirred()(*drawn(sentences))
-    assert score.shape == (sentences,) and bool(torch.isfinite(score).all())
-
-
-def test_agrees_with_fp64():
+@pytest.mark.parametrize("sentences", [0, 1, 2, 7, 30])
+def test_scores_of_documents_of_any_size_agree_with_fp64(sentences: int):
     head = stirred()
     with torch.no_grad():
-        narrow = head(*drawn(30)).double()
-        torch.testing.assert_close(narrow, head.double()(*drawn(30, dtype=torch.float64)), atol=1e-5, rtol=1e-5)
+        narrow = head(*drawn(sentences))
+        exact = head.double()(*drawn(sentences, dtype=torch.float64))
+    assert narrow.shape == (sentences,) and bool(torch.isfinite(narrow).all())
+    torch.testing.assert_close(narrow.double(), exact, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sentences", [1, 2, 3, 4])

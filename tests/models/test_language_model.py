@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.byte_tokenizer import Bytes
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from runnel.backbones.checkpoint.load import load_backbone
@@ -53,27 +51,6 @@ def test_the_head_of_every_layout_is_applied_to_the_reference_hidden_states(load
         tensors = load_file(next(path.glob("[cm]o*.safetensors")))
     head = next(tensor for key, tensor in tensors.items() if key.endswith(("head.weight", "lm_head.weight"))).float()
     assert (found.logits(expected["input_ids"])[0] - expected["hidden"] @ head.T).abs().max() < 2e-3
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-@given(data=st.data())
-@settings(max_examples=8, deadline=None)
-def test_any_split_gives_the_logits_of_the_whole(name, data):
-    backbone = load_backbone(GOLDEN / name, dtype="float64", device="cpu")
-    head = LmHead(256, backbone.hidden_size, soft_cap=30.0 if "xlstm" in name else None).double().requires_grad_(False)
-    torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(1))
-    model = LanguageModel(backbone, Bytes(), head)
-    ids = torch.randint(
-        256, (data.draw(st.integers(2, 40)),), generator=torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
-    )
-    whole, _ = model.logits(ids)
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(ids) - 1))))
-    state, parts = None, []
-    for part in torch.tensor_split(ids, cuts):
-        logits, state = model.logits(part, state)
-        parts.append(logits)
-    assert whole.dtype == torch.float64 and (torch.cat(parts) - whole).abs().max() < 1e-9 * whole.abs().max()
-    assert state.tokens.tolist() == [len(ids)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

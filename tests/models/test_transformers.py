@@ -11,7 +11,6 @@ import pytest
 import torch
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import LONGEST, write_transformer
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
@@ -93,17 +92,17 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["electra", "modernbert", "bart", "t5", "gpt_neox", "llama", "qwen2"])
-@pytest.mark.parametrize("pooling", [None, "mean"])
-def test_vectors_are_those_of_the_library(tmp_path: Path, architecture: str, pooling: Any) -> None:
+def test_vectors_are_those_of_the_library(tmp_path: Path, architecture: str) -> None:
     """Of encoders [CLS] text [SEP], of T5 text </s>, of decoders what their tokenizer puts before, and the end marker."""
     model = write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
-    embedder = Embedder.load(tmp_path, "float32", "cpu", pooling=pooling)
-    used = pooling or ("mean" if architecture == "t5" else "cls" if architecture in ENCODERS else "eos")
+    usual = "mean" if architecture == "t5" else "cls" if architecture in ENCODERS else "eos"
     begin = [2] if architecture in (*ENCODERS, "llama") else []
-    for text, vector in zip(TEXTS, embedder.encode(TEXTS), strict=True):
-        hidden = model(torch.tensor([[*begin, *words(tmp_path, text), 3]])).last_hidden_state[0].detach()
-        expected = {"cls": hidden[0], "eos": hidden[-1], "mean": hidden.mean(dim=0)}[used]
-        np.testing.assert_allclose(vector, expected / expected.norm(), atol=1e-5)
+    for pooling in ("mean", None):
+        embedder = Embedder.load(tmp_path, "float32", "cpu", pooling=pooling)
+        for text, vector in zip(TEXTS, embedder.encode(TEXTS), strict=True):
+            hidden = model(torch.tensor([[*begin, *words(tmp_path, text), 3]])).last_hidden_state[0].detach()
+            expected = {"cls": hidden[0], "eos": hidden[-1], "mean": hidden.mean(dim=0)}[pooling or usual]
+            np.testing.assert_allclose(vector, expected / expected.norm(), atol=1e-5)
     embedder.save(tmp_path / "saved")
     again = Embedder.load(tmp_path / "saved", "float32", "cpu")
     np.testing.assert_array_equal(again.encode_document(TEXTS[:2]), embedder.encode_document(TEXTS[:2]))
@@ -269,20 +268,10 @@ def test_configs_that_would_be_read_otherwise(tmp_path: Path, architecture: str,
         Embedder.load(tmp_path)
 
 
-def test_a_damaged_weight_is_named(tmp_path: Path) -> None:
-    write(tmp_path, "gpt_neox")
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights[next(name for name in weights if name.endswith("dense.bias"))]
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"missing tensor .*dense\.bias"):
-        Embedder.load(tmp_path)
-
-
-@pytest.mark.parametrize("architecture", ["opt", "t5", "electra"])
-def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
-    write(tmp_path, architecture, "EncoderModel" if architecture == "t5" else "Model")
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "opt")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingDependency, match=rf"a '{architecture}' model, is read by .*pip install .*\[lab\]"):
+    with pytest.raises(MissingDependency, match=r"a 'opt' model, is read by .*pip install .*\[lab\]"):
         Embedder.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Accuracy of the functions that all numba kernels share."""
+"""Accuracy of the functions of single numbers and vectors that numba kernels share."""
 
 import pickle
 from collections.abc import Callable
@@ -11,9 +11,11 @@ import torch
 from numba import njit, prange
 from numba.core.caching import IndexDataCacheFile
 
+from runnel.backbones.rwkv7.kernels import decay, tanh
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
-from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
+from runnel.ops.selective_scan.tiles import softplus, tiles_per_item
+from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, exp2, load, sigmoid, silu, store
 from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 
 
@@ -28,6 +30,25 @@ def applied(function: Callable[..., float], x: np.ndarray) -> np.ndarray:
     out = np.empty_like(x)
     run(x, out)
     return out
+
+
+def applied_to_vectors(function: Callable[..., Any], x: np.ndarray) -> np.ndarray:
+    """A function of `LANES` numbers at a time."""
+
+    @njit(**SERIAL | {"cache": False})
+    def run(x: Any, out: Any) -> None:
+        for i in range(0, len(x), LANES):
+            store(address(out), i, function(load(address(x), i)))
+
+    padded = np.concatenate([x, np.zeros(-len(x) % LANES, np.float32)])
+    out = np.empty_like(padded)
+    run(padded, out)
+    return out[: len(x)]
+
+
+@njit(**SERIAL)
+def _decay(x: Any) -> Any:
+    return decay(sigmoid(x))
 
 
 @njit(**SERIAL)
@@ -46,24 +67,38 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
+def _silu_grad(x: np.ndarray) -> np.ndarray:
+    return _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0, x)
+
+
 @pytest.mark.parametrize(
-    ("function", "truth", "low", "high", "relative"),
+    ("apply", "function", "truth", "low", "high", "absolute", "relative"),
     [
-        pytest.param(math.fast_exp, np.exp, -87.3, 88.3, 1.2e-7, id="exp"),
-        pytest.param(math.softplus, lambda x: np.logaddexp(0, x), -80, 50, 4e-7, id="softplus"),
-        pytest.param(math.silu, lambda x: x * _sigmoid(x), -80, 50, 2.5e-7, id="silu"),
+        pytest.param(applied, math.fast_exp, np.exp, -87.3, 88.3, 0, 1.2e-7, id="exp"),
+        pytest.param(applied, math.softplus, _softplus, -80, 50, 0, 4e-7, id="softplus"),
+        pytest.param(applied, math.silu, lambda x: x * _sigmoid(x), -80, 50, 0, 2.5e-7, id="silu"),
+        pytest.param(applied, math.silu_grad, _silu_grad, -80, 80, 4e-7, 0, id="silu_grad"),
+        pytest.param(applied_to_vectors, exp2, np.exp2, -126, 0, 0, 2e-7, id="exp2"),
+        # x log2(e) is rounded: at -80 that is half a step of 2^-17
+        pytest.param(applied_to_vectors, softplus, _softplus, -80, 60, 0, 4e-6, id="softplus of vectors"),
+        pytest.param(applied_to_vectors, softplus, _softplus, -12, 60, 0, 1e-6, id="softplus of vectors near 0"),
+        pytest.param(applied_to_vectors, silu, lambda x: x * _sigmoid(x), -60, 60, 4e-6, 0, id="silu of vectors"),
+        pytest.param(applied_to_vectors, silu, lambda x: x * _sigmoid(x), -4, 4, 5e-7, 0, id="silu of vectors near 0"),
+        pytest.param(applied_to_vectors, tanh, np.tanh, -100, 100, 3e-7, 0, id="tanh"),
+        pytest.param(applied_to_vectors, sigmoid, _sigmoid, -100, 100, 3e-7, 0, id="sigmoid"),
+        pytest.param(applied_to_vectors, _decay, lambda x: np.exp(-np.exp(-0.5) * _sigmoid(x)), -50, 50, 3e-7, 0, id="decay"),
     ],
 )
-def test_relative_error(function: Any, truth: Any, low: float, high: float, relative: float) -> None:
+def test_functions_are_accurate(
+    apply: Any, function: Any, truth: Any, low: float, high: float, absolute: float, relative: float
+) -> None:
     x = np.linspace(low, high, 400_001, dtype=np.float32)
     x = x[x != 0]
-    assert np.abs(applied(function, x) / truth(x.astype(np.float64)) - 1).max() < relative
-
-
-def test_silu_grad() -> None:
-    x = np.linspace(-80, 80, 400_001, dtype=np.float32)
-    s = _sigmoid(x.astype(np.float64))
-    assert np.abs(applied(math.silu_grad, x) - s * (1 + x * (1 - s))).max() < 4e-7
+    np.testing.assert_allclose(apply(function, x).astype(np.float64), truth(x.astype(np.float64)), relative, absolute)
 
 
 @pytest.mark.parametrize("size", [6, 32])  # as single numbers and as vectors
@@ -71,6 +106,26 @@ def test_exp_beyond_its_range(size: int) -> None:
     out = applied(math.fast_exp, np.array([-1e30, -np.inf, -88.1, 1e30, np.inf, np.nan] + [0.0] * 26, np.float32)[:size])
     assert (out[:3] == 0).all() and np.isnan(out[5])
     assert np.isfinite(out[3:5]).all() and (out[3:5] > 1e38).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        (exp2, [0.0, -127.0, -1e30, -np.inf, np.nan], [1.0, 0.0, 0.0, 0.0, np.nan]),
+        (softplus, [-1e30, 1e30, np.inf, np.nan], [0.0, 1e30, np.inf, np.nan]),
+        (silu, [-1e4, 1e30, np.nan], [0.0, 1e30, np.nan]),
+        (tanh, [-1e30, 1e30, np.nan], [-1.0, 1.0, np.nan]),
+        (sigmoid, [-1e30, 1e30, np.nan], [0.0, 1.0, np.nan]),
+    ],
+)
+def test_vector_functions_at_the_ends(function: Any, values: list[float], expected: list[float]) -> None:
+    found = applied_to_vectors(function, np.array(values, np.float32))
+    np.testing.assert_allclose(found, np.array(expected, np.float32), atol=1e-30)
+
+
+def test_work_items_feed_all_cores() -> None:
+    threads = torch.get_num_threads()
+    assert [tiles_per_item(1, size) for size in (96 * threads, 4 * threads, 1)] == [16, 2, 1]
 
 
 def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:

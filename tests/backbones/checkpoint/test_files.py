@@ -54,10 +54,7 @@ def test_one_of_several_sets_of_weights_is_read(tmp_path: Path, names: list[str]
         ([OFFICIAL[0], OFFICIAL[11]], r"lacks 10 of the 12 .*model_1\.safetensors, .* and 4 more"),
         ([*NUMBERED, "model-00001-of-00002.safetensors"], "parts of several checkpoints"),
         ([*NUMBERED, "model-00007-of-00003.safetensors"], "several checkpoints, such as model-00007-of-00003.safetensors"),
-        (
-            ["RWKV-0.1B.pth", "RWKV-0.4B.pth"],
-            "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name .*/RWKV-0.4B.pth",
-        ),
+        (["RWKV-0.1B.pth", "RWKV-0.4B.pth"], "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name .*/RWKV-0.4B.pth"),
         (["rwkv7.safetensors"], "has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it"),
     ],
 )
@@ -86,11 +83,18 @@ def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
         assert read_config(tmp_path / name) == {"d_model": 3}  # of the folder it is in
 
 
-@pytest.mark.parametrize("name", ["rwkv.pth", "models/rwkv.pth", "./rwkv.safetensors", "/no/rwkv.bin"])
-def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("file", ["rwkv.pth", "models/rwkv.pth", "./rwkv.safetensors", "/no/rwkv.bin"]),
+        ("folder", ["nowhere", "./no/such/folder", "/no/such/folder", "a/b/c", "owner/with space"]),
+    ],
+)
+def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=r"unknown model '.*': there is no file /.*check the spelling"):
-        find_checkpoint(name)
+    for name in names:
+        with pytest.raises(CheckpointError, match=rf"unknown model '.*': there is no {kind} /.*check the spelling"):
+            find_checkpoint(name)
 
 
 def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:

@@ -48,14 +48,8 @@ def test_shapes_alone_tell_the_config(tmp_path: Path, kind: str, prefix: str, fi
     config = CONFIGS[kind]
     declared = None
     if kind == "grouped":  # not told by shapes, unless Mistral's config gives n_groups
-        declared = {
-            "dim": 48,
-            "n_layers": 2,
-            "vocab_size": 64,
-            "n_groups": 3,
-            "model_type": "mamba",
-            "pad_vocab_size_multiple": 1,
-        }
+        declared = {"dim": 48, "n_layers": 2, "vocab_size": 64, "n_groups": 3, "model_type": "mamba"}
+        declared["pad_vocab_size_multiple"] = 1
     found = load_checkpoint(write_checkpoint(tmp_path / "m", tensors_of(config, prefix), declared, file), dtype="float32")
     assert_same(found.backbone, config)
     assert found.heads == {}
@@ -94,11 +88,6 @@ def test_single_pass_scanner(tmp_path: Path, declared: dict[str, Any] | None, wi
     assert_same(found.backbone, SMALL_2)
     assert found.layout == "Mamba-2, single-pass scanner layout"
     assert all(torch.equal(found.heads[name], tensor) for name, tensor in head.items())
-
-
-def test_untied_lm_head_is_left_out(tmp_path: Path) -> None:
-    tensors = tensors_of(SMALL_1, "backbone.") | {"lm_head.weight": torch.randn(64, 32)}
-    assert_same(load_backbone(write_checkpoint(tmp_path, tensors, None), "float32"), SMALL_1)
 
 
 @pytest.mark.parametrize(("stem", "suffix"), [("model", "safetensors"), ("pytorch_model", "bin")])

@@ -27,13 +27,6 @@ def tensors_of(prefix: str = "backbone.") -> dict[str, Tensor]:
     return {prefix + name: tensor.detach().clone() for name, tensor in Mamba2(SMALL).state_dict().items()}
 
 
-@pytest.mark.parametrize("name", ["nowhere", "./no/such/folder", "/no/such/folder", "a/b/c", "owner/with space"])
-def test_unknown_model(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=r"unknown model '.*': there is no folder /.*check the spelling"):
-        load_backbone(name)
-
-
 def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -44,11 +37,6 @@ def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_file_is_no_folder() -> None:
     with pytest.raises(CheckpointError, match=r"config\.json.* is no whole checkpoint"):
         load_backbone(GOLDEN / "mamba1-tiny-hf" / "config.json")
-
-
-def test_folder_without_weights(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
-    refused(tmp_path, "has no weights", "model.safetensors", "notes.txt")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.cpu import EncoderCpu
-from runnel.backbones.encoder.model import Encoder, EncoderConfig, pack
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError, StateError
@@ -87,24 +87,6 @@ def model(dtype: torch.dtype = torch.float32) -> Encoder:
     return tiny_backbone(Encoder, TINY).to(dtype)
 
 
-def test_any_packing_in_any_order_is_each_alone() -> None:
-    exact, ids, cu = model(torch.float64), token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    parts = [ids[start:end] for start, end in pairwise(cu.tolist())]
-    alone = [exact(part)[0] for part in parts]
-    assert_close(exact(ids, cu)[0], torch.cat(alone), 1e-12)
-    order = [3, 0, 5, 1, 4, 2]
-    mixed = exact(torch.cat([parts[i] for i in order]), cumulative(tuple(LENGTHS[i] for i in order)))[0]
-    assert_close(mixed, torch.cat([alone[i] for i in order]), 1e-12)
-
-
-@pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (1,), (3, 0, 1, 7, 3, 60)])
-def test_a_packing_takes_every_token_once(lengths: tuple[int, ...]) -> None:
-    packing = pack(cumulative(lengths), torch.device("cpu"))
-    laid = [tokens.flatten() if valid is None else tokens[valid] for tokens, valid in packing.batches]
-    assert torch.cat([torch.empty(0, dtype=torch.int64), *laid])[packing.order].tolist() == list(range(sum(lengths)))
-    assert packing.positions.tolist() == [place for length in lengths for place in range(length)]
-
-
 def test_added_vectors_and_recomputed_layers_change_values_and_gradients_as_they_should() -> None:
     ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     added = torch.randn(len(ids), 24, dtype=torch.float64, generator=torch.Generator().manual_seed(5), requires_grad=True)
@@ -119,16 +101,6 @@ def test_added_vectors_and_recomputed_layers_change_values_and_gradients_as_they
     assert_close(added.grad, expected, 1e-12)
     for ours, theirs in zip(kept.parameters(), again.parameters(), strict=True):
         assert_close(theirs.grad, ours.grad, 1e-12)
-
-
-def test_the_engine_reads_each_request_whole() -> None:
-    exact = model().eval()
-    texts = [token_ids(length, seed=length) for length in (70, 1, 3, 40, 9)]
-    engine = Engine(exact, step_tokens=50)
-    found = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
-    with torch.no_grad():
-        for text, result in zip(texts, found, strict=True):
-            assert_close(result.hidden, exact(text)[0], 1e-5)
 
 
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:

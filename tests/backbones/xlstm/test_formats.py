@@ -1,6 +1,5 @@
 """xLSTM checkpoints: transformers' layout, the official folder, runnel's own; and what is refused."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from helpers.checkpoint_writing import assert_holds, refused, write_checkpoint
 from torch import Tensor
 
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
-from runnel.backbones.checkpoint.tensors import Stored, from_tensors
+from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.xlstm.formats import read
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
@@ -52,30 +51,18 @@ def assert_same(backbone: Any, config: XlstmConfig = SMALL) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["backbone.", ""])
-@pytest.mark.parametrize("shard", ["", "6KB"])
-def test_transformers(tmp_path: Path, prefix: str, shard: str) -> None:
-    tensors = published(prefix, prefix + "embeddings.weight")
-    if shard:
-        parts = [dict(list(tensors.items())[start::3]) for start in range(3)]
-        files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-        weight_map = {}
-        for part, file in zip(parts, files, strict=True):
-            write(tmp_path, part, TRANSFORMERS, file)
-            weight_map |= dict.fromkeys(part, file)
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    else:
-        write(tmp_path, tensors, TRANSFORMERS)
+def test_transformers(tmp_path: Path, prefix: str) -> None:
+    write(tmp_path, published(prefix, prefix + "embeddings.weight"), TRANSFORMERS)
     found = load_checkpoint(tmp_path, dtype="float32")
     assert_same(found.backbone)
     assert found.layout == "xLSTM, transformers layout" and found.heads == {}
 
 
-@pytest.mark.parametrize("files", [1, 3])
-def test_official_folder(tmp_path: Path, files: int) -> None:
+def test_official_folder(tmp_path: Path) -> None:
     tensors = published("backbone.", "embedding.weight")
-    for number in range(files):
-        file = "model.safetensors" if files == 1 else f"model_{number}.safetensors"
-        write(tmp_path, dict(list(tensors.items())[number::files]), OFFICIAL | {"norm_eps": "1e-6"}, file)
+    for number in range(3):
+        part = dict(list(tensors.items())[number::3])
+        write(tmp_path, part, OFFICIAL | {"norm_eps": "1e-6"}, f"model_{number}.safetensors")
     found = load_checkpoint(tmp_path, dtype="float32")
     assert_same(found.backbone)
     assert found.layout == "xLSTM, official layout"
@@ -101,7 +88,6 @@ def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
     [
         {"hidden_size": 64, "num_heads": 2, "qk_dim_factor": 1.0, "v_dim_factor": 2.0},
         {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0, "norm_eps": 1e-3, "eps": 1e-2},
-        {"hidden_size": 64, "num_heads": 2, "weight_mode": "fused"},
     ],
 )
 @torch.no_grad()
@@ -110,7 +96,7 @@ def test_transformers_agrees(tmp_path: Path, options: dict[str, Any]) -> None:
     import transformers
 
     declared = transformers.xLSTMConfig(vocab_size=40, num_hidden_layers=2, embedding_dim=options["hidden_size"], **options)
-    theirs = fused_model(transformers, declared) if "weight_mode" in options else transformers.xLSTMForCausalLM(declared)
+    theirs = transformers.xLSTMForCausalLM(declared)
     generator = torch.Generator().manual_seed(0)
     for parameter in theirs.parameters():  # gates are zero at the start
         parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
@@ -120,13 +106,6 @@ def test_transformers_agrees(tmp_path: Path, options: dict[str, Any]) -> None:
     expected = theirs.backbone(ids[None], use_cache=False).last_hidden_state[0]
     backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
     torch.testing.assert_close(backbone(ids)[0], expected, atol=1e-4, rtol=1e-4)
-
-
-def fused_model(transformers: Any, declared: Any) -> Any:
-    """transformers 5.23 fails to initialize weight_mode "fused"."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformers.xLSTMPreTrainedModel, "_init_weights", lambda self, module: None)
-        return transformers.xLSTMForCausalLM(declared)
 
 
 def test_fused_rows_are_split_in_order() -> None:
@@ -151,15 +130,6 @@ def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(gates)
         tensors[ffn + "proj_up_gate_z.weight"] = torch.cat([tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")])
     return tensors
-
-
-def test_nothing_is_read_while_recognizing() -> None:
-    def fail() -> Tensor:
-        raise AssertionError("a tensor was read")
-
-    for tensors in (published(), fuse(published())):
-        stored = {name: Stored(tuple(tensor.shape), "file", fail) for name, tensor in tensors.items()}
-        assert "lm_head.weight" not in read(TRANSFORMERS, stored, "here").backbone
 
 
 def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
