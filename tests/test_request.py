@@ -24,33 +24,24 @@ def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts
 
 
 @settings(max_examples=50, deadline=None)
-@given(length=st.integers(2, 60), cuts=CUTS, at=st.integers(0, 59))
-def test_two_means_and_the_last_vector(length: int, cuts: list[int], at: int) -> None:
-    ids, hidden, weight = data(length)
-    split = 1 + at % (length - 1)
-    request = Request(ids, [length - 1], np.array([[0, split], [split, length]]), tag="mine")
-    result = collected(request, hidden, weight, cuts)
-    first, second = result.means
-    torch.testing.assert_close(first, mean(ids, hidden, weight, 0, split))
-    torch.testing.assert_close(second, mean(ids, hidden, weight, split, length))
-    torch.testing.assert_close(result.hidden[0], hidden[-1])
-    assert result.tag == "mine"
-
-
-def test_the_mean_of_an_empty_range() -> None:
-    ids, hidden, weight = data(4)
-    assert collected(Request(ids, ranges=np.array([[2, 2]])), hidden, weight, []).means.tolist() == [[0.0] * WIDTH]
-
-
-@settings(max_examples=50, deadline=None)
-@given(length=st.integers(1, 60), cuts=CUTS, ends=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1))
-def test_ranges_overlap_as_they_like(length: int, cuts: list[int], ends: list[tuple[int, int]]) -> None:
+@given(
+    length=st.integers(1, 60),
+    cuts=CUTS,
+    ends=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1),
+    at=st.lists(st.integers(0, 59), max_size=4),
+)
+def test_ranges_overlap_as_they_like_with_or_without_positions(
+    length: int, cuts: list[int], ends: list[tuple[int, int]], at: list[int]
+) -> None:
     ids, hidden, weight = data(length)
     spans = [(a % length, min(a % length + b, length)) for a, b in ends]
-    got = collected(Request(ids, ranges=np.array(spans)), hidden, weight, cuts)
+    places = [place % length for place in at]
+    request = Request(ids, places or None, np.array([*spans, (length, length)]), tag="mine")
+    got = collected(request, hidden, weight, cuts)
     expected = torch.stack([mean(ids, hidden, weight, a, b) for a, b in spans])
-    torch.testing.assert_close(got.means, expected, rtol=1e-4, atol=1e-5)
-    assert got.hidden.shape == (0, WIDTH)
+    torch.testing.assert_close(got.means[:-1], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.hidden, hidden[places])
+    assert got.means[-1].tolist() == [0.0] * WIDTH and got.tag == "mine"
 
 
 def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:

@@ -14,7 +14,6 @@ from helpers.toy import Toy, ToyConfig
 from safetensors.torch import save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import Recognized, Stored
 from runnel.backbones.families import BACKBONES, FAMILIES
@@ -65,8 +64,3 @@ def test_published_checkpoints_are_offered_to_each_family(tmp_path: Path, monkey
     (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_dict()))
     loaded = load_checkpoint(tmp_path, dtype="float32", device="cpu")
     assert loaded.layout == "Toy, published layout" and loaded.backbone.fingerprint() == toy.fingerprint()
-
-
-def test_no_kernels_are_looked_for_without_being_declared() -> None:
-    backbone: Backbone = Toy().eval()
-    assert backbone.fast is None and backbone.kernel_problem() == "it has no kernels"

@@ -56,14 +56,11 @@ def test_what_is_no_series(reranker: Reranker, embedder: Embedder, values: Any, 
     refused(f"documents are {what}; expected", lambda: reranker.rank("cat", values), lambda: reranker.remember(values))
     refused(f"documents are {what}; expected", lambda: list(retriever.score_many("cat", values)))
     refused(f"texts are {what}; expected", lambda: list(embedder.encode_stream(values)))
+    for table, name in (({"a": TEXT}, "a dict"), (Table(text=[TEXT]), "a Table")):  # they yield names and no texts
+        refused(f"documents are {name}; expected", lambda given=table: list(retriever.score_many("cat", given)))
+        refused(f"texts are {name}; expected", lambda given=table: embedder.encode(given))
     if not isinstance(values, str):
         refused(f"texts are {what}; expected", *(lambda e=e: e(values) for e in (embedder.encode, embedder.encode_query)))
-
-
-@pytest.mark.parametrize(("values", "what"), [({"a": TEXT}, "a dict"), (Table(text=[TEXT]), "a Table")])
-def test_what_yields_names_and_no_texts(reranker: Reranker, embedder: Embedder, values: Any, what: str) -> None:
-    refused(f"documents are {what}; expected", lambda: list(SentenceRetriever(reranker.model).score_many("cat", values)))
-    refused(f"texts are {what}; expected", lambda: embedder.encode(values))
 
 
 @pytest.mark.parametrize("text", [None, 1, b"abc", ["abc"], {"text": "abc"}])
@@ -71,15 +68,12 @@ def test_what_is_no_text(reranker: Reranker, embedder: Embedder, text: Any) -> N
     for documents, name in (([TEXT, text], "1"), ({"a": TEXT, "b": text}, "b")):
         message = f"the text of document {name!r} is {text!r}; expected text"
         refused(message, lambda given=documents: reranker.rank("cat", given), lambda given=documents: reranker.remember(given))
+    twice = [Document("a", TEXT), Document("b", TEXT), Document("a", "dog")]
+    refused("two documents have the id 'a'", lambda: reranker.remember(twice))
     refused("the id of a document is 1; expected text", lambda: reranker.rank("cat", {1: TEXT}))  # type: ignore[dict-item]
     refused(f"texts[40] is {text!r}; expected text", lambda: embedder.encode([TEXT] * 40 + [text]))
     refused(f"the text is {text!r}; expected text", lambda: embedder.stream().feed(text))
     refused(f"the text is {text!r}; expected text", lambda: embedder.encode_spans(text, [(0, 3)]))
-
-
-def test_an_id_names_one_remembered_document(reranker: Reranker) -> None:
-    documents = [Document("a", TEXT), Document("b", TEXT), Document("a", "dog")]
-    refused("two documents have the id 'a'", lambda: reranker.remember(documents))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "3", True], ids=repr)

@@ -60,9 +60,20 @@ def cuda(monkeypatch):
     backend.say_once.cache_clear()
 
 
-def test_kernels_run_where_they_can(cuda):
+def test_kernels_run_where_they_can(cuda, monkeypatch):
     assert backend.choose("mlstm", "auto", cuda()) == "gpu"
     assert backend.choose("ssd", "gpu", cuda(torch.float32)) == "gpu"
+    assert backend.choose("mlstm", "auto", cuda(torch.float64)) == "torch"
+    for capability, hip in (((7, 5), None), ((9, 4), "6.4")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        assert backend.choose("mlstm", "auto", cuda()) == "torch"
+
+
+def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
+    monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
+    chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
+    assert chosen == ["mlstm", "selective_scan"]
 
 
 def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
@@ -72,21 +83,6 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
     assert [r.message for r in caplog.records] == ["mlstm: plain torch, because triton cannot be imported"]
     with pytest.raises(BackendUnavailable, match="GPU kernels cannot run because triton cannot be imported; use backend='auto'"):
         backend.choose("mlstm", "gpu", cuda())
-
-
-def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
-    monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
-    chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
-    assert chosen == ["mlstm", "selective_scan"]
-
-
-def test_other_gpus_and_dtypes_run_in_torch(cuda, monkeypatch):
-    assert backend.choose("mlstm", "auto", cuda(torch.float64)) == "torch"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert backend.choose("mlstm", "auto", cuda()) == "torch"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert backend.choose("mlstm", "auto", cuda()) == "torch"
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on the CPU")
@@ -275,6 +271,13 @@ def test_forms(stand_in, caplog):
     inputs, cu, state = wkv7_inputs((3,), torch.bfloat16)
     wkv7_gpu(*inputs, cu, state.requires_grad_())
     assert stand_in == ["chunk_rwkv7"]
+    for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
+        for lengths in ((), (0, 0)):
+            inputs, cu, state = make(lengths)
+            y, end = run(*inputs, cu, state)
+            assert y.shape[0] == 0 and torch.equal(end, state)
+            assert end.data_ptr() != state.data_ptr() or not state.numel()
+    assert stand_in == ["chunk_rwkv7"]
 
 
 @pytest.mark.parametrize("lengths", [(0, 5, 0, 0, 1, 0), (0, 0), ()])
@@ -295,16 +298,6 @@ def test_convolution_and_norm(stand_in, monkeypatch, name, lengths):
     for actual, truth in zip(*results, strict=True):
         torch.testing.assert_close(actual, truth, rtol=1e-4, atol=1e-5)
     assert len(stand_in) == bool(sum(lengths))
-
-
-def test_nothing_to_attend_to(stand_in):
-    for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
-        for lengths in ((), (0, 0)):
-            inputs, cu, state = make(lengths)
-            y, end = run(*inputs, cu, state)
-            assert y.shape[0] == 0 and torch.equal(end, state)
-            assert end.data_ptr() != state.data_ptr() or not state.numel()
-    assert not stand_in
 
 
 @needs("triton")
