@@ -44,8 +44,11 @@ def test_hidden_states(name: str, path: str, training: bool) -> None:
     assert state.tokens.tolist() == [len(ids)]
 
 
-@every_folder
-@every_path
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(name, "torch") for name in FOLDERS]
+    + [pytest.param(name, "fast", marks=[pytest.mark.slow] * ("rwkv" in name or "mamba1" in name)) for name in FOLDERS],
+)  # kernels of rwkv7 and mamba1 take long to compile once more
 @torch.no_grad()
 def test_bf16_stays_close(name: str, path: str) -> None:
     """The default on processors with native bf16: same direction as fp32, token by token."""

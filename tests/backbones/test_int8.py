@@ -185,7 +185,14 @@ def test_weights_that_do_not_fit() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("config", [Mamba1Config(40, 32, 2, state_size=5), CONFIG, Rwkv7Config(40, 32, 2, head_size=16)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        pytest.param(Mamba1Config(40, 32, 2, state_size=5), marks=SLOW),
+        pytest.param(Rwkv7Config(40, 32, 2, head_size=16), marks=SLOW),
+    ],
+)
 def test_kernels_round_inputs_as_said(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     """Against plain torch with inputs rounded group by group; few land on another whole number."""
     monkeypatch.setattr(backend, "has_native_bf16", lambda: False)

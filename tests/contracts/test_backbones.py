@@ -3,6 +3,7 @@
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,7 @@ ARCHITECTURES = {
         Encoder,
         {
             "tiny": EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16),
+            "odd-heads": EncoderConfig(VOCABULARY, 72, 2, 2, 130, max_positions=70, passage_tokens=16),
             "one-head": EncoderConfig(VOCABULARY, 32, 2, 1, 256, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
             "smallest": EncoderConfig(VOCABULARY, 16, 1, 16, 1, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
         },
@@ -89,8 +91,15 @@ compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
 FUSED_SHAPES = [shape for shape in SHAPES if str(shape.id).split("-")[0] in {*RECURRENT} & {*COMPILED}]
 INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
+# Each precision and each width of the convolution is compiled separately, for up to a minute. The fast tests run these in fp32,
+# and their bf16 and 8 bits are slow.
+RARE = ("mamba1", "rwkv7", "mamba2-biases")
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
+
+
+def in_other_precisions(shapes: list[Any]) -> list[Any]:
+    return [pytest.param(*s.values, id=s.id, marks=[pytest.mark.slow] * s.id.startswith(RARE)) for s in shapes]
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
@@ -142,11 +151,10 @@ def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str,
     assert_states_close(state, end)
 
 
-@compiled
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_neighbors_and_former_steps_change_no_bit(architecture: Architecture, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in COMPILED), ("mamba2", torch.bfloat16)])
+def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype) -> None:
     """Not even NaN, which stays in memory that later steps of any size reuse."""
-    model, lengths = architecture.build(dtype=dtype), (7, 70, 1, 41)
+    model, lengths = ARCHITECTURES[name].build(dtype=dtype), (7, 70, 1, 41)
     ids, cu, zeros = token_ids(sum(lengths)), cumulative(lengths), torch.zeros(sum(lengths), model.hidden_size)
     others = [*range(7), *range(77, 119)]
     with torch.no_grad():
@@ -294,7 +302,7 @@ def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone)
         assert_close(model(ids)[0], architecture.build()(ids)[0])
 
 
-@pytest.mark.parametrize(("entry", "config"), SHAPES)
+@pytest.mark.parametrize(("entry", "config"), in_other_precisions(SHAPES))
 def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
     exact, half = entry.build(config), entry.build(config, torch.bfloat16)
     half.prepare()
@@ -312,7 +320,7 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
 
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
-@pytest.mark.parametrize(("entry", "config"), INT8_SHAPES)
+@pytest.mark.parametrize(("entry", "config"), in_other_precisions(INT8_SHAPES))
 def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(entry: Architecture, config: str) -> None:
     """The scales of a token's numbers are its own."""
     exact, small = entry.build(config), int8_backbone(entry, config)
@@ -343,13 +351,16 @@ GATES = ("mlstm_layer.igate_preact.bias", "mlstm_layer.fgate_preact.bias")
 EXTREMES = [
     *(("mamba2", "one-group", {"mixer.dt_bias": bias}) for bias in (-60.0, 60.0)),
     *(("mamba3", config, {"mixer.dt_bias": bias}) for config in ("tiny", "mimo") for bias in (-60.0, 60.0)),
-    *(("rwkv7", "tiny", {"att.w0": bias, "att.a0": -bias}) for bias in (-90.0, 90.0)),
     *(("xlstm", "tiny", dict(zip(GATES, biases, strict=True))) for biases in product((-60.0, 60.0), repeat=2)),
+    *(("rwkv7", "tiny", {"att.w0": bias, "att.a0": -bias}) for bias in (-90.0, 90.0)),
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("name", "config", "biases"), EXTREMES)
+@pytest.mark.parametrize(
+    ("name", "config", "biases", "dtype"),
+    [(*extreme, torch.float32) for extreme in EXTREMES]
+    + [pytest.param(*extreme, torch.bfloat16, marks=[pytest.mark.slow] * (extreme[0] in RARE)) for extreme in EXTREMES],
+)
 def test_extreme_gates_give_finite_numbers(name: str, config: str, biases: dict[str, float], dtype: torch.dtype) -> None:
     model, ids = ARCHITECTURES[name].build(config, dtype), token_ids(100)
     with torch.no_grad():

@@ -81,22 +81,36 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
 
 @pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
 @pytest.mark.parametrize("architecture", BACKBONES)
-def test_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
-    model = adapted(tmp_path, architecture, four_bit=four_bit)
-    names = set(training_model(tmp_path, architecture).backbone.state_dict())
+def test_saving_and_merging(tmp_path: Path, architecture: str, four_bit: bool) -> None:
+    model = adapted(tmp_path / "model", architecture, four_bit=four_bit)
+    other = training_model(tmp_path / "model", architecture)
+    names = set(other.backbone.state_dict())
     train_a_little(model)
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter += 0.1
+    save_adapter(model, tmp_path / "adapter")
+    assert [path.name for path in (tmp_path / "adapter").iterdir()] == [FILE]
+    load_adapter(other, tmp_path / "adapter")
+    with torch.no_grad():
+        for parameter in lora(other.backbone).values():
+            parameter.zero_()
+    load_adapter(other, tmp_path / "adapter")  # into those that are there
+    other.backbone.train()
     wanted = outputs(model).detach()
+    np.testing.assert_allclose(outputs(other).detach(), wanted, atol=1e-6)
     merge(model)
     assert model.backbone.fast is None  # still training
     np.testing.assert_allclose(outputs(model).detach(), wanted, atol=1e-5, rtol=1e-5)
-    finished(model)
+    for one in (model, other):
+        finished(one)
+        found = Embedder(one).encode(DOCUMENTS)
+        np.testing.assert_allclose(found.reshape(-1), wanted[: found.size], atol=1e-5)
     assert (model.backbone.fast is not None) == model.backbone.has_kernels
     assert set(model.backbone.state_dict()) == names
-    found = Embedder(model).encode(DOCUMENTS)
-    np.testing.assert_allclose(found.reshape(-1), wanted[: found.size], atol=1e-5)
     model.save(tmp_path / "merged")
     again = Embedder.load(tmp_path / "merged", dtype="float32").encode(DOCUMENTS)
-    np.testing.assert_allclose(again, found, atol=1e-6)
+    np.testing.assert_allclose(again, Embedder(model).encode(DOCUMENTS), atol=1e-6)
 
 
 @pytest.mark.parametrize("architecture", BACKBONES)
@@ -118,29 +132,6 @@ def test_four_bits(tmp_path: Path, architecture: str) -> None:
     assert all(bool(gradient.any()) for gradient in gradients[0])
     for whole, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(recomputed, whole, atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize("four_bit", [False, True], ids=["plain", "four-bit"])
-@pytest.mark.parametrize("architecture", BACKBONES)
-def test_saving(tmp_path: Path, architecture: str, four_bit: bool) -> None:
-    model = adapted(tmp_path / "model", architecture, four_bit=four_bit)
-    train_a_little(model)
-    with torch.no_grad():
-        for parameter in model.heads.parameters():
-            parameter += 0.1
-    save_adapter(model, tmp_path / "adapter")
-    assert [path.name for path in (tmp_path / "adapter").iterdir()] == [FILE]
-    other = training_model(tmp_path / "model", architecture)
-    load_adapter(other, tmp_path / "adapter")
-    with torch.no_grad():
-        for parameter in lora(other.backbone).values():
-            parameter.zero_()
-    load_adapter(other, tmp_path / "adapter")  # into those that are there
-    other.backbone.train()
-    np.testing.assert_allclose(outputs(other).detach(), outputs(model).detach(), atol=1e-6)
-    finished(other)
-    finished(model)
-    np.testing.assert_allclose(Embedder(other).encode(DOCUMENTS), Embedder(model).encode(DOCUMENTS), atol=1e-6)
 
 
 def test_bad_input(tmp_path: Path) -> None:

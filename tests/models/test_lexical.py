@@ -129,15 +129,6 @@ def test_features_are_those_of_a_plain_reading(table: WordTable):
         np.testing.assert_allclose(found, plain_features(numbers, bounds, query, table), atol=1e-5, err_msg=str(trial))
 
 
-def test_words_are_pieces_put_together_without_their_plural(table: WordTable):
-    found = words(ids("the cat ##s - auto ##ma ##tic houses . house"), table)
-    assert found.starts.tolist() == [0, 1, 4, 7, 9]
-    assert found.keys[3] == found.keys[4]
-    assert found.keys[1] == words(ids("cats"), table).keys[0] == words(ids("cat"), table).keys[0]
-    assert found.content.tolist() == [False, True, True, True, True]
-    assert found.idf[2] == 1.0 and found.idf[0] == table.idf[VOCABULARY["the"]]
-
-
 def test_a_part_of_a_word_and_its_pieces_in_another_order_are_other_words(table: WordTable):
     keys = [words(ids(text), table).keys[0] for text in ("auto ##ma", "auto ##ma ##tic", "auto ##tic ##ma", "auto", "press")]
     assert len(set(keys)) == 5 and keys[4] != words(ids("##press"), table).keys[0]

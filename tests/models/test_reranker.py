@@ -95,9 +95,6 @@ def test_models_and_precisions_share_a_folder(reranker: Reranker, tmp_path: Path
                 memory = one.remember(DOCUMENTS, tmp_path / "memory", dtype)
                 assert np.array_equal(one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype)))
     assert len([*(tmp_path / "memory").iterdir()]) == 4 * len(DOCUMENTS)
-
-
-def test_lower_precision_takes_fewer_bytes(reranker: Reranker) -> None:
     sizes = {dtype: reranker.remember(DOCUMENTS * 4, dtype=dtype)["0"].size for dtype in ("fp32", "bf16", "int8")}
     assert sizes["int8"] < 0.75 * sizes["bf16"]  # this tiny model has mostly short rows, which stay bf16
     assert sizes["bf16"] < 0.6 * sizes["fp32"]

@@ -128,7 +128,9 @@ def test_pocket_has_no_tokens_of_whitespace() -> None:
 
 
 def test_units(retriever: SentenceRetriever) -> None:
-    paragraphs = retriever.score(QUERY, DOCUMENT, unit="paragraph")
+    seen: list[tuple[int, int]] = []
+    paragraphs = retriever.score(QUERY, DOCUMENT, unit="paragraph", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(retriever.model.tokenizer.encode(DOCUMENT).ids),) * 2
     assert [s.text for s in paragraphs[:2]] == [DOCUMENT[:74], "The dog sat on the cat.\n\n"]
     assert len(retriever.score(QUERY, DOCUMENT, unit="clauses")) < len(retriever.score(QUERY, DOCUMENT, unit="sentence")) == 24
     for unit in UNITS:
@@ -173,13 +175,6 @@ def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
     assert np.abs(scores(several) - scores(whole)).max() > 1e-3, "restarting the state is not the same"
     with pytest.raises(InputError, match="stride"):
         retriever.score(QUERY, DOCUMENT, window=60)
-
-
-def test_progress(retriever: SentenceRetriever) -> None:
-    seen: list[tuple[int, int]] = []
-    retriever.score(QUERY, DOCUMENT, progress=lambda done, total: seen.append((done, total)))
-    total = len(retriever.model.tokenizer.encode(DOCUMENT).ids)
-    assert seen[-1] == (total, total)
 
 
 def test_bad_input(retriever: SentenceRetriever) -> None:

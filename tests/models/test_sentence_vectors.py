@@ -109,14 +109,6 @@ def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, 
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
 
 
-def test_units_and_spans_of_ones_own(retriever: SentenceRetriever) -> None:
-    text = "The cat sat. A dog ran.\n\nA river runs to the sea."
-    (paragraphs,) = retriever.remember([text], unit="paragraph")
-    assert [s.text for s in retriever.score(QUERY, paragraphs)] == ["The cat sat. A dog ran.\n\n", "A river runs to the sea."]
-    assert [s.text for s in retriever.score(QUERY, text, spans=[(4, 7), (27, 32)])] == ["cat", "river"]
-    assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
-
-
 def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Path) -> None:
     (remembered,) = retriever.remember(["The cat sat."])
     recurrent = SentenceRetriever(tiny_model(tmp_path))
@@ -135,7 +127,12 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
             call()
 
 
-def test_a_long_query_is_read_whole(retriever: SentenceRetriever) -> None:
+def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriever) -> None:
+    text = "The cat sat. A dog ran.\n\nA river runs to the sea."
+    (paragraphs,) = retriever.remember([text], unit="paragraph")
+    assert [s.text for s in retriever.score(QUERY, paragraphs)] == ["The cat sat. A dog ran.\n\n", "A river runs to the sea."]
+    assert [s.text for s in retriever.score(QUERY, text, spans=[(4, 7), (27, 32)])] == ["cat", "river"]
+    assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
     text, long = "".join(SENTENCES), "A river runs to the sea. " * 8
     scores = [[s.score for s in retriever.score(query, text)] for query in (long, long + "cat?", long[:25])]
     assert scores[0] != scores[1] != scores[2]
@@ -189,7 +186,7 @@ def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: 
             np.testing.assert_allclose(vector, embedder.encode(text[start:end]), atol=1e-5)
 
 
-def test_spans_of_a_long_text_are_means_of_their_own_tokens(model: Model) -> None:
+def test_spans_of_a_long_text_are_means_of_their_own_tokens_and_it_is_cut_only_when_asked(model: Model) -> None:
     text = "".join(SENTENCES) * 2
     embedder = Embedder(model)
     start = text.index("finally")
@@ -197,10 +194,6 @@ def test_spans_of_a_long_text_are_means_of_their_own_tokens(model: Model) -> Non
     assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     with pytest.raises(InputError, match="holds no token"):
         embedder.encode_spans(" " + text, [(0, 1)])
-
-
-def test_long_texts_are_cut_only_when_asked(model: Model) -> None:
-    embedder = Embedder(model)
     whole, cut = embedder.encode(LONG), embedder.encode(LONG, max_tokens=12)
     assert embedder.truncated == 1 and not np.allclose(whole, cut, atol=1e-3)
     np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
 from torch import Tensor
-from torch.nn import functional as F
 
 from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.encoder.cpu import EncoderCpu
@@ -62,26 +61,7 @@ def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool, sentences
     assert torch.equal(read(all_forms, LENGTHS), expected["texts"])
     for forms in [*((form,) for form in FORMS), ("texts", "sentences"), ("texts", "judge"), ("judge", "sentences", "texts")]:
         assert torch.equal(read(all_forms, LENGTHS, forms), torch.cat([expected[form] for form in forms], dim=1))
-
-
-@pytest.mark.parametrize(("dtype", "kernels"), [("float32", False), ("float32", True), ("bfloat16", True), ("int8", True)])
-@pytest.mark.parametrize("judge", [2, 3])
-def test_the_judge_in_double_precision(dtype: str, kernels: bool, judge: int) -> None:
-    config = replace(FORMED, sentence_layers=1, judge_layers=judge)
-    weights, plain, merged = weights_of(config, "judge_layers")
-    expected = read(built(plain, merged, "float64", kernels=False), LENGTHS).float()
-    model = built(config, weights, dtype, kernels)
-    found = read(model, LENGTHS, ("judge",))
-    assert found.dtype == torch.float32
-    if dtype == "float32":
-        assert_close(found, expected, 1e-5)
-    assert F.cosine_similarity(found, expected).min() > 0.999
-    assert read(model, (), ("judge",)).shape == (0, 32) and read(model, (0, 0), ("texts", "judge")).shape == (0, 64)
-    start = 0
-    for length in LENGTHS:  # packed with others, a text has the vectors that it has alone
-        part, start = slice(start, start + length), start + length
-        alone = model.step_forms(token_ids(sum(LENGTHS))[part], cumulative((length,)), forms=("judge",))
-        assert_close(alone, found[part], 1e-5)
+    assert read(all_forms, (), ("judge",)).shape == (0, 32) and read(all_forms, (0, 0), ("texts", "judge")).shape == (0, 64)
 
 
 def test_vectors_added_to_the_embeddings_reach_every_form() -> None:

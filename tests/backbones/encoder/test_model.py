@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
-from runnel.backbones.int8 import Int8Linear, int8_problem
+from runnel.backbones.int8 import Int8Linear
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError, StateError
 
@@ -54,27 +54,6 @@ def test_equals_the_library_in_double_precision(tmp_path: Path, kind: str) -> No
             hidden, state = ours(ids)
         assert_close(hidden, expected, 1e-10)
         assert state.tensors == {} and state.tokens.tolist() == [length]
-
-
-@pytest.mark.parametrize(("dtype", "cosine"), [("float32", 0.9999), ("bfloat16", 0.999), ("int8", 0.99)])
-@pytest.mark.parametrize(("width", "heads", "inner", "layers"), [(32, 4, 48, 1), (96, 3, 200, 3), (72, 2, 130, 2)])
-def test_kernels_read_any_shape(
-    tmp_path: Path, dtype: str, cosine: float, width: int, heads: int, inner: int, layers: int
-) -> None:
-    if dtype == "int8" and int8_problem(torch.device("cpu")):
-        pytest.skip("no 8-bit products here")
-    sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": inner, "num_hidden_layers": layers}
-    folder, theirs = written(tmp_path, "xlm-roberta", **sizes)
-    ours, lengths = load_backbone(folder, dtype, "cpu"), (5, 0, 1, LONGEST)
-    if ours.fast is None:
-        pytest.skip("the kernels do not run here")
-    ids = token_ids(sum(lengths)) + 2
-    with torch.no_grad():
-        hidden = ours(ids, cumulative(lengths))[0].split(lengths)
-        for part, found in zip(ids.split(lengths), hidden, strict=True):
-            if len(part):
-                expected = theirs(input_ids=part[None]).last_hidden_state[0]
-                assert F.cosine_similarity(found.double(), expected).min() > cosine
 
 
 def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
