@@ -28,7 +28,8 @@ ARCHITECTURES = {
         Mamba1,
         {
             "tiny": Mamba1Config(VOCABULARY, 24, 3, state_size=5),
-            "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2, dt_rank=3, proj_bias=True, conv_bias=False),
+            "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, dt_rank=3, proj_bias=True, conv_bias=False),
+            "narrow": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2),
             "smallest": Mamba1Config(VOCABULARY, 16, 1, state_size=1, conv_width=1, expand=1),
             "many-states": Mamba1Config(VOCABULARY, 24, 1, state_size=35),
         },
@@ -38,7 +39,8 @@ ARCHITECTURES = {
         {
             "tiny": Mamba2Config(VOCABULARY, 24, 3, state_size=6, head_size=8, groups=3),
             "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
-            "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, proj_bias=True, conv_bias=False),
+            "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, proj_bias=True, conv_bias=False),
+            "narrow": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, conv_bias=False),
             "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
             "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
             "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
@@ -88,18 +90,22 @@ RECURRENT, COMPILED = (
 )
 recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
 compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
-SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+# Each precision and each width of the convolution is compiled separately, for up to a minute. The fast tests have neither the
+# widths of `NARROW` nor bf16 and 8 bits of `RARE`.
+NARROW, RARE = ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow"), ("mamba1", "mamba2-narrow", "rwkv7")
+
+
+def slow_if(ids: tuple[str, ...], shapes: list[Any]) -> list[Any]:
+    return [pytest.param(*s.values, id=s.id, marks=[pytest.mark.slow] * s.id.startswith(ids)) for s in shapes]
+
+
+SHAPES = slow_if(
+    NARROW, [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+)
 FUSED_SHAPES = [shape for shape in SHAPES if str(shape.id).split("-")[0] in {*RECURRENT} & {*COMPILED}]
 INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
-# Each precision and each width of the convolution is compiled separately, for up to a minute. The fast tests run these in fp32,
-# and their bf16 and 8 bits are slow.
-RARE = ("mamba1", "rwkv7", "mamba2-biases")
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
-
-
-def in_other_precisions(shapes: list[Any]) -> list[Any]:
-    return [pytest.param(*s.values, id=s.id, marks=[pytest.mark.slow] * s.id.startswith(RARE)) for s in shapes]
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
@@ -302,7 +308,7 @@ def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone)
         assert_close(model(ids)[0], architecture.build()(ids)[0])
 
 
-@pytest.mark.parametrize(("entry", "config"), in_other_precisions(SHAPES))
+@pytest.mark.parametrize(("entry", "config"), slow_if(RARE, SHAPES))
 def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
     exact, half = entry.build(config), entry.build(config, torch.bfloat16)
     half.prepare()
@@ -320,7 +326,7 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
 
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
-@pytest.mark.parametrize(("entry", "config"), in_other_precisions(INT8_SHAPES))
+@pytest.mark.parametrize(("entry", "config"), slow_if(RARE, INT8_SHAPES))
 def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(entry: Architecture, config: str) -> None:
     """The scales of a token's numbers are its own."""
     exact, small = entry.build(config), int8_backbone(entry, config)

@@ -57,7 +57,7 @@ def _read(backbone: Backbone, ids: torch.Tensor) -> torch.Tensor:
     return backbone.step_forms(ids, torch.tensor([0, len(ids)]), forms=("sentences",))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(text=documents(), step=st.sampled_from([1, 7, 64, 1024]))
 def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str, step: int) -> None:
     retriever = SentenceRetriever(model)
@@ -93,7 +93,7 @@ def test_blocks_hold_every_token_once_and_whole_sentences(model: Model) -> None:
     assert row.edges.tolist() == [0, len(short.ids) + 2]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(texts=st.lists(documents(), min_size=1, max_size=4))
 def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, texts: list[str]) -> None:
     remembered = list(retriever.remember(texts))
@@ -170,7 +170,7 @@ def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
         Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(text=documents().filter(lambda text: "." in text))
 def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: SentenceRetriever, text: str) -> None:
     embedder = Embedder(model)
