@@ -196,3 +196,12 @@ def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(spec))
     with pytest.raises(CheckpointError, match=r"lowercases texts \(do_lower_case\) and its tokenizer does not"):
         Embedder.load(folder)
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean"])
+def test_modernbert(tmp_path: Path, mode: str) -> None:
+    folder = write(tmp_path / "a", "modernbert", mode=mode)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
+    ours = Embedder.load(folder, "float32", "cpu")
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
