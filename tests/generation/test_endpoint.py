@@ -21,22 +21,32 @@ def stub(monkeypatch):
         yield one
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_reply_streamed_or_whole(stub: Stub, streamed: bool) -> None:
-    parts: list[str] = []
-    reply = Endpoint(stub.url).complete(ASK, max_tokens=50, on_text=parts.append if streamed else None)
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def parts(request) -> list[str] | None:
+    """What a streamed reply is shown as; None: it is not streamed."""
+    return [] if request.param else None
+
+
+def ask(stub: Stub, parts: list[str] | None = None, model: str | None = None, **options):
+    on_text = None if parts is None else parts.append
+    return Endpoint(stub.url, model, **options).complete(ASK, max_tokens=5, on_text=on_text)
+
+
+@pytest.mark.parametrize("fault", [None, "not streamed"])
+def test_a_reply_streamed_or_whole(stub: Stub, parts: list[str] | None, fault: str | None) -> None:
+    stub.faults.append(fault)
+    reply = ask(stub, parts)
     assert reply.text == "You said: name a color. Blue — 蓝." and reply.finish == "stop"
     assert (reply.prompt_tokens, reply.completion_tokens) == (7, 8)
-    assert "".join(parts) == (reply.text if streamed else "") and len(parts) == (11 if streamed else 0)
+    assert parts is None or ("".join(parts) == reply.text and len(parts) == (1 if fault else 11))
     [asked] = stub.asked
-    assert asked["model"] == "stub" and asked["max_tokens"] == 50 and asked["temperature"] == 0 and asked["messages"] == ASK
+    assert asked["model"] == "stub" and asked["max_tokens"] == 5 and asked["temperature"] == 0 and asked["messages"] == ASK
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_busy_endpoint_is_asked_again(stub: Stub, streamed: bool) -> None:
-    stub.faults.extend([429, 500, 503])
-    reply = Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=(lambda text: None) if streamed else None)
-    assert reply.text.startswith("You said") and len(stub.asked) == 4
+def test_a_busy_endpoint_is_asked_again(stub: Stub, parts: list[str] | None) -> None:
+    stub.faults.extend([429, 500, 503, "cut"])
+    reply = ask(stub, parts)
+    assert reply.text.startswith("You said") and len(stub.asked) == 4 and reply.finish == "length"
 
 
 @pytest.mark.parametrize(
@@ -53,22 +63,20 @@ def test_a_busy_endpoint_is_asked_again(stub: Stub, streamed: bool) -> None:
 def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, faults: list, message: str) -> None:
     stub.faults.extend(faults)
     with pytest.raises(EndpointError, match=f"{stub.url} {message}"):
-        Endpoint(stub.url, "stub", retries=1, timeout_s=0.3).complete(ASK, max_tokens=5)
+        ask(stub, model="stub", retries=1, timeout_s=0.3)
     assert len(stub.asked) == len(faults), "mistakes of ours are not repeated"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("fault", "bound"),
     [("words", r"more than [\d,]+ (characters|bytes)"), ("line", r"more than [\d,]+ bytes"), ("comments", "not ended after 1 s")],
 )
-def test_an_answer_without_end_is_one_error(stub: Stub, fault: str, bound: str, streamed: bool, monkeypatch) -> None:
+def test_an_answer_without_end_is_one_error(stub: Stub, fault: str, bound: str, parts: list[str] | None, monkeypatch) -> None:
     monkeypatch.setattr(endpoint, "_SECONDS_PER_TOKEN", 0.1 if fault == "comments" else 60.0)
-    parts: list[str] = []
     stub.faults.append(fault)
     with pytest.raises(EndpointError, match=f"{stub.url} .*{bound}"):
-        Endpoint(stub.url, "stub", timeout_s=0.5).complete(ASK, max_tokens=5, on_text=parts.append if streamed else None)
-    assert len(stub.asked) == 1 and len("".join(parts)) < 11_000
+        ask(stub, parts, "stub", timeout_s=0.5)
+    assert len(stub.asked) == 1 and len("".join(parts or [])) < 11_000
 
 
 def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,60 +88,41 @@ def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.Monke
         _ = Endpoint(stub.url).model
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, streamed: bool) -> None:
+def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, parts: list[str] | None) -> None:
     stub.faults.append("moved")
     with pytest.raises(EndpointError, match=f"{stub.url} .* 'http://localhost:.*/v1/chat/completions'"):
-        Endpoint(stub.url, "stub").complete(ASK, max_tokens=5, on_text=(lambda text: None) if streamed else None)
+        ask(stub, parts, "stub")
     assert len(stub.asked) == 1
-
-
-def test_an_endpoint_that_does_not_stream_answers_with_one_object(stub: Stub) -> None:
-    stub.faults.append("not streamed")
-    parts: list[str] = []
-    reply = Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
-    assert parts == [reply.text] == ["You said: name a color. Blue — 蓝."]
-    assert (reply.finish, reply.prompt_tokens, reply.completion_tokens) == ("stop", 7, 8)
 
 
 def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:
     stub.faults.append("truncated")
     parts: list[str] = []
     with pytest.raises(EndpointError, match="after 15 characters"):
-        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
+        ask(stub, parts)
     assert "".join(parts) == "You said: name " and len(stub.asked) == 1, "what has been shown is not asked again"
-
-
-def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
-    stub.faults.append("cut")
-    assert Endpoint(stub.url).complete(ASK, max_tokens=5).finish == "length"
 
 
 def test_the_model_must_be_clear(stub: Stub) -> None:
     stub.models = ["small", "large"]
     with pytest.raises(EndpointError, match=r"2 models \(small, large\)"):
-        Endpoint(stub.url).complete(ASK, max_tokens=5)
+        ask(stub)
     assert Endpoint(stub.url, "large").model == "large"
     stub.loading = 9
     with pytest.raises(EndpointError, match=r"503: .*--llm-model"):
-        Endpoint(stub.url, retries=1).complete(ASK, max_tokens=5)
+        ask(stub, retries=1)
+    stub.models, stub.loading = ["stub"], 2
+    assert Endpoint(stub.url).model == "stub" and stub.loading == 0, "it is asked again while it loads its model"
 
 
-def test_an_endpoint_that_is_not_running_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_is_not_running_is_reported_at_once(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    endpoint = Endpoint("http://127.0.0.1:9/v1")
-    with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached"):
-        endpoint.complete(ASK, max_tokens=5)
-    assert not waits
-    with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached"):
-        Endpoint("http://127.0.0.1:9/v1", "named").complete(ASK, max_tokens=5)
-    assert len(waits) == 5  # where the model is named nothing is asked before, and a request is repeated
-
-
-def test_an_endpoint_that_still_loads_its_model_is_asked_again(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub.loading = 2
-    assert Endpoint(stub.url).model == "stub" and stub.loading == 0
+    stub.url = "http://127.0.0.1:9/v1"
+    for model, count in ((None, 0), ("named", 5)):  # where the model is named nothing is asked before, and requests are repeated
+        with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached"):
+            ask(stub, model=model)
+        assert len(waits) == count
 
 
 def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

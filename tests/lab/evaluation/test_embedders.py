@@ -1,12 +1,14 @@
 """Embedders behind an API rank the sentences of evidence."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from types import SimpleNamespace
 
+import httpx2  # of openai
 import numpy as np
 import openai
 import pytest
+from helpers.judged_tasks import results
 
 from runnel.errors import EndpointError
 from runnel.lab.evaluation import retrieval
@@ -21,36 +23,24 @@ EVIDENCE = [
 ]
 
 
-class Stub(BaseHTTPRequestHandler):
-    """Counts words; answers in reversed order; first with the `problems` of the server: (status, body)."""
-
-    def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append((self.path, self.headers["Authorization"], request))
-        rows = [{"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]} for i, t in enumerate(request["input"])]
-        status, body = self.server.problems.pop(0) if self.server.problems else (200, json.dumps({"data": rows[::-1]}))
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture
 def server(monkeypatch):
-    with HTTPServer(("127.0.0.1", 0), Stub) as server:
-        server.requests, server.problems = [], []
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1/")
-        monkeypatch.setenv("OPENAI_API_KEY", "secret")
-        monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
-        retrieval._model.cache_clear()
-        yield server
-        server.shutdown()
-        thread.join()
+    """A server that counts words and answers in reversed order; first with its `problems`: (status, body)."""
+    server = SimpleNamespace(requests=[], problems=[])
+
+    def respond(request):
+        asked = json.loads(request.content)
+        server.requests.append((str(request.url), request.headers["Authorization"], asked))
+        rows = [{"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]} for i, t in enumerate(asked["input"])]
+        status, body = server.problems.pop(0) if server.problems else (200, json.dumps({"data": rows[::-1]}))
+        return httpx2.Response(status, content=body, headers={"Content-Type": "application/json"})
+
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://server/v1/")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    client = partial(openai.DefaultHttpxClient, transport=httpx2.MockTransport(respond))
+    monkeypatch.setattr(openai, "DefaultHttpxClient", client)
+    retrieval._model.cache_clear()
+    return server
 
 
 def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
@@ -60,20 +50,14 @@ def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
     assert [len(request["input"]) for _, _, request in server.requests] == [128, 1]
     path, key, request = server.requests[0]
-    assert (path, key, request["model"]) == ("/v1/embeddings", "Bearer secret", "toy")
+    assert (path, key, request["model"]) == ("http://server/v1/embeddings", "Bearer secret", "toy")
     ApiEmbedder("toy", prompts={"query": "cat: "}).encode_query(["dog"])
     assert server.requests[-1][2]["input"] == ["cat: dog"]
-
-
-def test_a_busy_api_is_asked_again(server):
-    server.problems = [(503, "busy"), (429, "slow down")]
-    assert ApiEmbedder("toy").encode_query(["red"]).shape == (1, 4) and len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
     ("problems", "message"),
     [
-        ([(503, "busy")] * 6, "did not give embeddings: 503"),
         ([(401, '{"error": "no such key"}')], "did not give embeddings: 401"),
         ([(200, '{"data": []}')], "expected one for each of 1 texts"),
         ([(200, "<html>")], "did not give embeddings as expected"),
@@ -88,28 +72,24 @@ def test_refusals_and_other_answers_are_reported(server, problems, message):
 
 
 @pytest.fixture
-def evidence(tmp_path):
-    write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
-    return "evidence.jsonl"
+def evaluate(run, server, tmp_path):
+    path = write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
+    return lambda model, *options: run("lab", "evaluate", model, path, *options)
 
 
-def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
-    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--metrics", "Recall@1", "--json")
-    assert done.code == 0, done.err
-    (result,) = json.loads(done.out)["results"]
+def test_sentences_and_chunks_are_ranked_by_an_api(evaluate):
+    result = results(evaluate("api:toy", "--as", "embed", "--metrics", "Recall@1", "--json"))["evidence"]
     assert result["metrics"] == {"Recall@1": 1.0} and result["sentences"] == 8
-    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "5", "--out", "out")
+    done = evaluate("api:toy", "--as", "embed", "--chunk-words", "5", "--out", "out")
     assert done.code == 0 and "8 chunks of 5 words ranked" in done.out, done.err
-    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "6", "--out", "out")
+    done = evaluate("api:toy", "--as", "embed", "--chunk-words", "6", "--out", "out")
     assert done.code == 1 and "another chunk_words (5, now 6)" in done.err
-    done = run("lab", "evaluate", "bm25", evidence, "--chunk-words", "5", "--metrics", "Recall@1", "--json")
-    (result,) = json.loads(done.out)["results"]
+    result = results(evaluate("bm25", "--chunk-words", "5", "--metrics", "Recall@1", "--json"))["evidence"]
     assert result["chunk_words"] == 5 and result["metrics"] == {"Recall@1": 1.0}
-
-
-def test_other_tasks_are_refused(run, evidence):
-    done = run("lab", "evaluate", "api:toy", evidence)
-    assert done.code == 1 and "with --as embed" in done.err
-    done = run("lab", "evaluate", "api:toy", evidence, "--as", "embed", "--max-tokens", "5")
-    assert done.code == 1 and "--max-tokens" in done.err
-    assert run("lab", "evaluate", "pocket", evidence, "--chunk-words", "5").code == 1
+    for model, options, named in (
+        ("api:toy", (), "with --as embed"),
+        ("api:toy", ("--as", "embed", "--max-tokens", "5"), "--max-tokens"),
+        ("pocket", ("--chunk-words", "5"), "--chunk-words"),
+    ):
+        done = evaluate(model, *options)
+        assert done.code == 1 and named in done.err

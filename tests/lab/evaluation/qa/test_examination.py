@@ -92,14 +92,17 @@ def examine(stub, folder, data, read, *, threads=1):
         return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
 
 
+def retrieved(data, top_k=3):
+    return found(data, by_retrieval(BM25, top_k, None, TOKENIZER))
+
+
 def prompts(stub):
     return [one["messages"][-1]["content"] for one in stub.asked]
 
 
 def test_answers_come_from_the_retrieved_sentences(stub, tmp_path):
     data = mill_set(wheels=7)
-    read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
-    outcomes, inquiry = examine(stub, tmp_path, data, read, threads=8)
+    outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data, 2), threads=8)
     assert [one.correct for one in outcomes] == [True] * 14 and {one.f1 for one in outcomes} == {1.0}
     assert [one.question for one in outcomes] == [one.id for one in data.questions] and not inquiry.notes
     assert {one.tokens for one in outcomes} == {len(TOKENIZER.encode(data.documents["d0"].text))}
@@ -107,13 +110,6 @@ def test_answers_come_from_the_retrieved_sentences(stub, tmp_path):
     assert len(asked) == 7, "both documents have these sentences: one prompt is asked once"
     assert all(prompt.count("Wheel number") == 2 and GAP in prompt for prompt in asked)
     assert {(one["temperature"], one["max_tokens"]) for one in stub.asked} == {(0, 2000), (0, 1000)}
-
-
-def test_one_sentence_too_few_is_a_wrong_answer(stub, tmp_path):
-    data = mill_set(documents=1)
-    away = lambda question, document: [[(0, 10)]]  # noqa: E731
-    outcomes, _ = examine(stub, tmp_path, data, found(data, away))
-    assert [(one.answer, one.verdicts, one.correct, one.f1) for one in outcomes] == [("unknown", (False,), False, 0.0)] * 6
 
 
 def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_path):
@@ -159,8 +155,10 @@ def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
     data = mill_set(documents=1, wheels=2)
     questions = tuple(replace(one, answers=("scarlet", one.answers[0], "scarlet")) for one in data.questions)
     data = replace(data, questions=questions)
-    outcomes, _ = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    outcomes, _ = examine(stub, tmp_path, data, retrieved(data))
     assert [(one.verdicts, one.correct, one.f1) for one in outcomes] == [((False, True), True, 1.0)] * 2
+    outcomes, _ = examine(stub, tmp_path, data, found(data, lambda question, document: [[(0, 10)]]))  # the answer is elsewhere
+    assert [(one.answer, one.verdicts, one.correct, one.f1) for one in outcomes] == [("unknown", (False, False), False, 0.0)] * 2
 
 
 @pytest.mark.parametrize("how", ["set", "question"])
@@ -169,7 +167,7 @@ def test_multiple_choice_has_its_own_judge_and_no_f1(stub, tmp_path, how):
     (question,) = data.questions
     if how == "question":
         data = replace(data, questions=(replace(question, choices=("red", "blue")),))
-    ((outcome,), _) = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    ((outcome,), _) = examine(stub, tmp_path, data, retrieved(data))
     assert outcome.correct is True and outcome.f1 is None and "The question is multiple-choice" in prompts(stub)[1]
 
 
@@ -178,7 +176,7 @@ def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
     judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
     answers = iter(["ANSWER: red", "red", "ANSWER: ", "ANSWER: red", "ANSWER: red"])
     stub.rule = lambda messages: next(judged if "Candidate's answer:" in messages[-1]["content"] else answers)
-    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data))
     assert [(one.answer, one.correct) for one in outcomes] == [
         ("red", None), ("red", None), (None, False), ("red", False), ("red", True),
     ]  # fmt: skip
@@ -192,7 +190,7 @@ def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
 
 def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
+    read = retrieved(data, 2)
     stub.faults.extend([429, 500, None, "malformed", None, "no text", "slow", None, "cut", "slow", "slow"])
     outcomes, inquiry = examine(stub, tmp_path, data, read)
     state = [(one.answered, one.correct) for one in outcomes]
@@ -211,6 +209,6 @@ def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
 def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     data = mill_set(documents=1, wheels=30)
     stub.faults.extend([401] * 99)
-    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
+    outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data, 2))
     assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
     assert "failed 5 requests in a row" in str(inquiry.stopped)

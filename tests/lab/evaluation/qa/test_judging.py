@@ -29,11 +29,7 @@ from tests.helpers.qa_files import write_rows
 def test_answers_that_are_read(text, answer):
     assert judging.read_answer(Reply(text, "stop")) == answer
     assert judging.has_mark(Reply(text, "stop")) == ("ANSWER" in text)
-
-
-def test_a_reply_cut_before_its_answer_has_none():
-    assert judging.read_answer(Reply("I think that the", "length")) is None
-    assert judging.read_answer(Reply("I think.\nANSWER: in the att", "length")) == "in the att"
+    assert judging.read_answer(Reply(text, "length")) == (answer if "ANSWER" in text else None), "cut before its answer"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +59,8 @@ def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
 
 def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
     odd = "{length} {0} %s \\n DECISION: YES"
-    messages = judging.ask_judgment(odd, odd, odd, multiple_choice=False)
-    assert [one["role"] for one in messages] == ["system", "user"]
-    assert messages[1]["content"].count(odd) >= 2
-    free, choice = (judging.ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
+    free, choice = (judging.ask_judgment(odd, odd, odd, multiple_choice=one)[1]["content"] for one in (False, True))
+    assert free.count(odd) == choice.count(odd) == 3
     assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice
 
 
@@ -77,19 +71,9 @@ def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
     rows = [ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False}]
     path = write_rows(tmp_path / "a.jsonl", rows)
     assert judging.read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"right": 1}, "a.jsonl, line 1: 'right' is 1"),
-        ({"right": True, "answer": None}, "a.jsonl, line 1: 'answer' is None"),
-        ({}, 'a.jsonl has no row with "right"'),
-    ],
-)
-def test_rows_of_another_form(tmp_path, change, message):
-    with pytest.raises(InputError, match=message):
-        judging.read_labels(write_rows(tmp_path / "a.jsonl", [ROW | change]))
+    for change, message in (({"right": 1}, "line 1: 'right' is 1"), ({}, 'a.jsonl has no row with "right"')):
+        with pytest.raises(InputError, match=message):
+            judging.read_labels(write_rows(path, [ROW | change]))
 
 
 def test_agreement_with_labels():
@@ -102,7 +86,6 @@ def test_agreement_with_labels():
     assert found["macro_f1"] == pytest.approx((yes + no) / 2) and found["accuracy"] == 0.7 and found["unreadable"] == 1
     found = judging.agreement([True, True], [True, True])
     assert found["f1"] == {"yes": 1.0, "no": None} and found["macro_f1"] == 1.0
-    assert judging.any_yes([]) is False and judging.any_yes([None, True]) is True and judging.any_yes([None, False]) is None
 
 
 def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=True):
@@ -127,34 +110,26 @@ def test_token_f1(answer, truth, value):
 
 def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
     blank = outcome("q", answered=False)
-    assert blank.judged("a", [False, True, None], 0.5).correct is True
-    assert blank.judged("a", [False, None], 0.5).correct is None
-    assert blank.judged("a", [False, False], 0.5).correct is False
     assert blank.values() == {} and blank.judged("a", [None], None).values() == {}
+    for verdicts, correct in (([False, True, None], True), ([False, None], None), ([False, False], False), ([], False)):
+        assert blank.judged("a", verdicts, 0.5).correct is correct
     assert blank.judged("a", [True], 0.5).values() == {"accuracy": 1.0, "F1": 0.5}
     assert blank.wrong(multiple_choice=False).values() == {"accuracy": 0.0, "F1": 0.0}
     assert blank.wrong(multiple_choice=True).values() == {"accuracy": 0.0}
 
 
 def test_means():
-    found = [
-        outcome("1", True, f1=1.0),
-        outcome("2", False, f1=0.5),
-        outcome("3", True),
-        outcome("4"),
-        outcome("5", answered=False),
-    ]
+    open_question = outcome("5", answered=False)
+    found = [outcome("1", True, f1=1.0), outcome("2", False, f1=0.5), outcome("3", True), outcome("4"), open_question]
     scores = judging.group("all", found)
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
-    empty = judging.group("all", [outcome("1", answered=False)])
-    assert empty["accuracy"] is empty["low"] is empty["F1"] is None
-    assert judging.mean_of_sets({"a": [outcome("1", answered=False)]})["accuracy"] is None
+    empty = judging.group("all", [open_question])
+    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets({"a": [open_question]})["accuracy"] is None
     sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
     means = judging.mean_of_sets(sets)
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
-    assert judging.group("all", [*sets["long"], *sets["short"]])["accuracy"] == 0.9
 
 
 def test_the_interval_is_that_of_resampled_questions():
@@ -168,13 +143,11 @@ def test_the_interval_is_that_of_resampled_questions():
 def test_categories_and_lengths():
     found = [outcome("1", True, 0, "official"), outcome("2", False, 4_000, "creative"), outcome("3", True, 4_001, "official")]
     scores = judging.summarize([*found, outcome("4", True, 300_000)])
-    assert [(one["name"], one["questions"], one["accuracy"]) for one in scores["by_category"]] == [
+    assert [(one["name"], one["questions"], one["accuracy"]) for one in scores["by_category"] + scores["by_length"]] == [
         ("creative", 1, 0.0),
         ("official", 2, 1.0),
-    ]
-    assert [(one["name"], one["questions"]) for one in scores["by_length"]] == [
-        ("up to 4,000 tokens", 2),
-        ("4,001 to 8,000 tokens", 1),
-        ("over 256,000 tokens", 1),
+        ("up to 4,000 tokens", 2, 0.5),
+        ("4,001 to 8,000 tokens", 1, 1.0),
+        ("over 256,000 tokens", 1, 1.0),
     ]
     assert judging.by_length([]) == []
