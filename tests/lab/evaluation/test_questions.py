@@ -14,6 +14,7 @@ from runnel.lab.evaluation.own import DEPTH, Setting, ask, locate, read_question
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
+from tests.helpers.qa_files import write_rows
 
 PAGES = json.dumps({"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]})
 DOCUMENTS = {
@@ -58,12 +59,17 @@ class FakeIndex:
         return Hit(name, score, rank, text, tuple(answering(place(name, text, s.start, s.end), s.score, s.index) for s in best))
 
 
-def asked(tmp_path, index, *rows, top_k=2, **options):
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    questions = read_questions(path)
-    targets = locate(questions, index)
-    return [ask(question, targets[question.id], index, top_k, options) for question in questions]
+@pytest.fixture
+def asked(tmp_path):
+    def asked(*rows, index=None, top_k=2):
+        """Ask rows of (question, file) or of (question, file, more)."""
+        index = index or FakeIndex()
+        made = [{"question": question, "file": file, **dict(*more)} for question, file, *more in rows]
+        questions = read_questions(write_rows(tmp_path / "questions.jsonl", made))
+        targets = locate(questions, index)
+        return [ask(question, targets[question.id], index, top_k, {}) for question in questions]
+
+    return asked
 
 
 def kind(answer):
@@ -71,56 +77,39 @@ def kind(answer):
 
 
 @pytest.mark.parametrize("file", ["/lib/notes/cats.md", "notes/cats.md", "./notes/cats.md", "notes\\cats.md"])
-def test_a_file_is_found_by_the_end_of_its_path(tmp_path, file):
-    (answer,) = asked(tmp_path, FakeIndex(), {"question": "blue cats", "file": file})
+def test_a_file_is_found_by_the_end_of_its_path(asked, file):
+    (answer,) = asked(("blue cats", file))
     assert (answer.rank, answer.problem) == (1, None)
 
 
-def test_rows_ids_several_files_and_pages(tmp_path):
-    answers = asked(
-        tmp_path,
-        FakeIndex(),
-        {"question": "two birds fly", "file": "rows.csv"},
-        {"question": "two birds fly", "file": "rows.csv#2"},
-        {"question": "garbage collected", "file": "gc"},
-        {"question": "red dogs", "file": ["notes/cats.md", "nowhere.md", "dogs.pdf"]},
-        top_k=5,
-    )
+def test_rows_ids_several_files_and_pages(asked):
+    several = ["notes/cats.md", "nowhere.md", "dogs.pdf"]
+    birds = ("two birds fly", "rows.csv"), ("two birds fly", "rows.csv#2")
+    answers = asked(*birds, ("garbage collected", "gc"), ("red dogs", several), top_k=5)
     assert [answer.rank for answer in answers] == [1, 1, 1, 1] and not any(map(kind, answers))
     one, two, three = asked(
-        tmp_path,
-        FakeIndex(),
-        {"question": "red dogs bark", "file": "dogs.pdf", "page": 1},
-        {"question": "red dogs", "file": "dogs.pdf", "page": "2", "text": "second page"},
-        {"question": "red dogs", "file": "dogs.pdf", "page": 3},
+        ("red dogs bark", "dogs.pdf", {"page": 1}),
+        ("red dogs", "dogs.pdf", {"page": "2", "text": "second page"}),
+        ("red dogs", "dogs.pdf", {"page": 3}),
     )
     assert (one.place, two.place) == (1, 1)
     assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
 
 
-def test_the_expected_place_must_be_shown(tmp_path):
-    text = "One cat. Two cat red. Three cat red. Four cat red. Five ox."
-    index = FakeIndex({"a": text, "b": "ox"})
-    answers = asked(
-        tmp_path,
-        index,
-        {"question": "cat red", "file": "a", "text": "four CAT\n red"},
-        {"question": "cat red", "file": "a", "text": "one cat"},
-        {"question": "cat red", "file": "a", "text": "five ox"},
-    )
+def test_the_expected_place_must_be_shown(asked):
+    index = FakeIndex({"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"})
+    answers = asked(*(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")), index=index)
     assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
     assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
     assert answers[1].problem.text.endswith('the best sentence is "Two cat red.", the expected one is number 4')
 
 
-def test_what_went_wrong(tmp_path):
+def test_what_went_wrong(asked):
     low, missing, absent, far = asked(
-        tmp_path,
-        FakeIndex(),
-        {"question": "red dogs sleep on the second page", "file": "old/cats.md"},
-        {"question": "who", "file": "dgos.pdf"},
-        {"question": "cats", "file": "notes/cats.md", "text": "blue cats walk"},
-        {"question": "cats", "file": "notes/cats.md", "text": "quite another thing"},
+        ("red dogs sleep on the second page", "old/cats.md"),
+        ("who", "dgos.pdf"),
+        ("cats", "notes/cats.md", {"text": "blue cats walk"}),
+        ("cats", "notes/cats.md", {"text": "quite another thing"}),
     )
     assert kind(low) == "ranked too low" and low.rank == 3
     assert low.problem.text == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
@@ -130,13 +119,11 @@ def test_what_went_wrong(tmp_path):
     assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed"
 
 
-def test_metrics(tmp_path):
+def test_metrics(asked):
     answers = asked(
-        tmp_path,
-        FakeIndex(),
-        {"question": "blue cats", "file": "notes/cats.md", "text": "blue cats run"},
-        {"question": "red dogs sleep on the second page", "file": "old/cats.md"},
-        {"question": "who", "file": "nowhere"},
+        ("blue cats", "notes/cats.md", {"text": "blue cats run"}),
+        ("red dogs sleep on the second page", "old/cats.md"),
+        ("who", "nowhere"),
     )
     found = summarize(answers)
     assert found["hits@1"] == pytest.approx(1 / 3) and found["hits@3"] == pytest.approx(2 / 3)
@@ -147,9 +134,8 @@ def test_metrics(tmp_path):
 
 def test_a_sweep_searches_with_every_setting(tmp_path):
     index = FakeIndex()
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "sleep", "file": "dogs.pdf"}\n{"question": "a bird", "file": "rows.csv"}\n')
-    questions = read_questions(path)
+    rows = [{"question": "sleep", "file": "dogs.pdf"}, {"question": "a bird", "file": "rows.csv"}]
+    questions = read_questions(write_rows(tmp_path / "q.jsonl", rows))
     targets, ranks = locate(questions, index), {}
     for name, options, question in own.tries(questions, index):
         ranks.setdefault(name, []).append(own.rank_with(question, targets[question.id], index, options))
@@ -168,11 +154,11 @@ def test_questions_of_a_table(tmp_path):
     assert (two.page, two.text, two.expected) == (None, "words", 'b.md, "words"')
 
 
-def test_names_that_mean_several_files_or_none(tmp_path):
+def test_names_that_mean_several_files_or_none(asked):
     with pytest.raises(InputError, match=r"'cats.md' could be /lib/notes/cats.md or /lib/old/cats.md; give more of the path"):
-        asked(tmp_path, FakeIndex(), {"question": "a", "file": "cats.md"})
+        asked(("a", "cats.md"))
     with pytest.raises(InputError, match=r"no question can be answered from library: x.md is not in the index; give the index"):
-        asked(tmp_path, FakeIndex(), {"question": "a", "file": "x.md"}, {"question": "b", "file": "y.md"})
+        asked(("a", "x.md"), ("b", "y.md"))
 
 
 @pytest.mark.parametrize(

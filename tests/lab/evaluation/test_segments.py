@@ -15,8 +15,6 @@ from runnel.models.base import BUILT_IN
 from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
 
-PIECES = "One cat. Two dogs. Three birds. Four fish. "
-
 
 def test_windows_of_the_paper_and_of_white_space():
     sentences = np.arange(451)
@@ -26,6 +24,11 @@ def test_windows_of_the_paper_and_of_white_space():
     pieces = cut_sentences(text, np.array([text.index("One"), text.index("Two")]), 1, 1)
     assert "".join(text[start:end] for start, end in pieces) == text and len(pieces) == 2
     assert cut_sentences("", np.zeros(0, int), 1, 1) == []
+    text = "One cat. Two dogs. Three birds. Four fish. "
+    starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])  # of three tokens in each sentence
+    for size, count in ((1, 4), (5, 4), (6, 2), (12, 1)):
+        pieces = [text[start:end] for start, end in cut_sentences(text, starts, size, size)]
+        assert len(pieces) == count and "".join(pieces) == text and all(piece.endswith(". ") for piece in pieces)
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 20), st.data())
@@ -41,27 +44,6 @@ def test_windows_have_every_unit_and_fit(lengths, size, data):
         assert c == b or (stride < size and bounds[c] - bounds[a] >= stride), "as far as the size they tile"
 
 
-@pytest.mark.parametrize("stride", [0, 11])
-def test_a_stride_that_leaves_something_out(stride):
-    with pytest.raises(InputError, match=f"the stride is {stride} .* 10"):
-        Reading(segment_tokens=10, stride=stride)
-
-
-@pytest.mark.parametrize(
-    ("size", "pieces"),
-    [
-        (1, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
-        (5, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
-        (6, ["One cat. Two dogs. ", "Three birds. Four fish. "]),
-        (12, [PIECES]),
-    ],
-)
-def test_pieces_are_whole_sentences(size, pieces):
-    """Each sentence has three tokens: two words and the full stop."""
-    starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])
-    assert [PIECES[start:end] for start, end in cut_sentences(PIECES, starts, size, size)] == pieces
-
-
 def test_chunks_tile_a_document():
     assert split_chunks("a b  c\nd e ", 2).tolist() == [[0, 5], [5, 9], [9, 11]]
     assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [[0, 0]]
@@ -72,6 +54,12 @@ def test_chunks_tile_a_document():
 
 
 TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain falls."
+
+
+@pytest.mark.parametrize("stride", [0, 11])
+def test_a_stride_that_leaves_something_out(stride):
+    with pytest.raises(InputError, match=f"the stride is {stride} .* 10"):
+        Reading(segment_tokens=10, stride=stride)
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +82,12 @@ def test_segments_cover_a_text(tokenizer, tokens, stride):
     assert pieces[-1].endswith(".")
 
 
-@pytest.mark.parametrize("text", ["", "  ", "heron"])
-def test_a_short_text_is_one_segment(tokenizer, text):
-    assert Reading(segment_tokens=1).cut(text, tokenizer) == [text]
-
-
 def test_rows_and_scores_of_segments(tokenizer):
     documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
     texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
     assert [(one.id, one.text) for one in texts][-3:] == [("a#1", "heron"), ("b#1#0", ""), ("c#0", "two")]
     assert owners.tolist() == [0, 0, 1, 2]
+    assert [Reading(segment_tokens=1).cut(text, tokenizer) for text in ("", "  ", "heron")] == [[""], ["  "], ["heron"]]
     scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
     assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
     found = dict(Reading(segment_tokens=1, aggregate="sum").combine(scores))

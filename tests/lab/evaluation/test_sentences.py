@@ -7,18 +7,7 @@ import pytest
 from helpers.command_line import FakeRetriever
 from helpers.tiny import tiny_model
 
-from runnel.lab.evaluation.evidence import (
-    METRICS,
-    by_bm25,
-    by_embedder,
-    by_retriever,
-    calibration,
-    judge,
-    precision_recall,
-    recall_by_position,
-    summarize,
-    values_of,
-)
+from runnel.lab.evaluation.evidence import METRICS, by_bm25, by_embedder, by_retriever, judge, summarize, values_of
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training.data import Evidence
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -52,14 +41,8 @@ def test_ranks_of_evidence(evidence, scores, answers, spans):
 
 def test_metrics():
     metrics = parse_metrics([*METRICS, "AP"])
-    values = values_of(
-        [
-            judged([(0, 3), (35, 40)], [1, 2, 3, 4]),
-            judged([], [1, 2, 3, 4], name="none"),
-            judged([(9, 19)], [1, 9, 3, 4], name="r"),
-        ],
-        metrics,
-    )
+    none, one = judged([], [1, 2, 3, 4], name="none"), judged([(9, 19)], [1, 9, 3, 4], name="r")
+    values = values_of([judged([(0, 3), (35, 40)], [1, 2, 3, 4]), none, one], metrics)
     assert set(values) == {"q", "r"} and list(values["q"]) == list(metrics)
     assert (values["q"]["Recall@1"], values["q"]["Recall@5"], values["q"]["P@5"], values["q"]["MRR@10"]) == (0.5, 1, 0.4, 1)
     assert values["q"]["AP"] == pytest.approx((1 + 2 / 4) / 2)
@@ -67,22 +50,25 @@ def test_metrics():
     assert values["r"] == {"Recall@1": 1, "Recall@5": 1, "Recall@10": 1, "P@5": 0.2, "MRR@10": 1, "nDCG@10": 1, "AP": 1}
 
 
+def summary(*parts, metrics=("Recall@1",)):
+    return summarize(parts, values_of(parts, parse_metrics(metrics)))
+
+
 def test_groups_by_length_and_position():
-    long = "One cat. " * 300
-    parts = [judged([(0, 3)], [1, 2, 3, 4]), judged([(37, 41)], [1, 2, 3, 4], name="b")]
-    parts.append(judged([(0, 3)], np.zeros(300), long, "long"))
-    found = summarize(parts, values_of(parts, parse_metrics(["Recall@1"])))
+    long = judged([(0, 3)], np.zeros(300), "One cat. " * 300, "long")
+    found = summary(judged([(0, 3)], [1, 2, 3, 4]), judged([(37, 41)], [1, 2, 3, 4], name="b"), long)
     assert [(g["name"], g["queries"]) for g in found["by_length"]] == [("up to 500 words", 2), ("501 to 2,000 words", 1)]
     assert [(g["name"], g["queries"]) for g in found["by_position"]] == [("0 to 20 %", 2), ("80 to 100 %", 1)]
     assert found["by_position"][1]["metrics"] == {"Recall@1": 1} and found["metrics"]["Recall@1"] == pytest.approx(2 / 3)
 
 
 def test_calibration():
-    rows = calibration([judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none")])
+    found = summary(judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none"))
+    rows = found["calibration"]
     assert [(r["score"], r["sentences"], r["answers"]) for r in rows] == [(2, 1, 0), (1, 2, 1), (0, 2, 0), (-1, 2, 0), (-8, 1, 0)]
     assert rows[1]["share"] == 0.5 and rows[1]["share_above"] == pytest.approx(1 / 3) and rows[1]["found_above"] == 1
     assert rows[2]["sigmoid"] == pytest.approx(1 / (1 + np.exp(-0.5)))
-    assert calibration([judged([(0, 3)], [1, 2, 3, 4], logits=False)]) == []
+    assert summary(judged([(0, 3)], [1, 2, 3, 4], logits=False))["calibration"] == []
 
 
 def test_bm25_of_sentences_and_units(tmp_path):
@@ -140,14 +126,12 @@ def test_a_sentence_alone_is_scored_without_the_others():
 def test_recall_by_position_and_precision_by_depth():
     """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
     one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
-    two = judged([(2, 6)], [1, 2, 3, 4], name="b")
-    values = values_of([one, two], parse_metrics(["Recall@1", "Recall@5", "MRR"]))
-    assert recall_by_position([one, two], values) == [
+    found = summary(one, judged([(2, 6)], [1, 2, 3, 4], name="b"), metrics=("Recall@1", "Recall@5", "MRR"))
+    assert found["recall_by_position"] == [
         {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
         {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
     ]
-    found = {row["k"]: row for row in precision_recall([judged([(0, 3), (41, 42)], [4, 3, 2, 1])])}
+    found = {row["k"]: (row["precision"], row["recall"]) for row in summary(one)["precision_recall"]}
     assert list(found) == [1, 2, 3, 5, 10, 20, 30, 50]
-    assert (found[1]["precision"], found[1]["recall"]) == (1, 0.5) and (found[3]["precision"], found[3]["recall"]) == (1 / 3, 0.5)
-    assert (found[50]["precision"], found[50]["recall"]) == (0.5, 1)  # of four sentences
-    assert precision_recall([]) == []
+    assert (found[1], found[3]) == ((1, 0.5), (1 / 3, 0.5)) and found[50] == (0.5, 1)  # of four sentences
+    assert summarize([], {})["precision_recall"] == []
