@@ -73,11 +73,11 @@ def test_long_numbers_are_no_citations() -> None:
 
 
 @pytest.mark.parametrize("part", [" ", "\n", "[", "1, ", " [9]", "[1]", "Word. ", '"word. ', "<think>", "NO ANSWER", "[1,"])
-@pytest.mark.parametrize("begin", ["", "a", "[1", "<think>"])
+@pytest.mark.parametrize("begin", ["", "[1", "<think>"])
 def test_time_is_linear_in_the_length_of_an_answer(begin: str, part: str) -> None:
     start = time.process_time()
-    checked(begin + part * (30_000 // len(part)) + "b", 3)
-    assert time.process_time() - start < 3  # a fifth of a second, where a quadratic one takes half a minute
+    checked(begin + part * (20_000 // len(part)) + "b", 3)
+    assert time.process_time() - start < 3  # a tenth of a second, where a quadratic one takes ten
 
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth. Six is sixth."

@@ -7,7 +7,6 @@ from helpers.byte_tokenizer import Bytes
 
 from runnel.errors import InputError
 from runnel.generation.local import LocalModel
-from runnel.lab.replies import Replies, Usage
 
 FOLDER = Path(__file__).parents[1] / "golden" / "mamba2-tiny-hf"
 ASK = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Where?"}]
@@ -21,6 +20,7 @@ def model(monkeypatch):
 
 
 def test_a_reply_continues_the_dialogue(model):
+    assert model.url == f"local:{FOLDER}" and model.model.startswith(f"{FOLDER}@")
     parts = []
     reply = model.complete(ASK, max_tokens=5, on_text=parts.append)
     written = model.language_model.generate(PROMPT, max_tokens=5)
@@ -31,13 +31,3 @@ def test_a_reply_continues_the_dialogue(model):
     assert stopped.finish == "stop" and stopped.text == written.text[: written.ids.index(written.ids[2])]
     with pytest.raises(InputError, match=r"0\.7"):
         model.complete(ASK, max_tokens=1, temperature=0.7)
-
-
-def test_its_replies_are_stored_under_its_weights(model, tmp_path):
-    assert model.url == f"local:{FOLDER}" and model.model.startswith(f"{FOLDER}@")
-    with Replies(model, tmp_path / "store") as replies:
-        first = replies.ask(ASK, max_tokens=4, version="1")
-    model.complete = None
-    with Replies(model, tmp_path / "store") as replies:
-        assert replies.ask(ASK, max_tokens=4, version="1") == first
-        assert replies.used == Usage(1, len(PROMPT), 4)

@@ -10,38 +10,29 @@ from helpers.tiny import tiny_encoder
 
 import runnel.lab.training.adaptation
 from runnel.models.base import BUILT_IN, load_model
+from tests.helpers.qa_files import write_rows
 
 pytestmark = pytest.mark.slow
 
 TOPICS = ("mill", "river", "bakers", "wheel", "flour", "keeper", "winter", "stones", "market", "bridge")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def manuals(tmp_path):
     """Write ten documents with eight sections each, whose sentences share no word with their heading."""
-    folder = tmp_path / "manuals"
-    folder.mkdir()
     for n in range(10):
         sections = [f"## The {TOPICS[k]} of {n}\n\nItem {k} has number {n}{k} in the list.\n" for k in range(8)]
-        (folder / f"{n}.md").write_text("\n".join(sections))
-    return folder
+        write_rows(tmp_path / "manuals" / f"{n}.md", sections)
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    tiny_encoder(tmp_path / "parts", block=24, longest=40, sentence_layers=1).save(tmp_path / "tiny")
-    return tmp_path / "tiny"
-
-
-@pytest.fixture
-def contrary(tmp_path):
-    """Write a model that ranks the sentences with the words of a question last."""
-    model = tiny_encoder(tmp_path / "parts", block=24, longest=40, sentence_layers=1)
-    head = model.head("sentences")
-    with torch.no_grad():
-        head.out.weight.zero_()
-        head.direct.fill_(-1.0)
-    model.save(tmp_path / "contrary")
+def save_tiny(folder, *, contrary=False):
+    """Write a tiny model; a contrary one ranks the sentences with the words of a question last."""
+    model = tiny_encoder(folder / "parts", block=24, longest=40, sentence_layers=1)
+    if contrary:
+        with torch.no_grad():
+            model.head("sentences").out.weight.zero_()
+            model.head("sentences").direct.fill_(-1.0)
+    model.save(folder / "tiny")
 
 
 @pytest.fixture
@@ -60,7 +51,8 @@ def trained(monkeypatch):
     return by
 
 
-def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_path):
+def test_documents_are_split_trained_on_and_measured(run, tmp_path):
+    save_tiny(tmp_path)
     ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     facts = json.loads(ended.out)
     rows = {name: [json.loads(line) for line in open(tmp_path / "out" / f"{name}.jsonl")] for name in ("train", "held-back")}
@@ -70,30 +62,28 @@ def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_pat
     assert measured["queries"] == 8 and measured["difference"] == pytest.approx(measured["b"] - measured["a"])
     better = measured["difference"] > 0
     assert ended.code == (not better) and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
-    start, end = (load_model(folder, "float32").backbone.state_dict() for folder in (tiny, tmp_path / "out" / "run" / "model"))
+    start, end = (
+        load_model(folder, "float32").backbone.state_dict() for folder in (tmp_path / "tiny", tmp_path / "out" / "run" / "model")
+    )
     assert {name.partition(".")[0] for name in start if not (start[name] == end[name]).all()} == {"sentence_layers"}
     again = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     assert (again.code, json.loads(again.out)) == (ended.code, facts), "nothing is computed twice"
 
 
-@pytest.mark.usefixtures("contrary")
-def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
-    trained(BUILT_IN["pocket"])
-    row = {"question": "a tuple that changes", "document": "It rains. " * 30 + "Tuples are immutable.", "evidence": [[300, 321]]}
-    (tmp_path / "dev.jsonl").write_text(json.dumps(row))
-    ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "contrary", "--dev", "dev.jsonl")
-    assert ended.code == 0, ended.err
-    held, dev, last = ended.out.splitlines()
-    assert held.startswith("held-back.jsonl: recall@10 1.0000 before"), "documents of 8 sentences"
-    assert dev.startswith("dev.jsonl: recall@10 0.0000 before, 1.0000 after") and "-m out/model" in last
-    assert run("find", "number 3", "manuals", "-m", "out/model").code == 0
-
-
-def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_path):
+def test_a_model_is_written_only_if_it_is_better(run, trained, tmp_path):
     trained(BUILT_IN["pocket"])
     ended = run("lab", "adapt", "manuals", "--to", "out")
     assert ended.code == 1 and "difference +0.0000" in ended.out and "out/run/model is not better than pocket" in ended.err
     assert not (tmp_path / "out" / "model").exists()
+    save_tiny(tmp_path, contrary=True)
+    row = {"question": "a tuple that changes", "document": "It rains. " * 30 + "Tuples are immutable.", "evidence": [[300, 321]]}
+    write_rows(tmp_path / "dev.jsonl", [row])
+    ended = run("lab", "adapt", "manuals", "--to", "better", "-m", "tiny", "--dev", "dev.jsonl")
+    assert ended.code == 0, ended.err
+    held, dev, last = ended.out.splitlines()
+    assert held.startswith("held-back.jsonl: recall@10 1.0000 before"), "documents of 8 sentences"
+    assert dev.startswith("dev.jsonl: recall@10 0.0000 before, 1.0000 after") and "-m better/model" in last
+    assert run("find", "number 3", "manuals", "-m", "better/model").code == 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +94,7 @@ def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_pa
         ("manuals", "dev.jsonl", "dev.jsonl has no question with evidence"),
     ],
 )
-def test_what_is_refused_before_training(run, manuals, trained, tmp_path, source, dev, message):
+def test_what_is_refused_before_training(run, trained, tmp_path, source, dev, message):
     calls = trained(BUILT_IN["pocket"])
     (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
     (tmp_path / "dev.jsonl").write_text('{"question": "q", "document": "d", "evidence": []}\n')

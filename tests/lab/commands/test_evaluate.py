@@ -9,6 +9,7 @@ from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation import retrieval
+from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -20,107 +21,104 @@ def no_models_of_other_tests():
     retrieval._model.cache_clear()
 
 
+@pytest.fixture
+def evaluate(run):
+    def evaluate(*arguments):
+        """Return the result of the only task."""
+        (result,) = results(run("lab", "evaluate", *arguments, "--json")).values()
+        return result
+
+    return evaluate
+
+
+def scores(path):
+    """Return (query, document) -> score of a run, in its order."""
+    return {(query, name): float(score) for query, _, name, _, score, _ in map(str.split, path.read_text().splitlines())}
+
+
 def test_bm25(run, beir, tmp_path):
-    done = run("lab", "evaluate", "bm25", "beir", "--out", "out", "--metrics", "nDCG@10,MRR,Recall@1")
+    command = ("lab", "evaluate", "bm25", "beir", "--out", "out")
+    done = run(*command, "--metrics", "nDCG@10,MRR,Recall@1")
     assert done.code == 0 and done.err == ""
     assert "beir" in done.out and "nDCG@10" in done.out and "bm25 as bm25" in done.out
+    files = ["beir.json", "beir.queries.jsonl", "beir.trec", "beir.trec.json"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == files
     result = json.loads((tmp_path / "out" / "beir.json").read_text())
     assert (result["version"], result["kind"], result["queries"], result["documents"]) == (1, "retrieval", 3, 5)
     rows = map(json.loads, (tmp_path / "out" / "beir.queries.jsonl").read_text().splitlines())
     values = {row.pop("query"): row for row in rows}
-    ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert [line[2] for line in ranked if line[0] == "1"] == ["d1", "d3", "d0"] and {line[0] for line in ranked} == {"1", "2"}
+    ranked = list(scores(tmp_path / "out" / "beir.trec"))
+    assert ranked[:3] == [("1", "d1"), ("1", "d3"), ("1", "d0")] and {query for query, _ in ranked[3:]} == {"2"}
     assert values["1"] == pytest.approx({"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5})
     assert values["3"] == {"nDCG@10": 0.0, "MRR": 0.0, "Recall@1": 0.0}  # missing from the run
     assert result["metrics"]["MRR"] == pytest.approx(np.mean([v["MRR"] for v in values.values()]))
-    files = ["beir.json", "beir.queries.jsonl", "beir.trec", "beir.trec.json"]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == files
-
-
-def test_finished_work_is_measured_again_without_a_search(run, beir):
-    first = results(run("lab", "evaluate", "bm25", "beir", "--out", "out", "--json"))
-    done = run("lab", "evaluate", "bm25", "beir", "--out", "out", "--json", "--metrics", "P@1")
+    done = run(*command, "--json", "--metrics", "P@1")
     assert "out/beir.trec is finished already" in done.err and list(results(done)["beir"]["metrics"]) == ["P@1"]
-    done = run("lab", "evaluate", "bm25", "beir", "--out", "out", "--depth", 2)
+    done = run(*command, "--depth", 2)
     assert done.code == 1 and "finished work with another depth (100, now 2)" in done.err
-    assert results(run("lab", "evaluate", "bm25", "beir", "--json")) == first  # nothing is kept without --out
 
 
-def test_a_run_with_its_judgments(run, beir, tmp_path):
-    expected = results(run("lab", "evaluate", "bm25", "beir", "--out", "out", "--json"))["beir"]["metrics"]
+def test_runs_judgments_and_texts_in_files(evaluate, beir, tmp_path):
+    expected = evaluate("bm25", "beir", "--out", "out")["metrics"]
     (tmp_path / "qrels.txt").write_text("1 0 d1 2\n1 0 d0 1\n2 0 d0 1\n2 0 d2 0\n3 0 d4 1\n")
     for task in ("beir", "beir/qrels/test.tsv", "qrels.txt"):
-        (found,) = results(run("lab", "evaluate", "out/beir.trec", task, "--json")).values()
+        found = evaluate("out/beir.trec", task)
         assert found["metrics"] == expected and found["as"] == "run"
-
-
-def test_qrels_with_a_corpus_and_queries(run, beir, tmp_path):
-    expected = results(run("lab", "evaluate", "bm25", "beir", "--json"))["beir"]["metrics"]
-    (tmp_path / "dev.tsv").write_text((beir / "qrels" / "test.tsv").read_text())
     texts = ("--corpus", "beir/corpus.jsonl.gz", "--queries", "beir/queries.jsonl")
-    assert results(run("lab", "evaluate", "bm25", "dev.tsv", *texts, "--json"))["dev"]["metrics"] == expected
+    assert evaluate("bm25", "qrels.txt", *texts)["metrics"] == expected  # and nothing is kept without --out
 
 
-def test_an_embedder_and_its_prompts(run, beir, fake, tmp_path):
+def test_an_embedder_and_its_prompts(run, evaluate, beir, fake, tmp_path):
     fake.embed = ToyEmbedder()
-    found = results(run("lab", "evaluate", "toy", "beir", "--prompt", "find: ", "--out", "out", "--json"))["beir"]
+    found = evaluate("toy", "beir", "--prompt", "find: ", "--out", "out")
     assert (found["model"], found["as"], fake.embed.model.prompts) == ("toy", "embed", {"query": "find: "})
-    ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert [(line[2], float(line[4])) for line in ranked if line[0] == "2"][:2] == [("d2", 3), ("d3", 2)]
-    assert {line[2] for line in ranked} == {"d0", "d1", "d2", "d3"}  # d4 has no text
+    found = scores(tmp_path / "out" / "beir.trec")
+    assert [(name, score) for (query, name), score in found.items() if query == "2"][:2] == [("d2", 3), ("d3", 2)]
+    assert {name for _, name in found} == {"d0", "d1", "d2", "d3"}  # d4 has no text
     assert "finished work with another prompts" in run("lab", "evaluate", "toy", "beir", "--out", "out").err
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--depth", 2), [["1", "d1"], ["1", "d3"], ["2", "d2"], ["2", "d3"]]),  # of BM25's best
-        (("--run", "given.trec"), [["2", "d3"], ["2", "d0"]]),  # the other judged queries are missing, and count as 0
+        (("--depth", 2), [("1", "d1"), ("1", "d3"), ("2", "d2"), ("2", "d3")]),  # of BM25's best
+        (("--run", "given.trec"), [("2", "d3"), ("2", "d0")]),  # the other judged queries are missing, and count as 0
     ],
 )
-def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path, options, expected):
+def test_a_reranker_reorders_a_run(evaluate, beir, fake, tmp_path, options, expected):
     (tmp_path / "given.trec").write_text("2 Q0 d0 1 9 x\n2 Q0 d3 2 8 x\n4 Q0 d0 1 1 x\n")
-    done = run("lab", "evaluate", "toy", "beir", "--as", "rerank", *options, "--out", "out", "--json")
-    assert results(done)["beir"]["as"] == "rerank" and len(fake.rerank.ranked) == len({query for query, _ in expected})
-    assert [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()] == expected
+    assert evaluate("toy", "beir", "--as", "rerank", *options, "--out", "out")["as"] == "rerank"
+    assert len(fake.rerank.ranked) == len({query for query, _ in expected})
+    assert list(scores(tmp_path / "out" / "beir.trec")) == expected
     assert (tmp_path / "out" / "beir.bm25.trec").exists() == ("--depth" in options)
 
 
-def test_an_existing_index(run, beir, tmp_path):
+def test_an_existing_index(run, evaluate, beir, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    words = ("--weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
-    made = results(run("lab", "evaluate", "tiny", "beir", "--as", "index", "--out", "made", *words))["beir"]
+    words = ("--weight", 0, "--rerank", 0, "--metrics", "MRR@10")
+    made = evaluate("tiny", "beir", "--as", "index", "--out", "made", *words)
     assert made["as"] == "index" and made["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
     assert "4 added, 1 failed" in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
-    command = ("lab", "evaluate", "tiny", "beir", "--in", "library", "--out", "out", *words)
-    done = run(*command)
-    found = results(done)["beir"]
+    command = ("tiny", "beir", "--in", "library", "--out", "out", *words)
     note = "1 relevant documents are not in library, the first is 'd4'"  # it has no text
-    assert f"note: beir: {note}" in done.err and found["notes"] == [note]
-    assert results(run(*command))["beir"]["notes"] == [note], "also of finished work"
+    assert f"note: beir: {note}" in run("lab", "evaluate", *command).err
+    found = evaluate(*command)
+    assert found["notes"] == [note], "also of finished work"
     assert (found["metrics"], found["documents"], found["as"]) == (made["metrics"], 4, "index")
-    ranked = [line.split()[2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
-    assert set(ranked) == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged
+    ranked = {name for _, name in scores(tmp_path / "out" / "beir.trec")}
+    assert ranked == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged
     assert not (tmp_path / "out" / "beir.index").exists()
     (tmp_path / "qrels.txt").write_text((beir / "qrels" / "test.tsv").read_text())
-    done = run("lab", "evaluate", "tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words)
-    assert results(done)["qrels"]["metrics"] == made["metrics"]
-    (tmp_path / "d5.txt").write_text("another document")
-    assert run("index", "d5.txt", "--to", "library").code == 0
-    assert "finished work with another commit" in run(*command).err
-
-
-def test_an_index_of_other_documents(run, beir, tmp_path):
-    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "d1").write_text("cat")
-    assert run("index", "beir/queries.jsonl", "--to", "library", "--model", "tiny").code == 0
-    done = run("lab", "evaluate", "tiny", "beir", "--in", "library")
+    of_qrels = evaluate("tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words)
+    assert of_qrels["metrics"] == made["metrics"]
+    assert run("index", "qrels.txt", "--to", "library").code == 0
+    assert "finished work with another commit" in run("lab", "evaluate", *command).err
+    assert run("index", write_rows(tmp_path / "a" / "d1", ["cat"]), "--to", "library").code == 0
+    done = run("lab", "evaluate", *command)
+    assert done.code == 1 and "judges 'd1', which could be" in done.err and "/a/d1' of the index" in done.err
+    assert run("index", "beir/queries.jsonl", "--to", "other", "--model", "tiny").code == 0
+    done = run("lab", "evaluate", "tiny", "beir", "--in", "other")
     assert done.code == 1 and "none of the 3 relevant documents is in the index, the first is 'd1'" in done.err
-    assert run("index", "a", "b", "--to", "two", "--model", "tiny").code == 0
-    done = run("lab", "evaluate", "tiny", "beir", "--in", "two")
-    assert done.code == 1 and "judges 'd1', which could be" in done.err and "/a/d1' or" in done.err
 
 
 @pytest.mark.parametrize(
@@ -146,27 +144,26 @@ def test_bad_tasks_and_runs(run, beir, tmp_path, file, content, message):
     assert done.code == 1 and message in done.err
 
 
-def test_what_does_not_fit_is_reported(run, beir):
-    (beir / "qrels" / "test.tsv").write_text("1\td1\t1\n1\tgone\t1\n2\td0\t0\n77\td0\t1\n")
-    done = run("lab", "evaluate", "bm25", "beir")
-    assert done.code == 0
-    assert "note: beir: 1 of 3 queries have no relevant document, and count as 0" in done.err
-    assert "note: beir: 1 of 3 judged queries have no text, and count as 0" in done.err
-    assert "note: beir: 1 of 3 relevant documents are not in the corpus, the first is 'gone'" in done.err
-
-
-def test_metrics_and_judgments_of_a_task(run, beir):
-    done = run("lab", "evaluate", "bm25", "beir", "--depth", 2, "--metrics", "Recall@5,MRR", "--json")
-    note = "2 documents of a query are kept; the metrics look at 5"
-    assert results(done)["beir"]["notes"] == [note] and f"note: beir: {note}" in done.err
-    assert results(run("lab", "evaluate", "bm25", "beir", "--depth", 5, "--metrics", "Recall@5", "--json"))["beir"]["notes"] == []
-    (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
-    assert list(results(run("lab", "evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
+def test_what_does_not_fit_is_reported(run, evaluate, beir):
+    assert evaluate("bm25", "beir", "--depth", 5, "--metrics", "Recall@5")["notes"] == []
+    assert evaluate("bm25", "beir", "--depth", 2, "--metrics", "Recall@5,MRR")["notes"] == [
+        "2 documents of a query are kept; the metrics look at 5"
+    ]
+    (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n1\tgone\t1\n2\td0\t0\n77\td0\t1\n")
+    done = run("lab", "evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json")
+    assert list(results(done)) == ["beir", "beir-dev"]
+    for note in (
+        "1 of 3 queries have no relevant document, and count as 0",
+        "1 of 3 judged queries have no text, and count as 0",
+        "1 of 3 relevant documents are not in the corpus, the first is 'gone'",
+    ):
+        assert f"note: beir-dev: {note}" in done.err
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
     assert "'test.tsv'; expected one of dev.tsv, train.tsv" in run("lab", "evaluate", "bm25", "beir").err
 
 
 DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
+UNITS = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]
 EVIDENCE = [
     {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
     {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
@@ -179,15 +176,6 @@ EVIDENCE = [
 def evidence(tmp_path):
     write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
     return "evidence.jsonl"
-
-
-def test_rows_with_units_are_ranked_by_them(run, tmp_path):
-    units = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]  # of the first row; the others have three sentences
-    rows = [EVIDENCE[0] | {"units": units}, *EVIDENCE[1:]]
-    write_rows(tmp_path / "evidence.jsonl", rows)
-    (found,) = json.loads(run("lab", "evaluate", "bm25", "evidence.jsonl", "--json", "--out", "out").out)["results"]
-    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
-    assert found["sentences"] == 13 and ranked == [4, 3, 3, 3]
 
 
 def test_evidence(run, evidence, fake, tmp_path):
@@ -205,13 +193,17 @@ def test_evidence(run, evidence, fake, tmp_path):
     assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
 
 
-def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
+def test_baselines_on_the_same_sentences_or_units(run, evaluate, evidence, beir, fake, tmp_path):
     fake.embed = ToyEmbedder()
     fake.embed.encode_document = fake.embed.encode_query
     both = results(run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
     assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
-    found = results(run("lab", "evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
+    found = evaluate("toy", evidence, "--as", "embed")
     assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
+    write_rows(tmp_path / evidence, [EVIDENCE[0] | {"units": UNITS}, *EVIDENCE[1:]])
+    assert evaluate("bm25", evidence, "--out", "out")["sentences"] == 13
+    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
+    assert ranked == [4, 3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -248,16 +240,6 @@ def model(tmp_path):
     return "run/model"
 
 
-def scores(path):
-    return {(q, d): float(score) for q, _, d, _, score, _ in map(str.split, path.read_text().splitlines())}
-
-
-def segments(tokenizer, text, tokens, stride):
-    encoded = tokenizer.encode(text)
-    starts = range(0, max(0, len(encoded.ids) - tokens) + stride, stride)
-    return [text[encoded.starts[s] : encoded.ends[min(s + tokens, len(encoded.ids)) - 1]] for s in starts]
-
-
 @pytest.mark.parametrize(("aggregate", "combine"), [("max", max), ("sum", sum)])
 def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine):
     options = ("--segment-tokens", 4, "--stride", 2, "--aggregate", aggregate, "--dtype", "fp32")
@@ -266,7 +248,7 @@ def test_an_embedder_by_segments(run, task, model, tmp_path, aggregate, combine)
     embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
     queries = dict(zip(QUERIES, embedder.encode_query(QUERIES.values()), strict=True))
     for name, text in DOCUMENTS.items():
-        vectors = embedder.encode_document(segments(embedder.model.tokenizer, text, 4, 2))
+        vectors = embedder.encode_document(Reading(segment_tokens=4, stride=2).cut(text, embedder.model.tokenizer))
         for query, vector in queries.items():
             assert found[query, name] == pytest.approx(combine((vectors @ vector).tolist()), abs=1e-5)
 
@@ -280,7 +262,7 @@ def test_a_reranker_by_segments(run, task, model, tmp_path):
     highest, sums = (scores(tmp_path / aggregate / "task.trec") for aggregate in ("max", "sum"))
     for query, text in QUERIES.items():
         for name, document in DOCUMENTS.items():
-            logits = reranker.score(text, segments(reranker.model.tokenizer, document, 4, 4))
+            logits = reranker.score(text, Reading(segment_tokens=4).cut(document, reranker.model.tokenizer))
             assert highest[query, name] == pytest.approx(max(logits), abs=1e-4)
             assert sums[query, name] == pytest.approx((1 / (1 + np.exp(-logits))).sum(), abs=1e-4)
 
@@ -293,7 +275,7 @@ def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
     retrieval._model.cache_clear()
     fake.rerank.stop_after = None
     assert run(*command).code == 0
-    pieces = segments(fake.rerank.model.tokenizer, DOCUMENTS["d0"], 4, 4)
+    pieces = Reading(segment_tokens=4).cut(DOCUMENTS["d0"], fake.rerank.model.tokenizer)
     best = max(len(set(QUERIES["1"].split()) & set(piece.split())) for piece in pieces)
     assert scores(tmp_path / "out" / "task.trec")["1", "d0"] == best
     assert {name.rpartition("#")[0] for _, name in scores(tmp_path / "out" / "task.segments.trec")} == set(DOCUMENTS)
@@ -301,26 +283,23 @@ def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
     assert done.code == 1 and "finished work with another aggregate" in done.err
 
 
-def test_texts_are_cut(run, task, model, tmp_path):
-    done = run("lab", "evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
-    assert done.code == 0 and "texts were cut to 5 tokens" in done.err
-    assert json.loads((tmp_path / "out" / "task.json").read_text())["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
-    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
+def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(run, evaluate, task, model, tmp_path):
+    cut = ("--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32")
+    assert "texts were cut to 5 tokens" in run("lab", "evaluate", model, task, *cut, "--out", "cut").err
+    assert evaluate(model, task, *cut, "--out", "cut")["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
+    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "cut" / "task.trec")
     for query, text in QUERIES.items():
         vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)
         expected = vectors @ embedder.encode_query(text, max_tokens=4)
         assert [found[query, name] for name in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-5)
-
-
-def test_the_recipe_of_a_run_is_followed(run, task, model, tmp_path):
-    expected = {}
-    for out, options in (("cut", ("--max-tokens", 5)), ("whole", ())):
-        assert run("lab", "evaluate", model, task, *options, "--out", out).code == 0
-        expected[out] = scores(tmp_path / out / "task.trec")
-    recipe = recipes.read("mamba-retriever-msmarco", changes=("evaluation.max_document_tokens=5",))
-    recipes.write(recipe, tmp_path / "run" / "recipe.toml")
-    done = run("lab", "evaluate", model, task, "--out", "recipe")
-    assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 32" in done.err
-    assert scores(tmp_path / "recipe" / "task.trec") == expected["cut"] != expected["whole"]
-    done = run("lab", "evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--out", "given")
-    assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == expected["whole"]
+    evaluate(model, task, "--dtype", "fp32", "--out", "whole")
+    whole = scores(tmp_path / "whole" / "task.trec")
+    changes = ("evaluation.max_document_tokens=5", "evaluation.max_query_tokens=4")
+    recipes.write(recipes.read("mamba-retriever-msmarco", changes=changes), tmp_path / "run" / "recipe.toml")
+    done = run("lab", "evaluate", model, task, "--dtype", "fp32", "--out", "recipe")
+    assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 4" in done.err
+    assert scores(tmp_path / "recipe" / "task.trec") == found != whole
+    done = run(
+        "lab", "evaluate", model, task, "--max-tokens", 100, "--max-query-tokens", 100, "--dtype", "fp32", "--out", "given"
+    )
+    assert "recipe" not in done.err and scores(tmp_path / "given" / "task.trec") == whole

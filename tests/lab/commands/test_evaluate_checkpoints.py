@@ -64,20 +64,18 @@ def test_each_checkpoint_is_evaluated_in_order_and_once(run, place):
     assert finished == [4, 6] and [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 5, 6]
 
 
-def test_an_incomplete_checkpoint_is_skipped(run, place, caplog):
-    (place / "run" / "checkpoints" / "checkpoint-5" / "trainer_state.json").write_text("{")
+def test_what_is_skipped_or_cannot_be_evaluated(run, place, caplog):
+    checkpoints = place / "run" / "checkpoints"
+    (checkpoints / "checkpoint-5" / "trainer_state.json").write_text("{")
     done = run("lab", "evaluate", "run/checkpoints", "task", "--json")
     assert "checkpoint-5 is incomplete" in caplog.text
     assert [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 6]
-
-
-def test_what_cannot_be_evaluated(run, place):
     done = run("lab", "evaluate", "run", "task")
     assert done.code == 1 and "run is a run; evaluate the finished run's run/model" in done.err
-    (place / "run" / "checkpoints" / "checkpoint-4" / "config.json").unlink()  # as with LoRA
+    (checkpoints / "checkpoint-4" / "config.json").unlink()  # as with LoRA
     done = run("lab", "evaluate", "run/checkpoints", "task")
     assert done.code == 1 and "checkpoint-4 holds only what was trained, adapters or a head" in done.err
-    shutil.rmtree(place / "run" / "checkpoints")
-    (place / "run" / "checkpoints").mkdir()
+    shutil.rmtree(checkpoints)
+    checkpoints.mkdir()
     done = run("lab", "evaluate", "run/checkpoints", "task")
     assert done.code == 1 and "run/checkpoints has no complete checkpoint" in done.err

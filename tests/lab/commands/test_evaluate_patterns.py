@@ -8,23 +8,19 @@ from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.evaluation import retrieval
 from runnel.records import probability
+from tests.helpers.qa_files import write_rows
 
 # FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order of the documents.
 CATS = "The red cat sat. A red dog ran. A  bird flew.\n\nA bird flew. The red cat ate the fish."
 BIRDS = "A red bird sang. A bird\nflew. Nothing else happened."
+BIRD_FILE, FISH = "sub/birds.txt", "ate the fish[.]$"
 QUESTIONS = [
-    {
-        "id": "a",
-        "question": "red cat fish",
-        "file": "cats.txt",
-        "patterns": ["ate the fish[.]$"],
-        "kind": "fact",
-    },  # 3: 1st and 1st
+    {"id": "a", "question": "red cat fish", "file": "cats.txt", "patterns": [FISH], "kind": "fact"},  # 3: 1st and 1st
     {"id": "b", "question": "red dog", "file": "cats.txt", "patterns": ["^The red cat ate"], "kind": "why"},
-    {"id": "c", "question": "red bird flew", "file": "sub/birds.txt", "patterns": ["^A bird flew[.]$", "sang"], "kind": "fact"},
-    {"id": "d", "question": "nothing flew", "file": "sub/birds.txt", "patterns": ["^Nothing"], "kind": "fact"},
+    {"id": "c", "question": "red bird flew", "file": BIRD_FILE, "patterns": ["^A bird flew[.]$", "sang"], "kind": "fact"},
+    {"id": "d", "question": "nothing flew", "file": BIRD_FILE, "patterns": ["^Nothing"], "kind": "fact"},
     {"id": "e", "question": "blue elephant", "file": "cats.txt", "patterns": [], "kind": "unanswerable"},
-    {"id": "f", "question": "red whale", "file": "sub/birds.txt", "patterns": [], "kind": "unanswerable"},
+    {"id": "f", "question": "red whale", "file": BIRD_FILE, "patterns": [], "kind": "unanswerable"},
 ]
 # b: "A red dog" has 2, both red cats have 1: rank 3 in cats.txt; with "A red bird" (1, of the later file) 3 too.
 # d: 1 for "A bird flew." and for "Nothing ...": rank 2 in birds.txt and, "A bird flew." of both files being one sentence, 2.
@@ -36,18 +32,17 @@ BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 def ask(run, fake, tmp_path):
     retrieval._model.cache_clear()
     fake.find = FakeRetriever()
-    (tmp_path / "docs" / "sub").mkdir(parents=True)
-    (tmp_path / "docs" / "cats.txt").write_text(CATS)
-    (tmp_path / "docs" / "sub" / "birds.txt").write_text(BIRDS)
+    write_rows(tmp_path / "docs" / "cats.txt", [CATS])
+    write_rows(tmp_path / "docs" / BIRD_FILE, [BIRDS])
 
     def evaluate(rows, *arguments, model="toy"):
-        (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "q.jsonl", rows)
         return run("lab", "questions", "q.jsonl", "-m", model, "--in", "docs", *arguments)
 
     return evaluate
 
 
-def test_ranks_areas_and_kinds(ask, run, tmp_path):
+def test_ranks_areas_and_kinds(ask, run, fake):
     done = ask(QUESTIONS, "--json", "--out", "out")
     assert done.code == 0, done.err
     result = json.loads(done.out)
@@ -66,17 +61,13 @@ def test_ranks_areas_and_kinds(ask, run, tmp_path):
     assert own["kinds"]["why"]["metrics"]["MRR"][0] == pytest.approx(1 / 3)
     shown = ask(QUESTIONS, "--out", "out")
     assert "0.500 (" in shown.out and "why" in shown.out and "q.ranks.jsonl is finished already" in shown.err
+    fake.find.answers = -1.0  # the logit of a model that knows whether there is an answer
+    knows = json.loads(ask(QUESTIONS, "--json").out)
+    assert {one["model"][place]["best"] for one in knows["answers"] for place in ("document", "folder")} == {probability(-1.0)}
+    assert knows["rankings"][0]["metrics"]["area"][0] == 0.5
     assert ask(QUESTIONS, "--out", "other", model="bm25").code == 0
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
     assert {"first", "MRR", "all documents MRR"} <= {row["value"] for row in compared if row["comparison"]}
-
-
-def test_a_model_that_knows_whether_there_is_an_answer(ask, fake):
-    fake.find.answers = -1.0
-    result = json.loads(ask(QUESTIONS, "--json").out)
-    assert {one["model"][place]["best"] for one in result["answers"] for place in ("document", "folder")} == {probability(-1.0)}
-    best = {one["BM25"]["folder"]["best"] for one in result["answers"]}
-    assert result["rankings"][0]["metrics"]["area"][0] == 0.5 and best > {0}
 
 
 def test_baselines_on_the_same_sentences(ask, fake):
@@ -96,7 +87,7 @@ def test_options_of_the_other_form_and_patterns_without_a_sentence(ask):
     assert [ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1), ("--sweep",))] == [1, 1, 1]
     done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
     assert done.code == 1 and "--as" in done.err
-    rows = [QUESTIONS[0] | {"patterns": ["ate the fish[.]$", "no such text"]}, QUESTIONS[1] | {"patterns": ["nor this"]}]
+    rows = [QUESTIONS[0] | {"patterns": [FISH, "no such text"]}, QUESTIONS[1] | {"patterns": ["nor this"]}]
     done = ask(rows, "--json")
     result = json.loads(done.out)
     assert "a: no sentence of cats.txt matches 'no such text'" in done.err and "b: no sentence" in done.err

@@ -9,53 +9,43 @@ from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation.metrics import Comparison
 from runnel.lab.evaluation.own import Setting, advice
+from tests.helpers.qa_files import write_rows
+
+QUESTIONS = [
+    {"question": "the river runs", "file": "river.txt", "text": "to the sea"},
+    {"question": "cat on the mat", "file": "notes/cat.txt"},
+    {"question": "cat", "file": "bird.txt"},
+]
 
 
-@pytest.fixture
-def library(run, tmp_path):
+def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "cat.txt").write_text("The cat sat on the mat. The dog sat.")
-    (tmp_path / "notes" / "river.txt").write_text("A river runs to the sea.")
+    write_rows(tmp_path / "notes" / "cat.txt", ["The cat sat on the mat. The dog sat."])
+    write_rows(tmp_path / "notes" / "river.txt", ["A river runs to the sea."])
+    write_rows(tmp_path / "q.jsonl", QUESTIONS)
     assert run("index", "notes", "--to", "library", "--model", "tiny").code == 0
-    return "library"
-
-
-QUESTIONS = """{"question": "the river runs", "file": "river.txt", "text": "to the sea"}
-{"question": "cat on the mat", "file": "notes/cat.txt"}
-{"question": "cat", "file": "bird.txt"}
-"""
-
-
-def test_questions(run, library, tmp_path):
-    (tmp_path / "q.jsonl").write_text(QUESTIONS)
-    words = ("--weight", 0, "--rerank", 0)
-    done = run("lab", "questions", "q.jsonl", "--in", library, *words, "--out", "out", "-k", 1)
+    command = ("lab", "questions", "q.jsonl", "--in", "library")
+    done = run(*command, "--weight", 0, "--rerank", 0, "--out", "out", "-k", 1)
     assert done.code == 0, done.err
     assert "2 of 3 questions answered by the first 1 of 2 documents in library" in done.out
     assert "what went wrong: 1 not in the index" in done.out and "bird.txt is not in the index" in done.out
     result = json.loads((tmp_path / "out" / "q.json").read_text())
     assert (result["version"], result["kind"], result["queries"], result["places"]) == (1, "questions", 3, 1)
     assert result["metrics"]["hits@1"] == pytest.approx(2 / 3) and result["metrics"]["place hits@1"] == 1
-    assert run("lab", "questions", "q.jsonl", "-m", "tiny", "--in", library, "--out", "other").code == 0
+    assert run(*command, "-m", "tiny", "--out", "other").code == 0
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
     assert {"hits@1", "MRR"} <= {row["value"] for row in compared if row["comparison"]}
-
-
-def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
-    (tmp_path / "q.jsonl").write_text(QUESTIONS)
-    done = run("lab", "questions", "q.jsonl", "--in", library, "--sweep", "--json", "--out", "out")
-    result = json.loads(done.out)
-    ranks = [json.loads(line) for line in (tmp_path / "out" / "q.sweep.jsonl").read_text().splitlines()]
+    result = json.loads(run(*command, "--sweep", "--json", "--out", "swept").out)
+    ranks = [json.loads(line) for line in (tmp_path / "swept" / "q.sweep.jsonl").read_text().splitlines()]
     assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
     words = next(one for one in result["settings"] if one["name"] == "words only")
     assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
     for setting in result["settings"]:  # as measured: in each, "river.txt" is where the sweep found it
-        hits = json.loads(run("search", "the river runs", "--in", library, "--json", *setting["arguments"].split()).out)
+        hits = json.loads(run("search", "the river runs", "--in", "library", "--json", *setting["arguments"].split()).out)
         found = [Path(hit["id"]).name for hit in hits["documents"]]
         (rank,) = (row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1"))
         assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting["name"]
-    shown = run("lab", "questions", "q.jsonl", "--in", library, "--sweep").out
+    shown = run(*command, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
 
 

@@ -10,14 +10,13 @@ from runnel.lab.training.data import read_triples
 from runnel.lab.training.mining import Mining, mine_negatives
 from tests.helpers.qa_files import write_rows
 
-PAIRS = "query,positive\n" + "".join(
-    f"where is the {c} cat number {n},the {c} cat sits on chair {n}\n" for n in range(20) for c in ("red", "blue")
-)
+COLORS = ("red", "blue")
+PAIRS = [f"where is the {c} cat number {n},the {c} cat sits on chair {n}" for n in range(20) for c in COLORS]
 
 
 @pytest.fixture
 def pairs(tmp_path):
-    (tmp_path / "pairs.csv").write_text(PAIRS)
+    write_rows(tmp_path / "pairs.csv", ["query,positive", *PAIRS])
     return "lab", "mine", "pairs.csv", "--to", "out.jsonl"
 
 
@@ -92,11 +91,8 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
     assert embedder.read == 12  # the document without text is left out
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
-
-
-def test_bm25_with_a_judge(run, beir, tmp_path, embedder):
-    facts = json.loads(run(*beir, "-n", 4, "--judge", "toy", "--max-score", 0.5, "--json").out)
-    assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 0
+    facts = json.loads(run(*beir[:-1], "bm25.jsonl", "-n", 4, "--judge", "toy", "--max-score", 0.5, "--json").out)
+    assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 12
 
 
 @pytest.mark.parametrize("by", [["--model", "toy"], ["--judge", "toy", "--max-score", 2]])
@@ -112,9 +108,8 @@ def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
     lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
     write_rows(tmp_path / "data.jsonl", lines)
-    for out, options, expected in (("out", ("--k1", 4.46, "--b", 0.82), (4.46, 0.82)), ("default", (), (0.9, 0.4))):
-        facts = json.loads(run("lab", "mine", "data.jsonl", "--to", f"{out}.jsonl", *options, "--json").out)
-        assert (facts["k1"], facts["b"]) == expected
+    facts = json.loads(run("lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82, "--json").out)
+    assert (facts["k1"], facts["b"]) == (4.46, 0.82)
     assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
     assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
 

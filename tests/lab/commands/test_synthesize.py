@@ -22,11 +22,9 @@ def stub(monkeypatch):
 
 @pytest.fixture
 def books(tmp_path):
-    folder = tmp_path / "books"
-    folder.mkdir()
     for n in range(4):
-        (folder / f"{n}.txt").write_text(story(400, name=f"Keeper{n}"), encoding="utf-8")
-    return folder
+        write_rows(tmp_path / "books" / f"{n}.txt", [story(400, name=f"Keeper{n}")])
+    return tmp_path / "books"
 
 
 def rows(path):
@@ -46,17 +44,17 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
     for row in found:
         source = open(row["source"], encoding="utf-8").read()
         assert source[row["source_start"] :].startswith(row["document"])
-        spans = row["evidence"]
-        assert len(spans) == 2 and [row["document"][a:b].strip() for a, b in spans] == [row["document"][a:b] for a, b in spans]
-        assert row["places"][0][0] == spans[0][0] and row["places"][-1][1] == spans[-1][1], "the first and last unit shown"
-        assert len(row["places"]) == (1 if strategy == "chunk" else 2)
+        spans, places = row["evidence"], row["places"]
+        shown = [row["document"][a:b] for a, b in spans]
+        assert len(spans) == 2 and [one.strip() for one in shown] == shown
+        assert places[0][0] == spans[0][0] and places[-1][1] == spans[-1][1], "the first and last unit shown"
+        assert len(places) == (1 if strategy == "chunk" else 2)
         assert (row["connection"] is None) == (row["distance"] is None) == (strategy == "chunk")
         assert strategy != "link" or row["distance"] >= 10
         assert row["tokens"] <= row["length"] and row["answer"] == "He repaired wheels." and row["prompts"] == "1"
         assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
         assert ("units" in row) == (unit == "clauses"), "which other tokenizers would group in another way"
-        units = [row["document"][a:b].strip() for a, b in row.get("units", spans)]
-        assert all(row["document"][a:b] in units for a, b in spans)
+        assert {*shown} <= {row["document"][a:b].strip() for a, b in row.get("units", spans)}
     assert len({row["id"] for row in found}) == 7
     counts = Dropped()
     examples = list(read_evidence(tmp_path / "out" / f"{strategy}.jsonl", dropped=counts))
@@ -96,7 +94,7 @@ def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_pa
     german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
     english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
     for name, sentence in (("de", german), ("en", english)):
-        (tmp_path / f"{name}.txt").write_text("".join(sentence.format(n=n) for n in range(100)), encoding="utf-8")
+        write_rows(tmp_path / f"{name}.txt", ["".join(sentence.format(n=n) for n in range(100))])
     sources = ("de.txt", "en.txt", "--to", "out", "--strategy", "chunk")
     ended = run("lab", "synthesize", *sources, "--lengths", 500, "--language", "en", "--json")
     facts = json.loads(ended.out)
@@ -108,11 +106,10 @@ def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_pa
 
 def test_examples_without_a_language_model(run, tmp_path):
     folder = tmp_path / "manuals"
-    folder.mkdir()
-    for n in range(3):
-        sections = f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
-        (folder / f"{n}.md").write_text(sections)
-    (folder / "copy.md").write_text((folder / "0.md").read_text())
+    for name in (0, 1, 2, "copy"):
+        n = 0 if name == "copy" else name
+        text = f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone."
+        write_rows(folder / f"{name}.md", [text])
     ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out")
     assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
     assert "note: left out: 1 document with the same text as another\n" in ended.err
@@ -134,10 +131,7 @@ def test_examples_without_a_language_model(run, tmp_path):
     assert json.loads(ended.out) == facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)
     assert facts["examples"] == 2
     assert rows(tmp_path / "python" / "structure.jsonl") == rows(tmp_path / "out" / "structure.jsonl")
-
-
-def test_documents_without_structure(run, tmp_path):
-    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
+    write_rows(tmp_path / "a.txt", ["A plain paragraph is all there is. It has two sentences."])
     ended = run("lab", "synthesize", "a.txt", "--without-llm", "--to", "out")
     assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"
     assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err

@@ -1,8 +1,10 @@
 """`runnel lab train`: the two commands of the README on real files, and what is said of mistakes."""
 
+import csv
 import json
 import re
 
+import numpy as np
 import pytest
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe, write_examples
 from helpers.tiny_training import read_metrics
@@ -10,34 +12,16 @@ from helpers.tiny_training import read_metrics
 from runnel import SentenceRetriever
 from runnel.commands import display
 from runnel.lab.training import recipes
+from tests.helpers.qa_files import write_rows
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("examples")
-    write_examples(folder / "triples.jsonl", evidence=False)
-    write_examples(folder / "evidence.jsonl", evidence=True)
-    rows = [json.loads(line) for line in (folder / "triples.jsonl").read_text().splitlines()]
-    lines = ["query,positive"] + ['"{}","{}"'.format(*(row[k].replace('"', '""') for k in ("query", "positive"))) for row in rows]
-    (folder / "pairs.csv").write_text("\n".join(lines[:33]) + "\n")
-    lines = (folder / "evidence.jsonl").read_text().splitlines(keepends=True)
-    (folder / "evidence.jsonl").write_text("".join(lines[:16]))
-    return folder
-
-
-def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
+def test_pocket_learns_from_a_csv_of_pairs(run, tmp_path):
+    write_examples(tmp_path / "triples.jsonl", evidence=False)
+    rows = [json.loads(line) for line in (tmp_path / "triples.jsonl").read_text().splitlines()[:32]]
+    with open(tmp_path / "pairs.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("query", "positive"), *((row["query"], row["positive"]) for row in rows)])
     options = ("--set=batch=16", "--set=data.held_out=8")
-    command = ("lab", "train", "pairs", "--data", examples / "pairs.csv", "--to", "tuned", *options)
+    command = ("lab", "train", "pairs", "--data", "pairs.csv", "--to", "tuned", *options)
     done = run(*command)
     assert done.code == 0, done.err
     assert done.out.startswith("tuned/model: 6 steps, loss ")
@@ -49,21 +33,24 @@ def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
     assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
 
 
-def test_pocket_adapts_to_evidence(run, examples, tmp_path):
-    done = run("lab", "train", "evidence", "--data", examples / "evidence.jsonl", "--to", "tuned", "--json")
+def test_pocket_adapts_to_evidence(run, tmp_path):
+    write_examples(tmp_path / "evidence.jsonl", evidence=True)
+    rows = [json.loads(line) for line in (tmp_path / "evidence.jsonl").read_text().splitlines()[:16]]
+    write_rows(tmp_path / "evidence.jsonl", rows)
+    done = run("lab", "train", "evidence", "--data", "evidence.jsonl", "--to", "tuned", "--json")
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert summary["steps"] == 6 and summary["last_loss"] < summary["first_loss"]
-    rows = [json.loads(line) for line in (examples / "evidence.jsonl").read_text().splitlines()]
 
     def margin(name):
-        retriever, total = SentenceRetriever.load(name), 0.0
+        """Return by how much the sentences of evidence score above the others."""
+        retriever, margins = SentenceRetriever.load(name), []
         for row in rows:
-            (start, end), found = row["evidence"][0], retriever.score(row["query"], row["document"])
-            inside = [s.score for s in found if start <= s.start < end]
-            outside = [s.score for s in found if not start <= s.start < end]
-            total += sum(inside) / len(inside) - sum(outside) / len(outside)
-        return total / len(rows)
+            (start, end), scored = row["evidence"][0], retriever.score(row["query"], row["document"])
+            inside = np.array([start <= one.start < end for one in scored])
+            scores = np.array([one.score for one in scored])
+            margins.append(scores[inside].mean() - scores[~inside].mean())
+        return np.mean(margins)
 
     assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
 
@@ -75,10 +62,9 @@ def test_recipes_of_ones_own(run, tmp_path, monkeypatch):
     assert re.search(r"^runnel: training: .*\d s$", done.err, re.MULTILINE)
     assert done.code == 0 and re.match(r"runs/pairs/model: 1 step, loss \d+\.\d{4}; [\d,]+ tokens in ", done.out), done.err
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")
-    recipe = 'job = "embed"\n[[data.sets]]\npath = "p.csv"\n[train]\nmax_steps = 1\nbatch = 2\n'
-    (tmp_path / "here" / "mine.toml").write_text(recipe)
+    write_rows(tmp_path / "here" / "p.csv", ["query,positive", "what,this", "who,that"])
+    recipe = ['job = "embed"', "[[data.sets]]", 'path = "p.csv"', "[train]", "max_steps = 1", "batch = 2"]
+    write_rows(tmp_path / "here" / "mine.toml", recipe)
     done = run("lab", "train", "here/mine.toml", "--to", "out")
     assert done.code == 0 and done.out.startswith("out/model: 1 step,"), done.err
 
@@ -112,11 +98,10 @@ MISTAKES = {
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
 def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
     (tmp_path / "embedder").symlink_to(tiny_checkpoint("mamba2"))
-    (tmp_path / "p.csv").write_text("query,positive\na,b\n")
-    (tmp_path / "bad.csv").write_text("query,positive\na,b,c\n")
-    (tmp_path / "e.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[0, 2]]}\n')
-    (tmp_path / "bad.jsonl").write_text('{"query": "a", "document": "b c.", "evidence": [[3, 99]]}\n')
-    (tmp_path / "empty.jsonl").write_text("")
+    write_rows(tmp_path / "p.csv", ["query,positive", "a,b"])
+    write_rows(tmp_path / "bad.csv", ["query,positive", "a,b,c"])
+    for name, rows in (("e", [[0, 2]]), ("bad", [[3, 99]]), ("empty", [])):
+        write_rows(tmp_path / f"{name}.jsonl", [{"query": "a", "document": "b c.", "evidence": [span]} for span in rows])
     done = run("lab", "train", *arguments)
     assert done.code == 1 and done.out == "" and MISTAKES[arguments] in done.err
     assert len(done.err.splitlines()) == 1 and done.err.startswith("runnel: error: ")
@@ -124,8 +109,6 @@ def test_mistakes_are_one_line_and_leave_no_model(run, tmp_path, arguments):
 
 
 def test_without_the_packages_for_training(run, monkeypatch):
-    import runnel.lab.commands.train as command
-
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("runnel.lab.commands.train.find_spec", lambda name: None)
     done = run("lab", "train", "pairs", "--data", "p.csv")
     assert done.code == 1 and "[lab]" in done.err

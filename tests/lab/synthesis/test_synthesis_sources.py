@@ -1,6 +1,5 @@
 """Documents of files, folders and rows, their subsequences, and their languages."""
 
-import json
 import sys
 from collections import Counter
 
@@ -14,6 +13,7 @@ from runnel.errors import InputError, MissingDependency
 from runnel.lab.synthesis import sources
 from runnel.lab.synthesis.sources import Cutter, Source, Sources, check_language, is_language
 from runnel.text.tokenizer import Encoded
+from tests.helpers.qa_files import write_rows
 
 
 class Words:
@@ -23,18 +23,12 @@ class Words:
         return Encoded(np.zeros(len(starts), np.int32), starts, starts + 1)
 
 
-texts = st.lists(
-    st.sampled_from(["One two three.", "Four, five!\n\n", "Six", "# Seven\n", "  ", "Eight nine; ten eleven twelve."])
-)
+PIECES = st.sampled_from(["One two three.", "Four, five!\n\n", "Six", "# Seven\n", "  ", "Eight nine; ten eleven twelve."])
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    texts.map(" ".join),
-    st.lists(st.integers(1, 40), min_size=1, max_size=3),
-    st.integers(0, 9),
-    st.sampled_from(["sentence", "clauses"]),
-)
+@given(st.lists(PIECES).map(" ".join), LENGTHS, st.integers(0, 9), st.sampled_from(["sentence", "clauses"]))
 def test_subsequences_are_exact_and_do_not_overlap(text, lengths, seed, unit):
     cutter = Cutter(Words(), tuple(lengths), unit, seed)
     found = list(cutter.cuts([Source("a", text)]))
@@ -52,52 +46,48 @@ def test_subsequences_are_exact_and_do_not_overlap(text, lengths, seed, unit):
 
 
 def test_lengths_have_equal_numbers():
-    documents = [Source(f"{n}", story(300 + 40 * n, name=f"K{n}")) for n in range(30)]
-    cutter = Cutter(Words(), (100, 250, 500))
+    documents = [Source(f"{n}", story(100 + 20 * n, name=f"K{n}")) for n in range(20)]
+    cutter = Cutter(Words(), (50, 125, 250))
     found = Counter(one.length for one in cutter.cuts(documents))
     assert max(found.values()) - min(found.values()) <= 5, "but for what the last documents have room for"
-    assert cutter.cut == found and sum(found.values()) > 500
-
-
-@pytest.mark.parametrize("lengths", [(), (0,), (500, -1)])
-def test_lengths_are_checked(lengths):
-    with pytest.raises(InputError, match="least length in tokens is"):
-        Cutter(Words(), lengths)
+    assert cutter.cut == found and sum(found.values()) > 200
+    for lengths in ((), (0,), (500, -1)):
+        with pytest.raises(InputError, match="least length in tokens is"):
+            Cutter(Words(), lengths)
 
 
 def test_the_seed_chooses(tmp_path):
     for n in range(9):
-        (tmp_path / f"{n}.txt").write_text(story(200, name=f"K{n}"))
+        (tmp_path / f"{n}.txt").write_text(story(50, name=f"K{n}"))
 
     def chosen(seed):
         sources = Sources([str(tmp_path)], seed, print)
-        return [(one.source, one.start) for one in Cutter(Words(), (300,), seed=seed).cuts(sources)]
+        return [(one.source, one.start) for one in Cutter(Words(), (75,), seed=seed).cuts(sources)]
 
     assert chosen(1) == chosen(1) != chosen(2)
     assert {name for name, _ in chosen(1)} == {name for name, _ in chosen(2)}
     assert [name for name, _ in chosen(1)] != sorted(name for name, _ in chosen(1))
-    (tmp_path / "e.jsonl").write_text('{"document": "One."}\n{"question": "q"}\n')
-    with pytest.raises(InputError, match=r"e\.jsonl, line 2: expected a text as \"document\""):
-        list(Sources([str(tmp_path / "e.jsonl")], 0, print))
 
 
 def test_files_folders_rows_and_evidence(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "page.md").write_text("# A page\n\nOf text.")
-    (tmp_path / "folder" / "copy.txt").write_text("# A page\n\nOf text.")
-    (tmp_path / "folder" / "empty.txt").write_text("")
-    (tmp_path / "folder" / "bad.pdf").write_bytes(b"%PDF-1.4 damaged")
-    (tmp_path / "rows.jsonl").write_text('{"id": "7", "text": "A row."}\n{"text": "Another."}\n')
+    write_rows(tmp_path / "folder" / "page.md", ["# A page\n\nOf text."])
+    write_rows(tmp_path / "folder" / "copy.txt", ["# A page\n\nOf text."])
+    write_rows(tmp_path / "folder" / "empty.txt", [])
+    write_rows(tmp_path / "folder" / "bad.pdf", ["%PDF-1.4 damaged"])
+    write_rows(tmp_path / "rows.jsonl", [{"id": "7", "text": "A row."}, {"text": "Another."}])
     evidence = [{"question": "q", "document": "One.", "evidence": []}, {"id": "b", "question": "q", "document": "Two."}]
-    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*evidence, evidence[0]]))
+    write_rows(tmp_path / "evidence.jsonl", [*evidence, evidence[0]])
     said = []
     sources = Sources([str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")], 0, said.append)
-    found = {one.name.removeprefix(f"{tmp_path}/"): one.text for one in sources}
+    found = {one.name.removeprefix(f"{tmp_path}/"): one.text.strip() for one in sources}
     assert {text for text in found.values() if text} == {"# A page\n\nOf text.", "A row.", "Another.", "One.", "Two."}
     assert found["rows.jsonl: 7"] == "A row." and found["evidence.jsonl: b"] == "Two."
     assert (sources.documents, sources.repeated) == (6, 2)
     assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
     assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
+    write_rows(tmp_path / "evidence.jsonl", [evidence[0], {"question": "q"}])
+    with pytest.raises(InputError, match=r"evidence\.jsonl, line 2: expected a text as \"document\""):
+        list(Sources([str(tmp_path / "evidence.jsonl")], 0, print))
 
 
 TEXTS = {
@@ -107,15 +97,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("of", TEXTS)
-@pytest.mark.parametrize("code", TEXTS)
-def test_a_text_is_in_its_language(of, code):
-    assert is_language(TEXTS[of], code) == (of == code)
-
-
-@pytest.mark.parametrize("text", ["", " \n", "12 34 56", "|--|--|"])
-def test_a_text_without_words_is_in_no_language(text):
-    assert not any(is_language(text, code) for code in TEXTS)
+def test_a_text_is_in_its_language_and_one_without_words_in_none():
+    for of, text in [*TEXTS.items(), ("", ""), ("", " \n"), ("", "12 34 56"), ("", "|--|--|")]:
+        assert [code for code in TEXTS if is_language(text, code)] == [of] * bool(of), text
 
 
 def test_errors(monkeypatch):

@@ -89,21 +89,6 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
     assert shown == [*first, *second], "in the order of the document"
 
 
-def test_nearer_connections_are_left_aside():
-    text = subsequence(200)
-
-    def several(messages):
-        found = json.loads(follow(messages))
-        if "connections" in found:
-            place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
-            shown = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"])]
-            near = [n for n in (place[0] - 12, place[-1] + 12) if n in shown]
-            found["connections"] = [{"sentence": n, "connection": "near"} for n in near] + found["connections"]
-        return json.dumps(found)
-
-    assert "near" not in write("link", text, Model(several)).connection
-
-
 def changed(**values):
     def rule(messages):
         found = json.loads(follow(messages))
@@ -112,13 +97,23 @@ def changed(**values):
     return rule
 
 
-def nearby(messages):
-    found = json.loads(follow(messages))
-    if "connections" in found:
-        place = [int(n) for n, _ in NUMBERED.findall(messages[-1]["content"].partition("The document around it:")[0])]
-        near = place[-1] + 9 if place[-1] + 9 < 80 else place[0] - 9
-        found = {"connections": [{"sentence": near, "connection": "c"}]}
-    return json.dumps(found)
+def with_nearer(distance, *, only=False):
+    """Return a rule that also names the sentences at this distance from the place, or only the first of them."""
+
+    def rule(messages):
+        found, (before, _, after) = json.loads(follow(messages)), messages[-1]["content"].partition("The document around it:")
+        if "connections" in found:
+            place, shown = ([int(n) for n, _ in NUMBERED.findall(part)] for part in (before, after))
+            near = [n for n in (place[0] - distance, place[-1] + distance) if n in shown]
+            nearer = [{"sentence": n, "connection": "near"} for n in near]
+            found["connections"] = nearer[:1] if only else nearer + found["connections"]
+        return json.dumps(found)
+
+    return rule
+
+
+def test_nearer_connections_are_left_aside():
+    assert "near" not in write("link", subsequence(200), Model(with_nearer(12))).connection
 
 
 def one_place(messages):
@@ -126,28 +121,30 @@ def one_place(messages):
     return json.dumps(found | ({"sentences": found["sentences"][:1]} if "sentences" in found else {}))
 
 
+FORM, NOT_JSON = "replies of another form than requested", "replies that are not JSON"
+NOT_SHOWN = "replies with numbers of sentences that were not shown"
+BOILERPLATE = "places or questions about boilerplate of a publisher"
+ONE_PLACE, FAR = "questions with evidence in one place only", [{"sentence": 999, "connection": "c"}]
+
+
 @pytest.mark.parametrize(
     ("strategy", "rule", "reason"),
     [
-        ("chunk", lambda messages: "Sure! Here is one.", "replies that are not JSON"),
-        ("chunk", lambda messages: "[" * 100_000, "replies that are not JSON"),
-        ("chunk", lambda messages: "[1]", "replies of another form than requested"),
-        ("chunk", changed(question=" "), "replies of another form than requested"),
-        ("chunk", changed(sentences=[True]), "replies of another form than requested"),
+        ("chunk", lambda messages: "Sure! Here is one.", NOT_JSON),
+        ("chunk", lambda messages: "[" * 100_000, NOT_JSON),
+        ("chunk", lambda messages: "[1]", FORM),
+        ("chunk", changed(question=" "), FORM),
+        ("chunk", changed(sentences=[True]), FORM),
         ("chunk", changed(sentences=[]), "questions without evidence"),
-        ("chunk", changed(sentences=[999]), "replies with numbers of sentences that were not shown"),
-        ("chunk", changed(question="Who holds the Copyright?"), "places or questions about boilerplate of a publisher"),
-        ("pair", one_place, "questions with evidence in one place only"),
-        ("link", one_place, "questions with evidence in one place only"),
-        ("link", nearby, "places whose connections are all nearer than 10 units"),
+        ("chunk", changed(sentences=[999]), NOT_SHOWN),
+        ("chunk", changed(question="Who holds the Copyright?"), BOILERPLATE),
+        ("pair", one_place, ONE_PLACE),
+        ("link", one_place, ONE_PLACE),
+        ("link", with_nearer(9, only=True), "places whose connections are all nearer than 10 units"),
         ("link", changed(connections=[]), "places without connections"),
-        (
-            "link",
-            changed(connections=[{"sentence": 999, "connection": "c"}]),
-            "replies with numbers of sentences that were not shown",
-        ),
-        ("link", changed(connections=[{"sentence": "7", "connection": "c"}]), "replies of another form than requested"),
-        ("link", changed(answer="Ask Project Gutenberg."), "places or questions about boilerplate of a publisher"),
+        ("link", changed(connections=FAR), NOT_SHOWN),
+        ("link", changed(connections=[FAR[0] | {"sentence": "7"}]), FORM),
+        ("link", changed(answer="Ask Project Gutenberg."), BOILERPLATE),
     ],
 )
 def test_what_is_rejected(strategy, rule, reason):
@@ -155,21 +152,18 @@ def test_what_is_rejected(strategy, rule, reason):
         write(strategy, subsequence(80), Model(rule))
 
 
+TOO_FEW = [("chunk", 0), ("chunk", 19), ("pair", 1), ("pair", 59), ("link", 19), ("link", 28)]
+
+
 @pytest.mark.parametrize(
-    ("strategy", "count"), [("chunk", 0), ("chunk", 19), ("pair", 1), ("pair", 59), ("link", 19), ("link", 28)]
+    ("strategy", "text", "reason"),
+    [(strategy, subsequence(count), "subsequences with too few units") for strategy, count in TOO_FEW]
+    + [(strategy, subsequence(80, name="Gutenberg"), BOILERPLATE) for strategy in ("chunk", "link")],
 )
-def test_too_few_units_are_rejected_before_anything_is_asked(strategy, count):
+def test_what_is_rejected_before_anything_is_asked(strategy, text, reason):
     model = Model()
-    with pytest.raises(Rejected, match=r"^subsequences with too few units$"):
-        write(strategy, subsequence(count), model)
-    assert not model.prompts
-
-
-@pytest.mark.parametrize("strategy", ["chunk", "link"])
-def test_boilerplate_is_not_asked_about(strategy):
-    model = Model()
-    with pytest.raises(Rejected, match="boilerplate"):
-        write(strategy, subsequence(80, name="Gutenberg"), model)
+    with pytest.raises(Rejected, match=f"^{reason}$"):
+        write(strategy, text, model)
     assert not model.prompts
 
 

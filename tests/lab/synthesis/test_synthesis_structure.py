@@ -74,15 +74,12 @@ def test_what_a_manual_and_a_contract_ask():
         ("heading", "Can I drink the water?", "The water is not fit for drinking. It contains traces of oil."),
     ]
     _, _, shown = asked(CONTRACT, "txt")
+    term = "This agreement begins on the first of May. It ends after two years."
     assert shown == [
         ("definition", "What does Confidential Information mean?", CONTRACT.split("\n")[2].partition(" It has")[0]),
-        ("heading", "Term", "This agreement begins on the first of May. It ends after two years."),
+        ("heading", "Term", term),
         ("heading", "FEES", "The licensee pays a fee every month. Late fees are due at once."),
-        (
-            "reference",
-            "Either party may end the contract early",
-            "This agreement begins on the first of May. It ends after two years.",
-        ),
+        ("reference", "Either party may end the contract early", term),
         ("heading", "Secure Online Ordering", "When you order, we store your card in a vault."),
         ("heading", "Choosing the Best Card", "Keep the costs in mind when you choose."),
     ], "a heading with a common word, Definitions, asks nothing"
@@ -106,19 +103,12 @@ def test_nothing_to_ask(text):
     assert asked(text)[2] == []
 
 
-lines = st.sampled_from(
-    [
-        *MANUAL.split("\n"),
-        *CONTRACT.split("\n"),
-        "- An item: with a colon.",
-        "What is it? It is a thing of value.",
-        "see Section 4.2.",
-    ]
-)
+OTHERS = ["- An item: with a colon.", "What is it? It is a thing of value.", "see Section 4.2."]
+LINES = st.sampled_from([*MANUAL.split("\n"), *CONTRACT.split("\n"), *OTHERS])
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(lines, max_size=30).map("\n".join), st.sampled_from(["md", "txt"]))
+@settings(max_examples=200, deadline=None)
+@given(st.lists(LINES, max_size=30).map("\n".join), st.sampled_from(["md", "txt"]))
 def test_questions_are_cut_out_and_answers_stay(text, kind):
     text, found, _ = asked(text, kind)
     kept, place = cut(text, found)

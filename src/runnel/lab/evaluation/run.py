@@ -14,7 +14,6 @@ from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
 from runnel.lab.evaluation.retrieval import API, How, Reading, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
-from runnel.lab.training.progress import whole_checkpoints
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
@@ -212,6 +211,8 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
     run = folder if is_run else folder.parent
     if not is_run and (folder.name != "checkpoints" or not (run / "recipe.toml").is_file()):
         return {}
+    from runnel.lab.training.progress import whole_checkpoints  # imports transformers' trainer, which takes seconds
+
     by_step = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
     part = next((path for path in by_step.values() if not (path / "config.json").exists()), None)
     if not by_step or part:

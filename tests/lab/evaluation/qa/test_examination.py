@@ -10,8 +10,6 @@ from helpers.stub_endpoint import serve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.errors import InputError
-from runnel.generation.asking import fit
 from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.evidence import by_bm25
 from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, find_all, join, merge
@@ -23,10 +21,6 @@ from runnel.text.tokenizer import Tokenizer
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
 ONE, TWO, THREE, FOUR, FIVE = [(0, 13), (14, 28), (29, 44), (45, 60), (61, 75)]
-
-
-def words(text):
-    return len(text.split())
 
 
 @pytest.mark.parametrize(
@@ -53,21 +47,6 @@ def test_merged_spans_have_the_characters_of_the_spans_and_no_others_but_white_s
     extra = {i for a, b in merged for i in range(a, b)} - covered
     assert covered <= {i for a, b in merged for i in range(a, b)} and all(TEXT[i] == " " for i in extra)
     assert all(part in TEXT for part in join(TEXT, spans).split(f"\n{GAP}\n"))
-
-
-@given(st.permutations([ONE, TWO, THREE, FOUR, FIVE]), st.integers(3, 20))
-def test_the_budget_is_kept_and_nothing_that_fits_is_left_out(ranked, budget):
-    chosen = fit(ranked, lambda spans: words(join(TEXT, spans)), budget)
-    assert words(join(TEXT, chosen)) <= budget and chosen[0] == ranked[0]
-    for at, span in enumerate(ranked):
-        before = [one for one in ranked[:at] if one in chosen]
-        assert span in chosen or words(join(TEXT, [*before, span])) > budget
-
-
-def test_a_budget_for_nothing():
-    with pytest.raises(InputError, match="3 tokens in all; the budget is 2"):
-        fit([ONE, TWO], lambda spans: words(join(TEXT, spans)), 2)
-    assert fit([], words, 2) == []
 
 
 TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
@@ -142,13 +121,14 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
 
 
-def test_the_budget_of_excerpts_of_which_the_best_come_first(stub):
+def test_the_budget_of_excerpts_of_which_the_best_come_first():
     data = mill_set(documents=1)
     for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
         text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
         assert 9 <= len(TOKENIZER.encode(text)) <= 25
-    score = lambda question, document, units: (np.array([[0, 2], [2, 4], [4, 6], [6, 8]]), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
-    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh")) == [[(2, 4), (6, 8)]]
+    sentences = ((0, 2), (2, 4), (4, 6), (6, 8))
+    score = lambda question, document, units: (np.array(units), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
+    assert by_retrieval(score, 2, None, TOKENIZER)("?", QaDocument("d", "abcdefgh", sentences)) == [[(2, 4), (6, 8)]]
 
 
 def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):

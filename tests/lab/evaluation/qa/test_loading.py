@@ -27,6 +27,7 @@ def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
     write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
     write_rows(tmp_path / ".cache" / "qasper.jsonl", [ROW])
     write_rows(tmp_path / "LEval" / "tpo.jsonl", [{"damaged": 1}])
+    write_rows(tmp_path / "other" / "test.json", ["{}"])  # that is not DocFinQA's
     assert names(tmp_path, "qasper") == ["qasper"] == names(tmp_path / "LongBench")
     sets = read_qa_sets(str(tmp_path))
     assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
@@ -96,17 +97,6 @@ def test_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
     assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
     assert [(question.id, question.category) for question in one.questions] == [("1", None)]
-
-
-def test_docfinqa(tmp_path):
-    report = "Revenue was 12 in 2007 and 15 in 2008."
-    rows = [{"Context": report, "Question": f"What was revenue in {y}?", "Answer": a} for y, a in ((2007, "12"), (2008, "15"))]
-    path = write_rows(tmp_path / "DocFinQA" / "test.json", [rows])
-    write_rows(tmp_path / "other" / "test.json", ["{}"])  # of something else
-    one = read_one(tmp_path)
-    assert (one.name, one.suite, len(one.documents)) == ("docfinQA", "DocFinQA", 1)
-    assert shown(one)[1] == ("2", report, "What was revenue in 2008?", ("15",))
-    assert shown(read_one(path)) == shown(one) == shown(read_one(path.parent))
 
 
 OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in the attic"}
@@ -216,6 +206,11 @@ SAMPLES = {
         [{"content": MEETING, "answer": "Ben"}],
         [("1", MEETING, 'Which of the speakers says this at the end of the meeting: "Yes. I am ready."', ("Ben",))],
     ),
+    "DocFinQA": (
+        "DocFinQA/test.json",
+        [[{"Context": ATTIC, "Question": q, "Answer": answer} for q, answer in (("Where?", "here"), ("Who?", "12"))]],
+        [("1", ATTIC, "Where?", ("here",)), ("2", ATTIC, "Who?", ("12",))],
+    ),
     "MuLD": (
         "character_id_test.json",
         SCRIPTS,
@@ -272,12 +267,13 @@ def test_bamboo_faults_of_options(tmp_path):
     )
 
 
+MEETINGS = "elitr-bench-qa_test2.json"
 QUESTION = {"id": "1", "question-type": "who", "answer-position": "B", "question": "Who speaks?", "groundtruth-answer": "PERSON2"}
 
 
 def test_elitr_transcripts_of_both_layouts(tmp_path):
     meetings = [{"id": f"meeting_en_test2_00{i}", "questions": [QUESTION, QUESTION | {"id": "2"}]} for i in (1, 2)]
-    path = write_rows(tmp_path / "data" / "elitr-bench-qa_test2.json", [{"split": "test2", "meetings": meetings}])
+    path = write_rows(tmp_path / "data" / MEETINGS, [{"split": "test2", "meetings": meetings}])
     corpus = tmp_path / "ELITR-minuting-corpus" / "test2" / "meeting_en_test2_002"
     write_rows(tmp_path / "data" / "meeting_en_test2_001.txt", ["(PERSON2) Hello."])
     write_rows(corpus / "transcript_MAN2_annot.txt", ["(PERSON2) Good-bye."])
@@ -326,68 +322,48 @@ def test_the_pages_python_reads_sets_and_writes_their_documents(tmp_path, monkey
     assert json.loads((tmp_path / "excluded.jsonl").read_text()) == {"text": ATTIC}
 
 
-def of_qasper(**change):
-    return "qasper.jsonl", [ROWS[2], ROWS[0] | change]
-
-
-def own(**change):
-    return "house.jsonl", [OWN, OWN | change]
-
-
-def leval(*instructions, outputs):
-    return "tpo.jsonl", [LEVAL | {"instructions": list(instructions), "outputs": outputs}]
-
-
-def elitr(meeting):
-    return "elitr-bench-qa_test2.json", [json.dumps({"split": "test2", "meetings": [meeting]})]
-
-
-def docfinqa(value):
-    return "DocFinQA/test.json", [json.dumps(value)]
-
-
-def released(**points):
-    return "mambaretriever_test.json", [{"quality": points}]
-
-
 DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
 
 
 @pytest.mark.parametrize(
-    ("written", "named"),
+    ("file", "rows", "named"),
     [
-        (of_qasper(answers=None), 'line 2: .*"answers", got NoneType'),
-        (of_qasper(answers=[]), "line 2: the answer is empty"),
-        (of_qasper(context=7), 'line 2: .*"context", got int'),
-        (of_qasper(_id="b1"), "questions of qasper: two have the id 'b1'"),
-        (own(answer="x"), "line 2: a field is 'answer'"),
-        (own(choices=["a", "b"]), "1 of 2 questions have choices"),
-        (own(category="legal"), "line 2: the category is 'legal'"),
-        (own(document=None), 'line 2: .*"document", got NoneType'),
-        (own(document=" \n"), "line 2: the document is empty"),
-        (own(question="a \ud83d"), "line 2 .*D83D"),
-        (own(id="1"), "the questions of house: two have the id '1'"),
-        (("longbook_choice_eng.jsonl", [INFINITE | {"answer": ["the roof"]}]), r"line 1: .*'the roof'"),
-        (leval(EXAM, outputs=["E"]), "line 1, question 1: .*'E'"),
-        (leval("Where?\nB. the attic\nC. the hall", outputs=["B"]), "question 1: .*'B'"),
-        (leval("a", "b", outputs=["c"]), "line 1: 2 instructions and 1 outputs"),
-        (("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}]), 'line 1: .*"Question:"'),
-        (("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}]), 'line 1: .*"said by"'),
-        (("paperqa_16k.jsonl", [[]]), "line 1: .*got list"),
-        (("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}]), r'line 1: .*"\?"'),
-        (elitr("?"), "meetings, item 0: .*got str"),
-        (elitr({"id": "../m", "questions": []}), r"'\.\./m'"),
-        (elitr({"id": "m", "questions": "?"}), "meetings, item 0: 'questions' is"),
-        (elitr({"id": "m", "questions": [{"id": "1"}]}), "item 0, question 1: .*NoneType"),
-        (docfinqa([{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]), "item 1: .*got str"),
-        (docfinqa({"data": []}), "item data: .*got list"),
-        (docfinqa([]), "there are none"),
-        (released(c=[]), "json, quality, 'c': .*got list"),
-        (released(c={"full_text_sentences": None}), "json, quality, 'c': .*\"full_text_sentences\", got NoneType"),
+        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": None}], 'line 2: .*"answers", got NoneType'),
+        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": []}], "line 2: the answer is empty"),
+        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"context": 7}], 'line 2: .*"context", got int'),
+        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"_id": "b1"}], "questions of qasper: two have the id 'b1'"),
+        ("house.jsonl", [OWN, OWN | {"answer": "x"}], "line 2: a field is 'answer'"),
+        ("house.jsonl", [OWN, OWN | {"choices": ["a", "b"]}], "1 of 2 questions have choices"),
+        ("house.jsonl", [OWN, OWN | {"category": "legal"}], "line 2: the category is 'legal'"),
+        ("house.jsonl", [OWN, OWN | {"document": None}], 'line 2: .*"document", got NoneType'),
+        ("house.jsonl", [OWN, OWN | {"document": " \n"}], "line 2: the document is empty"),
+        ("house.jsonl", [OWN, OWN | {"question": "a \ud83d"}], "line 2 .*D83D"),
+        ("house.jsonl", [OWN, OWN | {"id": "1"}], "the questions of house: two have the id '1'"),
+        ("longbook_choice_eng.jsonl", [INFINITE | {"answer": ["the roof"]}], r"line 1: .*'the roof'"),
+        ("tpo.jsonl", [LEVAL | {"instructions": [EXAM], "outputs": ["E"]}], "line 1, question 1: .*'E'"),
+        ("tpo.jsonl", [LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}], "question 1: .*'B'"),
+        ("tpo.jsonl", [LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}], "line 1: 2 instructions and 1 outputs"),
+        ("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}], 'line 1: .*"Question:"'),
+        ("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}], 'line 1: .*"said by"'),
+        ("paperqa_16k.jsonl", [[]], "line 1: .*got list"),
+        ("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}], r'line 1: .*"\?"'),
+        (MEETINGS, [{"meetings": ["?"]}], "meetings, item 0: .*got str"),
+        (MEETINGS, [{"meetings": [{"id": "../m", "questions": []}]}], r"'\.\./m'"),
+        (MEETINGS, [{"meetings": [{"id": "m", "questions": "?"}]}], "meetings, item 0: 'questions' is"),
+        (MEETINGS, [{"meetings": [{"id": "m", "questions": [{"id": "1"}]}]}], "item 0, question 1: .*NoneType"),
+        ("DocFinQA/test.json", [[{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]], "item 1: .*got str"),
+        ("DocFinQA/test.json", [{"data": []}], "item data: .*got list"),
+        ("DocFinQA/test.json", [[]], "there are none"),
+        ("mambaretriever_test.json", [{"quality": {"c": []}}], "json, quality, 'c': .*got list"),
+        (
+            "mambaretriever_test.json",
+            [{"quality": {"c": {"full_text_sentences": None}}}],
+            "json, quality, 'c': .*\"full_text_sentences\", got NoneType",
+        ),
     ],
 )
-def test_rows_of_another_form(tmp_path, written, named):
+def test_rows_of_another_form(tmp_path, file, rows, named):
     write_rows(tmp_path / "m.txt", ["text"])
-    path = write_rows(tmp_path / written[0], written[1])
+    path = write_rows(tmp_path / file, rows)
     with pytest.raises((InputError, ReadError), match=named):
         list(read_qa_sets(path))
