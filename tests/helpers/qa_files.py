@@ -18,6 +18,10 @@ def write_rows(path: Path, rows: list[Any]) -> Path:
     return path
 
 
+def read_rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def read_one(path: Path) -> QaSet:
     (one,) = read_qa_sets(path)
     return one

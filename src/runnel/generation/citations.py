@@ -120,9 +120,8 @@ class CheckedText:
             return False
         if self._recent.count("“") > self._recent.count("”") or self._recent.count('"') % 2:
             return False
-        window = (
-            self._recent.replace("*", "") + (self._space and " ") + (character if character.isalnum() else "A")
-        )  # a mark, as if a word began there
+        next_character = character if character.isalnum() else "A"  # a mark, as if a word began there
+        window = self._recent.replace("*", "") + (self._space and " ") + next_character
         return int(split_sentences(window)[-1, 0]) == len(window) - 1
 
     def _end_sentence(self, *, line: bool = False) -> None:

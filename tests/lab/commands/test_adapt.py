@@ -10,7 +10,7 @@ from helpers.tiny import tiny_encoder
 
 import runnel.lab.training.adaptation
 from runnel.models.base import BUILT_IN, load_model
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def test_documents_are_split_trained_on_and_measured(run, tmp_path):
     save_tiny(tmp_path)
     ended = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     facts = json.loads(ended.out)
-    rows = {name: [json.loads(line) for line in open(tmp_path / "out" / f"{name}.jsonl")] for name in ("train", "held-back")}
+    rows = {name: read_rows(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "held-back")}
     sources = {name: {row["source"] for row in part} for name, part in rows.items()}
     assert (len(rows["train"]), len(rows["held-back"])) == (72, 8) and not sources["train"] & sources["held-back"]
     (measured,) = facts["measured"].values()

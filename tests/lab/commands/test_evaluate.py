@@ -13,7 +13,16 @@ from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
+
+DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
+UNITS = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]
+EVIDENCE = [
+    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
+    {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
+    {"id": "c", "question": "who flew", "document": DOCUMENT, "evidence": [[36, 40]]},
+    {"id": "d", "question": "zebra", "document": DOCUMENT, "evidence": []},
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +54,7 @@ def test_bm25(run, beir, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == files
     result = json.loads((tmp_path / "out" / "beir.json").read_text())
     assert (result["version"], result["kind"], result["queries"], result["documents"]) == (1, "retrieval", 3, 5)
-    rows = map(json.loads, (tmp_path / "out" / "beir.queries.jsonl").read_text().splitlines())
-    values = {row.pop("query"): row for row in rows}
+    values = {row.pop("query"): row for row in read_rows(tmp_path / "out" / "beir.queries.jsonl")}
     ranked = list(scores(tmp_path / "out" / "beir.trec"))
     assert ranked[:3] == [("1", "d1"), ("1", "d3"), ("1", "d0")] and {query for query, _ in ranked[3:]} == {"2"}
     assert values["1"] == pytest.approx({"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5})
@@ -136,11 +144,14 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
         ("run.trec", "8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
         ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "'zz'"),
         ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2"),
+        ("e.jsonl", json.dumps(EVIDENCE[3]), "no question has evidence"),
+        ("e.jsonl", f"{json.dumps(EVIDENCE[0])}\n" * 2, "'a'"),
+        ("e.jsonl", json.dumps(EVIDENCE[0] | {"evidence": [[40, 99]]}), "line 1: span [40, 99]"),
     ],
 )
-def test_bad_tasks_and_runs(run, beir, tmp_path, file, content, message):
+def test_bad_tasks_runs_and_evidence(run, beir, tmp_path, file, content, message):
     (tmp_path / file).write_text(content)
-    done = run("lab", "evaluate", file if file == "run.trec" else "bm25", "beir")
+    done = run("lab", "evaluate", file if file == "run.trec" else "bm25", file if file == "e.jsonl" else "beir")
     assert done.code == 1 and message in done.err
 
 
@@ -162,16 +173,6 @@ def test_what_does_not_fit_is_reported(run, evaluate, beir):
     assert "'test.tsv'; expected one of dev.tsv, train.tsv" in run("lab", "evaluate", "bm25", "beir").err
 
 
-DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
-UNITS = [[0, 17], [17, 21], [21, 28], [28, len(DOCUMENT)]]
-EVIDENCE = [
-    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
-    {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
-    {"id": "c", "question": "who flew", "document": DOCUMENT, "evidence": [[36, 40]]},
-    {"id": "d", "question": "zebra", "document": DOCUMENT, "evidence": []},
-]
-
-
 @pytest.fixture
 def evidence(tmp_path):
     write_rows(tmp_path / "evidence.jsonl", EVIDENCE)
@@ -187,8 +188,7 @@ def test_evidence(run, evidence, fake, tmp_path):
     assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
     assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
     assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
-    values = [json.loads(line) for line in (tmp_path / "out" / "evidence.queries.jsonl").read_text().splitlines()]
-    assert [value["query"] for value in values] == ["a", "2", "c"]
+    assert [row["query"] for row in read_rows(tmp_path / "out" / "evidence.queries.jsonl")] == ["a", "2", "c"]
     again = run(*command, "--metrics", "P@1")
     assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
 
@@ -202,22 +202,7 @@ def test_baselines_on_the_same_sentences_or_units(run, evaluate, evidence, beir,
     assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
     write_rows(tmp_path / evidence, [EVIDENCE[0] | {"units": UNITS}, *EVIDENCE[1:]])
     assert evaluate("bm25", evidence, "--out", "out")["sentences"] == 13
-    ranked = [json.loads(line)["sentences"] for line in (tmp_path / "out" / "evidence.ranks.jsonl").read_text().splitlines()]
-    assert ranked == [4, 3, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (EVIDENCE[3:], "no question has evidence"),
-        ([EVIDENCE[0]] * 2, "'a'"),
-        ([EVIDENCE[0] | {"evidence": [[40, 99]]}], "line 1: span [40, 99]"),
-    ],
-)
-def test_bad_evidence(run, evidence, tmp_path, rows, message):
-    write_rows(tmp_path / evidence, rows)
-    done = run("lab", "evaluate", "bm25", evidence)
-    assert done.code == 1 and message in done.err
+    assert [row["sentences"] for row in read_rows(tmp_path / "out" / "evidence.ranks.jsonl")] == [4, 3, 3, 3]
 
 
 DOCUMENTS = {"d0": "the cat sat on the mat and the dog sat", "d1": "a river runs to the sea", "d2": "the dog"}

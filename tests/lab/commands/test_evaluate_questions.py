@@ -9,7 +9,7 @@ from helpers.tiny import tiny_encoder
 
 from runnel.lab.evaluation.metrics import Comparison
 from runnel.lab.evaluation.own import Setting, advice
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 QUESTIONS = [
     {"question": "the river runs", "file": "river.txt", "text": "to the sea"},
@@ -36,10 +36,12 @@ def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
     assert {"hits@1", "MRR"} <= {row["value"] for row in compared if row["comparison"]}
     result = json.loads(run(*command, "--sweep", "--json", "--out", "swept").out)
-    ranks = [json.loads(line) for line in (tmp_path / "swept" / "q.sweep.jsonl").read_text().splitlines()]
+    ranks = read_rows(tmp_path / "swept" / "q.sweep.jsonl")
     assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
     words = next(one for one in result["settings"] if one["name"] == "words only")
     assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
+    others = [one["metrics"]["MRR"] for one in result["settings"][1:]]
+    assert others == sorted(others, reverse=True)
     for setting in result["settings"]:  # as measured: in each, "river.txt" is where the sweep found it
         hits = json.loads(run("search", "the river runs", "--in", "library", "--json", *setting["arguments"].split()).out)
         found = [Path(hit["id"]).name for hit in hits["documents"]]

@@ -8,7 +8,7 @@ from helpers.judged_tasks import ToyEmbedder
 
 from runnel.lab.training.data import read_triples
 from runnel.lab.training.mining import Mining, mine_negatives
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 COLORS = ("red", "blue")
 PAIRS = [f"where is the {c} cat number {n},the {c} cat sits on chair {n}" for n in range(20) for c in COLORS]
@@ -52,10 +52,6 @@ def embedder(monkeypatch):
     return embedder
 
 
-def rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
     done = run(*pairs, "--number", 3, "--ranks", "1-10", "--json")
     assert done.code == 0
@@ -70,14 +66,15 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
         assert all(color in text or text.endswith(f" {number}") for text in triple.negatives)
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.json"]
     in_python = mine_negatives("pairs.csv", tmp_path / "python.jsonl", Mining(3, (1, 10)))
-    assert facts == {"out": "out.jsonl", **in_python} and rows(tmp_path / "python.jsonl") == rows(tmp_path / "out.jsonl")
+    assert facts == {"out": "out.jsonl", **in_python}
+    assert read_rows(tmp_path / "python.jsonl") == read_rows(tmp_path / "out.jsonl")
 
 
 def test_beir_folder_with_judged_negatives(run, beir, tmp_path):
     done = run(*beir, "-n", 6)
     assert "warning: 2 of 2 examples got fewer than 6 negatives" in done.err
     assert "note: candidates refused: 2 a positive or a copy of one; 1 a copy of another negative" in done.err
-    first, second = rows(tmp_path / "out.jsonl")
+    first, second = read_rows(tmp_path / "out.jsonl")
     assert first["id"] == "1" and first["pos"] == ["document 1 about cats and 1"]
     assert sorted(first["neg"]) == [f"document {n} about cats and {n}" for n in (11, 3, 5, 7, 9)]
     assert second["neg"][0] == "document 2 about dogs and 2" and len(second["neg"]) == 5
@@ -87,7 +84,7 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12")
     assert done.code == 0, done.err
     assert " scored like a positive" in done.err
-    first, second = rows(tmp_path / "out.jsonl")
+    first, second = read_rows(tmp_path / "out.jsonl")
     assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
     assert embedder.read == 12  # the document without text is left out
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
@@ -110,7 +107,7 @@ def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
     write_rows(tmp_path / "data.jsonl", lines)
     facts = json.loads(run("lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82, "--json").out)
     assert (facts["k1"], facts["b"]) == (4.46, 0.82)
-    assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
+    assert [row.get("prompt") for row in read_rows(tmp_path / "out.jsonl")] == ["find", None]
     assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
 
 
@@ -118,7 +115,7 @@ def test_a_run_in_place_of_a_search(run, beir, tmp_path):
     (tmp_path / "run.trec").write_text("".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n")
     done = run(*beir, "-n", 2, "--run", "run.trec", "--ranks", "4-5")
     assert done.code == 0 and "1 of 2 examples got fewer than 2 negatives" in done.err
-    first, second = rows(tmp_path / "out.jsonl")
+    first, second = read_rows(tmp_path / "out.jsonl")
     assert sorted(first["neg"]) == ["document 3 about cats and 3", "document 4 about dogs and 4"]
     assert second["neg"] == ["document 2 about dogs and 2"]
 
@@ -128,7 +125,7 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
     done = run(*pairs, "--exclude", "test.csv")
     assert done.code == 0 and "38 examples" in done.out
     assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err
-    left = {row["query"] for row in rows(tmp_path / "out.jsonl")}
+    left = {row["query"] for row in read_rows(tmp_path / "out.jsonl")}
     assert not {"where is the red cat number 3", "where is the blue cat number 19"} & left
     done = run("lab", "mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
     assert done.code == 1 and "no example is left to mine for" in done.err

@@ -9,7 +9,7 @@ from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
 from runnel.lab.training.data import read_evidence
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BM25 = ("lab", "qa", "bm25", "mills.jsonl", "-k", 2, "--out", "out")
@@ -27,10 +27,6 @@ def mills(tmp_path):
     return write_rows(tmp_path / "mills.jsonl", rows(mill_set(documents=1)))
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
     ended = run(*BM25)
     shown = [" ".join(line.split()) for line in ended.out.splitlines()]
@@ -38,12 +34,12 @@ def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
     for name in ("mills", "creative", "up to 4,000 tokens"):
         assert f"{name} 6 100.0% 100.0% to 100.0% 1.000 0 0" in shown
     assert [line for line in shown if line.startswith(("answers: 6 requests, 42 ", "judgments: 6 requests, 42 "))] == shown[-2:]
-    found = lines(tmp_path / "out" / "mills.answers.jsonl")
+    found = read_rows(tmp_path / "out" / "mills.answers.jsonl")
     assert [one["question"] for one in found] == [f"d0-{n}" for n in range(10, 16)]
     assert found[0]["answer"] == "red" and found[0]["verdicts"] == [True] and found[0]["tokens"] > 100
-    assert lines(tmp_path / "out" / "mills.queries.jsonl")[0] == {"query": "d0-10", "accuracy": 1.0, "F1": 1.0}
+    assert read_rows(tmp_path / "out" / "mills.queries.jsonl")[0] == {"query": "d0-10", "accuracy": 1.0, "F1": 1.0}
     document = mill_set(documents=1).documents["d0"].text
-    for row in lines(tmp_path / "out" / "mills.found.jsonl"):
+    for row in read_rows(tmp_path / "out" / "mills.found.jsonl"):
         assert f"Wheel number {row['id'][3:]} was" in " ".join(document[start:end] for start, end in row["parts"][0])
 
 
@@ -111,7 +107,7 @@ def test_another_judge_and_what_people_say(run, stub, mills, tmp_path):
     assert {one["model"] for one in stub.asked} == {"small"} and f"asking small at {stub.url}, judged by strict" in ended.err
     stub.rule = lambda messages: follow(messages).replace("YES" if "wheel number 11 " in str(messages) else "?", "NO")
     assert run(*BM25).code == 0
-    given = [row | {"right": True} for row in lines(tmp_path / "out" / "mills.answers.jsonl")]
+    given = [row | {"right": True} for row in read_rows(tmp_path / "out" / "mills.answers.jsonl")]
     assert given[1]["text"] == "Which color was wheel number 11 painted?" and given[1]["answers"] == ["green"]
     given[3]["answer"] = "another"
     given[4]["right"] = False
@@ -131,7 +127,7 @@ def test_some_questions_are_drawn_from_all_documents(run, stub, tmp_path):
 
     def asked(out, *options):
         assert run("lab", "qa", "bm25", "mills.jsonl", "--limit", 20, "--out", out, *options).code == 0
-        return [one["question"] for one in lines(tmp_path / out / "mills.answers.jsonl")]
+        return [one["question"] for one in read_rows(tmp_path / out / "mills.answers.jsonl")]
 
     drawn = asked("out")
     assert len(drawn) == 20 and len({name.partition("-")[0] for name in drawn}) >= 9

@@ -8,7 +8,7 @@ from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
 from runnel.lab.training.data import Dropped, read_evidence
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 LENGTHS = ("--lengths", "1000,1200")
 
@@ -27,10 +27,6 @@ def books(tmp_path):
     return tmp_path / "books"
 
 
-def rows(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
 @pytest.mark.parametrize("unit", ["sentence", "clauses"])
 def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):
@@ -40,7 +36,7 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
     assert ended.code == 0 and facts["examples"] == 7 and facts["rejected"] == {}, ended.err
     assert len(stub.asked) == 7 * requests == facts["used"]["requests"]
     assert sorted(facts["examples_by_length"].values()) == [3, 4]
-    found = rows(tmp_path / "out" / f"{strategy}.jsonl")
+    found = read_rows(tmp_path / "out" / f"{strategy}.jsonl")
     for row in found:
         source = open(row["source"], encoding="utf-8").read()
         assert source[row["source_start"] :].startswith(row["document"])
@@ -113,7 +109,7 @@ def test_examples_without_a_language_model(run, tmp_path):
     ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out")
     assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
     assert "note: left out: 1 document with the same text as another\n" in ended.err
-    found = rows(tmp_path / "out" / "structure.jsonl")
+    found = read_rows(tmp_path / "out" / "structure.jsonl")
     asked = [row["question"] for row in found]
     assert sorted(asked) == [f"Wheel {n} in winter" for n in range(3)]
     assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == asked
@@ -122,7 +118,7 @@ def test_examples_without_a_language_model(run, tmp_path):
         assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
     assert run("index", "manuals", "--to", "library").code == 0
     assert run("lab", "synthesize", "library", "--without-llm", "--to", "indexed").code == 0
-    indexed = rows(tmp_path / "indexed" / "structure.jsonl")
+    indexed = read_rows(tmp_path / "indexed" / "structure.jsonl")
     assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
     same = ("question", "document", "evidence")
     assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
@@ -130,7 +126,7 @@ def test_examples_without_a_language_model(run, tmp_path):
     facts = json.loads((tmp_path / "out" / "structure.json").read_text())
     assert json.loads(ended.out) == facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)
     assert facts["examples"] == 2
-    assert rows(tmp_path / "python" / "structure.jsonl") == rows(tmp_path / "out" / "structure.jsonl")
+    assert read_rows(tmp_path / "python" / "structure.jsonl") == read_rows(tmp_path / "out" / "structure.jsonl")
     write_rows(tmp_path / "a.txt", ["A plain paragraph is all there is. It has two sentences."])
     ended = run("lab", "synthesize", "a.txt", "--without-llm", "--to", "out")
     assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 part of documents (none)\n"

@@ -12,12 +12,12 @@ from helpers.tiny_training import read_metrics
 from runnel import SentenceRetriever
 from runnel.commands import display
 from runnel.lab.training import recipes
-from tests.helpers.qa_files import write_rows
+from tests.helpers.qa_files import read_rows, write_rows
 
 
 def test_pocket_learns_from_a_csv_of_pairs(run, tmp_path):
     write_examples(tmp_path / "triples.jsonl", evidence=False)
-    rows = [json.loads(line) for line in (tmp_path / "triples.jsonl").read_text().splitlines()[:32]]
+    rows = read_rows(tmp_path / "triples.jsonl")[:32]
     with open(tmp_path / "pairs.csv", "w", newline="") as file:
         csv.writer(file).writerows([("query", "positive"), *((row["query"], row["positive"]) for row in rows)])
     options = ("--set=batch=16", "--set=data.held_out=8")
@@ -35,7 +35,7 @@ def test_pocket_learns_from_a_csv_of_pairs(run, tmp_path):
 
 def test_pocket_adapts_to_evidence(run, tmp_path):
     write_examples(tmp_path / "evidence.jsonl", evidence=True)
-    rows = [json.loads(line) for line in (tmp_path / "evidence.jsonl").read_text().splitlines()[:16]]
+    rows = read_rows(tmp_path / "evidence.jsonl")[:16]
     write_rows(tmp_path / "evidence.jsonl", rows)
     done = run("lab", "train", "evidence", "--data", "evidence.jsonl", "--to", "tuned", "--json")
     assert done.code == 0, done.err

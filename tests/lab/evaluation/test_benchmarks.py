@@ -177,24 +177,6 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
 
 
-def test_bad_tables_are_named(tmp_path):
-    nano(tmp_path / "NanoNQ")
-    corpus = tmp_path / "NanoNQ" / "corpus" / "train-00000-of-00001.parquet"
-    write_rows(corpus, [{"_id": "d1", "body": "red cat"}])
-    (one,) = find_sets(str(tmp_path / "NanoNQ"))
-    with pytest.raises(InputError, match=r"parquet, row 1: expected 'text' .*, got the keys '_id', 'body'"):
-        one.source(tmp_path)
-    corpus.write_bytes(corpus.read_bytes()[:-20])
-    with pytest.raises(ReadError, match=r"train-00000-of-00001\.parquet is damaged or incomplete"):
-        one.source(tmp_path)
-    nano(tmp_path / "two", "train")
-    write_rows(tmp_path / "two" / "qrels" / "dev.jsonl", [{"query-id": "q1", "corpus-id": "d1"}])
-    with pytest.raises(InputError, match=r"two has judgments of train, dev, and texts of train; expected texts of each"):
-        find_sets(str(tmp_path / "two"))
-    with pytest.raises(InputError, match=r"unknown task '.*nothing'; expected a BEIR folder, a benchmark, or"):
-        find_sets(str(tmp_path / "nothing"))
-
-
 @pytest.mark.parametrize("kind", ["needle", "passkey"])
 def test_generated_sets_hide_each_answer_in_one_document(kind, tmp_path):
     assert [one.length for one in find_generated(kind)] == list(LENGTHS) and LENGTHS[0] == 256 and LENGTHS[-1] == 32768
@@ -242,6 +224,9 @@ QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
 DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
 
 
+TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().items()} | {"qrels/dev.jsonl": [JUDGED]}
+
+
 @pytest.mark.parametrize(
     ("files", "named"),
     [
@@ -253,6 +238,8 @@ DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
         ({QASPER_FILE: ['{"190": {']}, "not valid JSON at character"),
         (tables(qrels=JUDGED | {"score": 1 << 32}), r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
         (tables(qrels=JUDGED | {"score": float("inf")}), "got 'inf'"),
+        (tables(corpus={"_id": "d1", "body": "red cat"}), "line 1: expected 'text' .*, got the keys '_id', 'body'"),
+        (TWO_SPLITS, "judgments of dev, train, and texts of train; expected texts of each"),
         (tables(queries={"_id": "q", "text": "y", "context_length": [256]}), "queries.jsonl, line 1: 'context_length' is .256."),
     ],
 )

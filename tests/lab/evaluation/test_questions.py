@@ -1,7 +1,6 @@
 """A user's own questions: which documents answer, what went wrong, which settings find more. The index is a stand-in."""
 
 import json
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from helpers.places import answering, place
 
 from runnel.errors import InputError
-from runnel.lab.evaluation import own
-from runnel.lab.evaluation.own import DEPTH, Setting, ask, locate, read_questions, summarize
+from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, summarize
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
@@ -31,7 +29,7 @@ class FakeIndex:
     """Ranks documents by common words, or, as meaning does here, always in the order of their ids."""
 
     def __init__(self, documents=DOCUMENTS):
-        self.texts, self.searches = documents, []
+        self.texts = documents
         self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(passage_tokens=None), heads={}))
         settings = SimpleNamespace(remember=False)
         self.store = SimpleNamespace(uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents)
@@ -43,7 +41,6 @@ class FakeIndex:
         return {name: SimpleNamespace(text=self.texts[name], blocks=PAGES if "pdf" in name else "") for name in ids}
 
     def search(self, query, top_k=10, *, dense_weight=None, rerank=None, read=None, sentences=3):
-        self.searches.append((query, dense_weight, rerank))
         words = set(query.lower().split())
         common = {name: len(words & set(text.lower().replace(".", "").split())) for name, text in self.texts.items()}
         weight = 0.0 if dense_weight is None else dense_weight
@@ -105,46 +102,23 @@ def test_the_expected_place_must_be_shown(asked):
 
 
 def test_what_went_wrong(asked):
-    low, missing, absent, far = asked(
+    low, missing, absent, far, right = answers = asked(
         ("red dogs sleep on the second page", "old/cats.md"),
         ("who", "dgos.pdf"),
         ("cats", "notes/cats.md", {"text": "blue cats walk"}),
         ("cats", "notes/cats.md", {"text": "quite another thing"}),
+        ("blue cats", "notes/cats.md", {"text": "blue cats run"}),
     )
     assert kind(low) == "ranked too low" and low.rank == 3
     assert low.problem.text == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
     assert [name.rsplit("/")[-1] for name in low.found] == ["dogs.pdf", "cats.md"]
     assert kind(missing) == "not in the index" and missing.problem.text.endswith("the nearest name is dogs.pdf")
     assert absent.problem.text.endswith('not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
-    assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed"
-
-
-def test_metrics(asked):
-    answers = asked(
-        ("blue cats", "notes/cats.md", {"text": "blue cats run"}),
-        ("red dogs sleep on the second page", "old/cats.md"),
-        ("who", "nowhere"),
-    )
+    assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed" and right.problem is None
     found = summarize(answers)
-    assert found["hits@1"] == pytest.approx(1 / 3) and found["hits@3"] == pytest.approx(2 / 3)
-    assert found["MRR"] == pytest.approx((1 + 1 / 3) / 3)
-    assert found["place hits@1"] == found["place MRR"] == 1  # of the one question that expects a place
-    assert "place MRR" not in answers[1].values()
-
-
-def test_a_sweep_searches_with_every_setting(tmp_path):
-    index = FakeIndex()
-    rows = [{"question": "sleep", "file": "dogs.pdf"}, {"question": "a bird", "file": "rows.csv"}]
-    questions = read_questions(write_rows(tmp_path / "q.jsonl", rows))
-    targets, ranks = locate(questions, index), {}
-    for name, options, question in own.tries(questions, index):
-        ranks.setdefault(name, []).append(own.rank_with(question, targets[question.id], index, options))
-    settings = own.weigh(own.settings_of(index), ranks)
-    assert settings[0].name == "default" and {s.name for s in settings} >= {"words only", "meaning only", "both, meaning 0.5"}
-    assert [s.metrics["MRR"] for s in settings[1:]] == sorted((s.metrics["MRR"] for s in settings[1:]), reverse=True)
-    words = next(s for s in settings if s.name == "words only")
-    assert words.arguments == "--words-only" and words.comparison.queries == 2
-    assert ("sleep", 0, 0) in index.searches
+    assert found["hits@1"] == pytest.approx(1 / 5) and found["hits@3"] == pytest.approx(2 / 5)
+    assert found["MRR"] == pytest.approx((1 + 1 / 3) / 5) and "place MRR" not in low.values()
+    assert found["place hits@1"] == found["place MRR"] == pytest.approx(1 / 3)  # of the questions that expect a place
 
 
 def test_questions_of_a_table(tmp_path):
@@ -175,10 +149,3 @@ def test_bad_questions(tmp_path, line, named):
     (tmp_path / "q.jsonl").write_text(line)
     with pytest.raises(InputError, match=named):
         read_questions(tmp_path / "q.jsonl")
-
-
-def test_a_setting_names_the_options_of_search():
-    tried = [{}, {"dense_weight": math.inf, "rerank": 0}, {"dense_weight": 0.2, "rerank": 0}, {"dense_weight": 0, "rerank": 50}]
-    assert [Setting("x", options, {}, None).arguments for options in tried] == [
-        "", "--meaning-only", "--weight 0.2 --no-rerank", "--words-only --rerank 50",
-    ]  # fmt: skip

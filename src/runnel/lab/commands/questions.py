@@ -85,11 +85,9 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
     cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in ranking["metrics"].values()] for ranking in rankings]
     print_table(["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)])
     for ranking in rankings:
-        if ranking["kinds"] and ranking["system"] == rankings[0]["system"]:
-            rows = [
-                [one_line(kind), f"{of['queries']:,}", *(f"{of['metrics'][m][0]:.3f}" for m in metrics)]
-                for kind, of in ranking["kinds"].items()
-            ]
+        if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
+            means = ([f"{of['metrics'][metric][0]:.3f}" for metric in metrics] for of in kinds.values())
+            rows = [[one_line(kind), f"{of['queries']:,}", *row] for (kind, of), row in zip(kinds.items(), means, strict=True)]
             print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 

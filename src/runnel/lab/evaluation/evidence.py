@@ -207,21 +207,20 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
     """
     asked = [one for one in judged if one.spans]
     by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
-    parts = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": i for i in range(_PARTS)}
-    by_position = {
-        name: [one for one in asked if min(int((one.position or 0.0) * _PARTS), _PARTS - 1) == i] for name, i in parts.items()
-    }
+    by_position: dict[str, list[Judged]] = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [] for i in range(_PARTS)}
+    for one in asked:
+        list(by_position.values())[min(int((one.position or 0.0) * _PARTS), _PARTS - 1)].append(one)
     return {
         "metrics": mean(values),
         "by_length": _groups(by_length, values),
         "by_position": _groups(by_position, values),
-        "recall_by_position": recall_by_position(asked, values),
-        "precision_recall": precision_recall(asked),
-        "calibration": calibration(judged),
+        "recall_by_position": _recall_by_position(asked, values),
+        "precision_recall": _precision_recall(asked),
+        "calibration": _calibration(judged),
     }
 
 
-def recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def _recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return for each tenth of a document the share of evidence spans beginning there that are found, by every Recall@k.
 
     Source: paper E, appendix E.3. Differs: it counts sentences, and 50 of them are found.
@@ -239,17 +238,14 @@ def recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[str
     ]
 
 
-def precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
+def _precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
     """Return for several depths k the mean share of answers among the k best sentences, and of evidence spans found there."""
-    return [
-        {
-            "k": k,
-            "precision": float(np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])),
-            "recall": float(np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])),
-        }
-        for k in _DEPTHS
-        if asked
-    ]
+    rows = []
+    for k in _DEPTHS if asked else ():
+        precision = np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])
+        recall = np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])
+        rows.append({"k": k, "precision": float(precision), "recall": float(recall)})
+    return rows
 
 
 def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -260,7 +256,7 @@ def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping
     ]
 
 
-def calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
+def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     """Return how often sentences with a score are answers, highest scores first; empty if scores are no logits.
 
     A row is of sentences from its score up to 1 above; the first and the last row have all beyond. "sigmoid" is of its middle:

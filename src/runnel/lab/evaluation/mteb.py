@@ -28,20 +28,15 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
     from mteb.types import PromptType
 
     model, cache = _model(system, folder), mteb.ResultCache(folder / "mteb")
+    options: dict[str, Any] = {"co2_tracker": False, "show_progress_bar": False}
+    options["prediction_folder"] = folder / "mteb" / "predictions"
     results = []
     for number, (name, task) in enumerate(tasks.items(), start=1):
         say(f"{name} ({number} of {len(tasks)})")
         with damage_in(f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"):
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
-            done = mteb.evaluate(
-                model,
-                task,
-                cache=cache,
-                co2_tracker=False,
-                show_progress_bar=False,
-                prediction_folder=folder / "mteb" / "predictions",
-            ).task_results[0]
+            done = mteb.evaluate(model, task, cache=cache, **options).task_results[0]
         one = {"task": name, "type": task.metadata.type, "metric": task.metadata.main_score, "score": float(done.get_score())}
         results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
         task.unload_data()
@@ -53,16 +48,15 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
 def _check(name: str, task: Any, system: System) -> None:
     kind, modalities = task.metadata.type, task.metadata.modalities
     has_candidates = kind in _RERANK or (kind in _SEARCH and system.candidates)
-    for wrong, what in (
-        (modalities != ["text"], f"is about {', '.join(modalities)}; runnel reads text"),
-        (
-            system.how == "rerank" and not has_candidates,
-            "has no candidates; name those of a retrieval task: --run FOLDER/mteb/predictions",
-        ),
-        (system.how == "index" and kind not in _SEARCH, "is no retrieval task, which an index needs; evaluate it as embed"),
-    ):
-        if wrong:
-            raise InputError(f"{name} ({kind}) {what}")
+    wrong = ""
+    if modalities != ["text"]:
+        wrong = f"is about {', '.join(modalities)}; runnel reads text"
+    elif system.how == "rerank" and not has_candidates:
+        wrong = "has no candidates; name those of a retrieval task: --run FOLDER/mteb/predictions"
+    elif system.how == "index" and kind not in _SEARCH:
+        wrong = "is no retrieval task, which an index needs; evaluate it as embed"
+    if wrong:
+        raise InputError(f"{name} ({kind}) {wrong}")
 
 
 def find_tasks(name: str) -> list[Any]:

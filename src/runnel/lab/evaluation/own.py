@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -289,13 +289,6 @@ def settings_of(index: Index) -> Values:
     return tried
 
 
-def tries(questions: Sequence[Question], index: Index) -> Iterator[tuple[str, Mapping[str, float], Question]]:
-    """Yield every search of a sweep: the name of the setting, its options, and the question."""
-    for name, options in settings_of(index).items():
-        for question in questions:
-            yield name, options, question
-
-
 def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
     """Return the rank of the first document that answers, as `AnsweredQuestion.rank`."""
     hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
@@ -382,15 +375,17 @@ def _measure(
     result |= {"metrics": summarize(answers), "answers": [_as_json(answer) for answer in answers]}
     if sweep:
 
-        def rank(tried: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
-            setting, options, question = tried
+        def rank(search: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
+            setting, options, question = search
             return {"setting": setting, "id": question.id, "rank": rank_with(question, targets[question.id], index, options)}
 
         ranks: dict[str, list[int | None]] = {}
-        out, searches = folder / f"{name}.sweep.jsonl", tries(questions, index)
+        tried = settings_of(index)
+        searches = ((name, options, question) for name, options in tried.items() for question in questions)
+        out = folder / f"{name}.sweep.jsonl"
         for row in resumed_rows(out, settings, lambda: (searches, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
-        weighed = weigh(settings_of(index), ranks)
+        weighed = weigh(tried, ranks)
         result["settings"] = [
             {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)}
             | {name: getattr(one.comparison, name) for name in ("difference", "low", "high", "p")}

@@ -138,24 +138,21 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options
     for trial in trials:
         expect_choice(trial.system.how, _HOWS[trial.kind], f"what {model} is evaluated as, on {trial.kind},")
     api = model.startswith(API)
-    for message, wrong in {
-        f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed": api
-        and any((trial.kind, trial.system.how) != ("evidence", "embed") for trial in trials),
-        f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect": api
-        and bool(options.keys() & {"max_tokens", "max_query_tokens"}),
-        "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out": options.keys()
-        >= {"max_tokens", "segment_tokens"},
-        "{instruction} in --prompt is replaced only for tasks of mteb": "{instruction}" in options.get("prompt", ""),
-    }.items():
-        if wrong:
-            raise InputError(message)
+    wrong = ""
+    if api and any((trial.kind, trial.system.how) != ("evidence", "embed") for trial in trials):
+        wrong = f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed"
+    elif api and options.keys() & {"max_tokens", "max_query_tokens"}:
+        wrong = f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
+    elif options.keys() >= {"max_tokens", "segment_tokens"}:
+        wrong = "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out"
+    elif "{instruction}" in options.get("prompt", ""):
+        wrong = "{instruction} in --prompt is replaced only for tasks of mteb"
+    if wrong:
+        raise InputError(wrong)
     kinds = {how: {trial.kind for trial in trials if trial.system.how == how} for how in _READERS}
     readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
     options.expect_effects((trial.kind, trial.system.how) for trial in trials)
-    return [
-        trial._replace(system=replace(trial.system, reading=readings.get(trial.system.how, trial.system.reading)))
-        for trial in trials
-    ]
+    return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
 
 
 def _reading(model: str, how: How, kinds: Collection[str], options: _Options) -> Reading:
@@ -173,11 +170,8 @@ def _system(model: str, how: How, kind: str, options: _Options) -> System:
         return {_FIELDS.get(name, name): value for name, value in found.items()}
 
     by_words = how == "bm25" or (how == "rerank" and kind == "documents")  # candidates are BM25's best
-    plain = (
-        use(how not in ("bm25", "run"), "dtype")
-        | use(how == "rerank", "run")
-        | use((how, kind) == ("index", "documents"), "place")
-    )
+    plain = use(how not in ("bm25", "run"), "dtype") | use(how == "rerank", "run")
+    plain |= use((how, kind) == ("index", "documents"), "place")
     plain |= use(how == "rerank" or (kind == "documents" and how != "run"), "depth")
     plain |= use(kind == "evidence" and how != "sentences", "chunk_words")
     return System(

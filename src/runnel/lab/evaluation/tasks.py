@@ -274,6 +274,7 @@ _MSMARCO |= {
 }
 
 Row = tuple[str, dict[str, Any]]  # its place, and its values
+Pairs = Iterable[tuple[str, str]]  # ids with texts
 
 
 @dataclass(frozen=True)
@@ -490,13 +491,7 @@ def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
         raise InputError(f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}') from error
 
 
-def _write(
-    folder: Path,
-    name: str,
-    documents: Iterable[tuple[str, str]],
-    queries: Iterable[tuple[str, str]],
-    judged: Iterable[tuple[str, str, int]],
-) -> TaskFiles:
+def _write(folder: Path, name: str, documents: Pairs, queries: Pairs, judged: Iterable[tuple[str, str, int]]) -> TaskFiles:
     """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes "_"."""
     place = folder / f"{name}.beir"
     place.mkdir(exist_ok=True)

@@ -339,19 +339,14 @@ class StructureRows:
         if not asked:
             self.rejected["parts whose structure asks nothing"] += 1
         document, place = cut(text, asked)
-        for question in asked:
-            answer = list(place(question.answer))
-            row: dict[str, Any] = {
-                "id": f"structure-{digest(source.name, document, question.question)}",
-                "question": question.question,
-            }
-            row |= {"document": document, "evidence": [answer], "strategy": question.strategy, "places": [answer]}
-            row |= {
-                "source": source.name,
-                "source_start": start,
-                "source_question": [start + offset for offset in question.source],
-            }
-            yield row | {"source_evidence": [start + offset for offset in question.answer]}
+        for one in asked:
+            answer = list(place(one.answer))
+            name = f"structure-{digest(source.name, document, one.question)}"
+            row: dict[str, Any] = {"id": name, "question": one.question, "document": document, "evidence": [answer]}
+            row |= {"strategy": one.strategy, "places": [answer], "source": source.name, "source_start": start}
+            for key, span in (("source_question", one.source), ("source_evidence", one.answer)):
+                row[key] = [start + offset for offset in span]
+            yield row
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
         usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]

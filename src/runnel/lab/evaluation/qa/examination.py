@@ -224,10 +224,8 @@ class Exam:
     def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
         question, document = material.question, data.documents[material.question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome, texts = (
-            Outcome(question.id, question.category, material.tokens),
-            [join(document, part) for part in material.parts],
-        )
+        outcome = Outcome(question.id, question.category, material.tokens)
+        texts = [join(document, part) for part in material.parts]
         if material.way == "copied":
             lines = self._copies(question.question, texts, notes)
             outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]

@@ -243,8 +243,7 @@ def mean_of_sets(sets: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
     """Return the means over sets, each set alike; those without a score are left out of that score."""
     groups = [group(name, outcomes) for name, outcomes in sets.items()]
     judged = [[one.correct for one in outcomes if one.correct is not None] for outcomes in sets.values()]
-    judged = [verdicts for verdicts in judged if verdicts]
-    low, high = interval(judged) if judged else (None, None)
+    low, high = interval(list(filter(None, judged))) if any(judged) else (None, None)
     means = {}
     for name in ("accuracy", "F1"):
         values = [scores[name] for scores in groups if scores[name] is not None]
