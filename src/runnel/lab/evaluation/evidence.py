@@ -207,9 +207,10 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
     """
     asked = [one for one in judged if one.spans]
     by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
-    by_position: dict[str, list[Judged]] = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [] for i in range(_PARTS)}
+    parts: list[list[Judged]] = [[] for _ in range(_PARTS)]
     for one in asked:
-        list(by_position.values())[min(int((one.position or 0.0) * _PARTS), _PARTS - 1)].append(one)
+        parts[min(int((one.position or 0.0) * _PARTS), _PARTS - 1)].append(one)
+    by_position = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": part for i, part in enumerate(parts)}
     return {
         "metrics": mean(values),
         "by_length": _groups(by_length, values),
