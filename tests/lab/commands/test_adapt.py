@@ -2,13 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from helpers.tiny import tiny_encoder
 
-import runnel.lab.training.adaptation
 from runnel.models.base import BUILT_IN, load_model
 from tests.helpers.qa_files import read_rows, write_rows
 
@@ -36,19 +34,16 @@ def save_tiny(folder, *, contrary=False):
 
 
 @pytest.fixture
-def trained(monkeypatch):
-    def by(source: Path) -> list[int]:
-        calls: list[int] = []
+def seeds(monkeypatch):
+    """Put pocket in place of what is trained; return the seeds of all trainings."""
+    seeds: list[int] = []
 
-        def train(model, data, seed, to):
-            calls.append(seed)
-            shutil.copytree(source, to / "run" / "model", dirs_exist_ok=True)
-            return to / "run" / "model"
+    def train(model, data, seed, to):
+        seeds.append(seed)
+        return shutil.copytree(BUILT_IN["pocket"], to / "run" / "model", dirs_exist_ok=True)
 
-        monkeypatch.setattr(runnel.lab.training.adaptation, "_train", train)
-        return calls
-
-    return by
+    monkeypatch.setattr("runnel.lab.training.adaptation._train", train)
+    return seeds
 
 
 def test_documents_are_split_trained_on_and_measured(run, tmp_path):
@@ -70,8 +65,7 @@ def test_documents_are_split_trained_on_and_measured(run, tmp_path):
     assert (again.code, json.loads(again.out)) == (ended.code, facts), "nothing is computed twice"
 
 
-def test_a_model_is_written_only_if_it_is_better(run, trained, tmp_path):
-    trained(BUILT_IN["pocket"])
+def test_a_model_is_written_only_if_it_is_better(run, seeds, tmp_path):
     ended = run("lab", "adapt", "manuals", "--to", "out")
     assert ended.code == 1 and "difference +0.0000" in ended.out and "out/run/model is not better than pocket" in ended.err
     assert not (tmp_path / "out" / "model").exists()
@@ -94,9 +88,8 @@ def test_a_model_is_written_only_if_it_is_better(run, trained, tmp_path):
         ("manuals", "dev.jsonl", "dev.jsonl has no question with evidence"),
     ],
 )
-def test_what_is_refused_before_training(run, trained, tmp_path, source, dev, message):
-    calls = trained(BUILT_IN["pocket"])
-    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
-    (tmp_path / "dev.jsonl").write_text('{"question": "q", "document": "d", "evidence": []}\n')
+def test_what_is_refused_before_training(run, seeds, tmp_path, source, dev, message):
+    write_rows(tmp_path / "a.txt", ["A plain paragraph is all there is. It has two sentences."])
+    write_rows(tmp_path / "dev.jsonl", [{"question": "q", "document": "d", "evidence": []}])
     ended = run("lab", "adapt", source, "--to", "out", *(["--dev", dev] if dev else []))
-    assert ended.code == 1 and message in ended.err and calls == []
+    assert ended.code == 1 and message in ended.err and seeds == []
