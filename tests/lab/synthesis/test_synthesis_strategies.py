@@ -66,6 +66,7 @@ def test_a_pair_is_of_places_that_do_not_touch(seed):
     assert {n // SIZE for n in draft.units} == {first.start // SIZE, second.start // SIZE}
     assert 180 in (first.start, second.start) or second.start == 160, "the nearest vector is that of the last place"
     assert len(model.prompts) == 1
+    assert write("pair", subsequence(60), Model(), seed).places == (range(20), range(40, 60)), "the only two"
 
 
 @pytest.mark.parametrize("count", [60, 101, 500])
