@@ -48,6 +48,8 @@ class _Checked:
 
     def add(self, rows: Sequence[PassageRow]) -> None:
         """Check passages and, before a document's first passage, the document."""
+        from runnel.models.container import unpack  # imported here: nothing else needs torch
+
         ids = list(dict.fromkeys(row.document for row in rows))
         documents = self._store.documents(ids, saved=True)
         fresh = [name for name in ids if name not in self._numbers]
@@ -61,11 +63,17 @@ class _Checked:
         for start in range(0, len(fresh), _MEMORIES):
             pieces = self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
             for name, piece in pieces.items():
-                if name in documents and (reason := _wrong_memory(piece, documents[name].text)):
-                    self._found(name, reason)
+                try:
+                    if name in documents:
+                        unpack(piece, "what is remembered of it", None, documents[name].text)
+                except StateError as error:
+                    self._found(name, str(error))
         for row in rows:
             self._numbers[row.document].append(row.number)
-            if row.document in documents and not _in_place(row, documents[row.document].text):
+            text = documents[row.document].text if row.document in documents else ""
+            whole = (row.start, row.end, row.text) == (0, len(text), "")
+            part = 0 <= row.start < row.end <= len(text) and text[row.start : row.end] == row.text
+            if row.document in documents and not (whole if row.number == WHOLE else part):
                 self._found(row.document, f"passage {row.number} is not the text at its place")
             self._word = self._word or next((word for word in row.text.split() if word.isalpha()), "")
         for i, length in odd_lengths(np.stack([row.vector for row in rows])) if rows else ():
@@ -96,7 +104,6 @@ class _Checked:
 
 
 def _wrong_document(row: DocumentRow, known: ContentHashes) -> str:
-    """Return the problem of a document, or ""."""
     try:
         Places(row.blocks).at(0)
     except (ValueError, KeyError, TypeError):
@@ -104,20 +111,3 @@ def _wrong_document(row: DocumentRow, known: ContentHashes) -> str:
     if content_hash(row) != row.content_hash or known.content_hash != row.content_hash:
         return "its text, title, file or metadata is not what was stored (the hash differs)"
     return ""
-
-
-def _wrong_memory(piece: bytes, text: str) -> str:
-    """Return the problem of a document's memory, or ""."""
-    from runnel.models.container import unpack  # imported here: nothing else needs torch
-
-    try:
-        unpack(piece, "what is remembered of it", None, text)
-    except StateError as error:
-        return str(error)
-    return ""
-
-
-def _in_place(row: PassageRow, text: str) -> bool:
-    if row.number == WHOLE:
-        return (row.start, row.end, row.text) == (0, len(text), "")
-    return 0 <= row.start < row.end <= len(text) and text[row.start : row.end] == row.text

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import numpy as np
 
@@ -19,16 +20,7 @@ from runnel.records import Document, Places, expect_count, utf8
 from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed
-from runnel.search.records import (
-    FIELD_TYPES,
-    WHOLE,
-    ContentHashes,
-    DocumentRow,
-    FieldType,
-    IndexSettings,
-    PassageRow,
-    content_hash,
-)
+from runnel.search.records import WHOLE, ContentHashes, DocumentRow, FieldType, IndexSettings, PassageRow, content_hash
 from runnel.text.documents.document import DocumentText
 from runnel.work import grouped
 
@@ -136,7 +128,6 @@ class DocumentEncoder:
         return out
 
     def _read(self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount) -> list[ReadDocument | str]:
-        """Return the result of reading each document, or why it failed."""
         size = self.settings.passage_tokens
         documents = [DocumentText.stored(row.text, Places(row.blocks)) if row.blocks else row.text for row in rows]
         options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
@@ -158,10 +149,12 @@ def new_settings(
     embedder: Embedder, fields: Mapping[str, FieldType] | None = None, passage_tokens: int | None = None, remember: bool = False
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
-    known = isinstance(fields, Mapping) and all(str(name).isidentifier() and kind in FIELD_TYPES for name, kind in fields.items())
+    types = get_args(FieldType)
+    known = isinstance(fields, Mapping) and all(str(name).isidentifier() and kind in types for name, kind in fields.items())
     if fields is not None and not known:
-        types = ", ".join(FIELD_TYPES)
-        raise InputError(f'fields are {fields!r}; expected identifiers with one of the types {types}, such as {{"year": "int"}}')
+        raise InputError(
+            f'fields are {fields!r}; expected identifiers with one of the types {", ".join(types)}, such as {{"year": "int"}}'
+        )
     sentences = remembers_sentences(embedder)
     block = (_for_sentences(embedder) if sentences else embedder).reader.block
     if passage_tokens is not None:

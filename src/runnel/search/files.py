@@ -192,10 +192,9 @@ def _distinct_rows(name: str, reads: Iterable[DocumentText], failed: dict[str, s
         if read.id is None or read.line is None:
             yield read
             continue
-        line = read.line
-        problem = (
-            f"the id {read.id!r} is already used in line {lines[read.id]}; give each row its own" if read.id in lines else ""
-        )
+        line, problem = read.line, ""
+        if read.id in lines:
+            problem = f"the id {read.id!r} is already used in line {lines[read.id]}; give each row its own"
         try:
             utf8(read.id, f"the id {read.id!r}")
         except InputError as error:

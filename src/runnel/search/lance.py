@@ -203,8 +203,6 @@ class LanceStore:
         self._head = self._read_commits()[-1]
         self._show()
 
-    # ---- opening -----------------------------------------------------------------------------------------------------
-
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
         with plain_errors(uri):
@@ -243,8 +241,6 @@ class LanceStore:
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
 
     @plainly
     def refresh(self) -> bool:
@@ -343,8 +339,6 @@ class LanceStore:
         search = self._tables[name].search().select(columns)
         return (search.where(where) if where else search).to_arrow().to_pylist()
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         self._begin()
@@ -427,8 +421,6 @@ class LanceStore:
             raise StoreError(f"another writer has changed {self.uri} in the meantime; nothing was written, repeat the call")
         return _as_commit(row)
 
-    # ---- versions ----------------------------------------------------------------------------------------------------
-
     def _read_commits(self) -> list[dict[str, Any]]:
         self._commits.checkout_latest()
         return sorted(self._commits.to_arrow().to_pylist(), key=lambda row: row["number"])
@@ -439,7 +431,6 @@ class LanceStore:
         self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
 
     def _show(self) -> None:
-        """Move searches to the last commit."""
         if self._shown == _SESSION_COMMITS:  # a connection keeps the metadata of all versions that it has read, up to 1 GB
             self._use(connect(self.uri, create=False))
         versions = {name: self._head[name + "_version"] for name in _CONTENT}

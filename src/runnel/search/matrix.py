@@ -27,10 +27,8 @@ class PassageMatrix:
         self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, ids: Sequence[str], place: str
     ) -> None:
         order = {name: i for i, name in enumerate(ids)}
-        damage = [
-            f"a vector of document {documents[i]!r} has the length {length:.3g} instead of 1"
-            for i, length in odd_lengths(vectors)
-        ]
+        odd = "a vector of document {!r} has the length {:.3g} instead of 1"
+        damage = [odd.format(documents[i], length) for i, length in odd_lengths(vectors)]
         damage += [f"document {owner!r} has passages, but no text" for owner in documents if owner not in order]
         if damage:
             raise damaged(place, damage[0])

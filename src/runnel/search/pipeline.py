@@ -113,14 +113,12 @@ class Pipeline:
         return next(self._retriever.scan(query, self._contents([document]), progress=progress))
 
     def _weigh(self, dense_weight: float | None) -> tuple[float, float, float]:
-        """Return the weights of the dense, the lexical and the reranker's ranks."""
         dense, lexical, reranked = self._weights
         if dense_weight is not None and math.isinf(dense_weight):
             return 1.0, 0.0, reranked
         return dense if dense_weight is None else dense_weight, lexical, reranked
 
     def _how_many(self, rerank: int | None) -> int:
-        """Return the number of documents to rerank."""
         if rerank is None:
             return _RERANKED if self._store.settings.remember and self._reranker is not None else 0
         if rerank > 0 and self._reranker is None:
@@ -209,10 +207,7 @@ def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
 def _with_first_stage(
     relevance: Mapping[str, float], dense: Mapping[str, float], lexical: Mapping[str, float]
 ) -> dict[str, float]:
-    """Add the cosine and the BM25 score of the first stage to the relevance of documents.
-
-    A document that is not in the dense list has the lowest cosine of the list; one not in the lexical list has the score 0.
-    """
+    """Add the first stage's cosine (lowest of the list for a document not in it) and BM25 score to the relevance of documents."""
     lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=0.0) or 1.0
     return {
         name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest

@@ -92,12 +92,9 @@ class Project:
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
         """Return the project with more paths, relative to the working directory; without any, its whole folder is indexed."""
-        new = [self._inside(path) for path in paths] or ([] if self.paths else ["."])
+        roots = [self._expect_inside(path, Root.parse(path).resolve()) for path in paths]
+        new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or ([] if self.paths else ["."])
         return replace(self, paths=tuple(dict.fromkeys([*self.paths, *new])), selection=selection or self.selection)
-
-    def _inside(self, name: str) -> str:
-        root = self._expect_inside(name, Root.parse(name).resolve())
-        return str(root.path.relative_to(self.folder) / root.pattern)
 
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):

@@ -27,10 +27,7 @@ class Store(Protocol):
         """Return content hashes by document id."""
 
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        """Return documents by id, without unknown ids. `saved`: also read the point where reading continues.
-
-        Their `memory` is not read.
-        """
+        """Return known documents by id, without their `memory`. `saved`: also read the point where reading continues."""
 
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return the `memory` of documents by id, if they have one."""

@@ -52,7 +52,9 @@ def parse(line: str) -> Glob | None:
     if line.startswith("#"):
         return None
     negated = line.startswith("!")
-    text = _trimmed(line)[negated:]
+    core = line.rstrip(" ")
+    escaped = (len(core) - len(core.rstrip("\\"))) % 2  # a backslash keeps one space at the end
+    text = line[negated : len(core) + escaped]
     only_folders = text.endswith("/")
     text = text[:-1] if only_folders else text
     of_names = "/" not in text
@@ -72,16 +74,8 @@ def fixed_part(path: str) -> tuple[str, str]:
     return "/".join(names[:first]) or ("/" if path.startswith("/") else ""), "/".join(names[first:])
 
 
-def _trimmed(line: str) -> str:
-    """Drop spaces at the end of a line, unless a backslash precedes them."""
-    core = line.rstrip(" ")
-    escaped = (len(core) - len(core.rstrip("\\"))) % 2 == 1
-    return line[: len(core) + 1] if escaped else core
-
-
 @lru_cache(maxsize=4096)
 def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
-    """Translate a name or a path; None if it matches nothing."""
     names = text.split("/")
     patterns: list[str] = []
     for number, name in enumerate(names, start=1):
@@ -222,9 +216,8 @@ class Root:
         if not file.is_relative_to(self.path):
             return False
         names = file.relative_to(self.path).parts
-        return self.glob is None or any(
-            self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in range(1, len(names) + 1)
-        )
+        counts = range(1, len(names) + 1)
+        return self.glob is None or any(self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in counts)
 
 
 class _Rules(NamedTuple):
@@ -292,10 +285,13 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         if _INDEX <= names:
             if folder.below:
                 continue
-            raise InputError(
-                f"{folder.shown} is an index; name the folder of its documents, or search it: runnel search --in {folder.shown}"
-            )
-        rules = _rules_in(folder, names, on_error) if selection.ignore_files else ()
+            advice = f"name the folder of its documents, or search it: runnel search --in {folder.shown}"
+            raise InputError(f"{folder.shown} is an index; {advice}")
+        rules = folder.rules
+        if selection.ignore_files and ".git" in names:  # a repository inside another one has only its own rules
+            rules = _exclude_file(folder.path, on_error)
+        if selection.ignore_files and ".gitignore" in names:
+            rules += _read(folder.path, Path(folder.path, ".gitignore"), on_error)
         inside: list[_Folder] = []
         for entry in entries:
             below, is_folder = folder.below + entry.name, entry.is_dir(follow_symlinks=False)
@@ -328,12 +324,6 @@ def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
         if verdict is not None:
             return verdict
     return False
-
-
-def _rules_in(folder: _Folder, names: set[str], on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules for the content of a folder. A repository inside another one has only its own."""
-    rules = _exclude_file(folder.path, on_error) if ".git" in names else folder.rules
-    return rules + (_read(folder.path, Path(folder.path, ".gitignore"), on_error) if ".gitignore" in names else ())
 
 
 def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:

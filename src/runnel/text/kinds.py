@@ -95,19 +95,16 @@ def sentence_kinds(text: str, spans: np.ndarray, kind_at: Callable[[int], str | 
     if not len(spans):
         return kinds
     lines = _Lines.of(text, spans)
-    blocks = list(_blocks(text, lines, kind_at or _unknown))
+    kind_at = kind_at or (lambda offset: None)
+    blocks = list(_blocks(text, lines, kind_at))
     for block in blocks:
-        kinds[block.first : block.last] = _titles(text, lines, block, kind_at or _unknown)
+        kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
     kinds[_listed(blocks, kinds)] = TEXT
     for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines), *_running_heads(text, lines, blocks)):
         kinds[first:last] = ASIDE
     for block in _repeated_titles(blocks, kinds):
         kinds[block.first : block.last] = ASIDE
     return kinds
-
-
-def _unknown(offset: int) -> None:
-    return None
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------------------
@@ -312,12 +309,10 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
 
 
 def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
-    """Return runs of three short blocks or more that are headings or questions further down, in this order and further apart.
-
-    A page number may follow them. Steps that a text repeats as a list are no contents: their next places are neighbors too.
-    """
+    """Return runs of three short blocks or more that are headings or questions further down, in this order and further apart."""
     seen = [block for block in blocks if kinds[block.first] != ASIDE]
-    keys = [_key(block.words) if 0 < len(block.words) <= _HEAD_CHARS * 2 else "" for block in seen]
+    words = (" ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else "" for block in seen)
+    keys = [_NUMBERING.sub("", one.casefold().strip("\"'\u201c\u201d.:#*"), count=1) for one in words]
     places: dict[str, list[int]] = defaultdict(list)  # of headings and questions
     for place, (block, key) in enumerate(zip(seen, keys, strict=True)):
         if key and kinds[block.first] in (QUESTION, HEADING):
@@ -339,6 +334,7 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
             continue
         below = [(place, at) for place in range(first, stop) if (at := next_place(place, stop - 1)) is not None]
         ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
+        # Steps that a text repeats as a list are no contents: their next places are neighbors too.
         if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 1.5 * (stop - first):
             contents += [place for place, _ in below]
     pages = {place: int(page[1]) for place in range(len(keys)) if contents and (page := _LAST_PAGE.search(keys[place]))}
@@ -347,9 +343,3 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
         if 1 < b - a <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
             contents += range(a + 1, b)
     return [seen[place] for place in contents]
-
-
-def _key(words: str) -> str:
-    """Return the words of a title without its number."""
-    words = " ".join(words.split()).casefold().strip("\"'\u201c\u201d.:#*")
-    return _NUMBERING.sub("", words, count=1)

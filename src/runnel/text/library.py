@@ -56,9 +56,8 @@ _WORD = (
 _IDEOGRAPH = "\u4e00-\u9fff"
 _STABLE = "A-Za-z0-9" + _IDEOGRAPH  # no decomposition at all, so no mark can appear between a and b
 _CLOSING = r".,;:!?)\]}%" + '"'  # ends of clauses; no apostrophes, because contractions contain them
-_PUNCT = (
-    r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
-)  # ASCII without ' _ ` and the common CJK marks
+# ASCII without ' _ ` and the common CJK marks.
+_PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
 _SPACE, _MARK = "space", "mark"  # a cut before a space; before a newline or a punctuation mark
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}

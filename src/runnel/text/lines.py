@@ -151,12 +151,9 @@ def texts_of(
     values = row.get(name, default)
     texts = [values] if isinstance(values, str) else values if most is None else None
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        raise InputError(f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got {_got(row, name)}')
+        got = f"{type(row[name]).__name__} {str(row[name])[:40]!r}" if name in row else keys(row)
+        raise InputError(f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got {got}')
     return texts
-
-
-def _got(row: Mapping[str, Any], name: str) -> str:
-    return keys(row) if name not in row else f"{type(row[name]).__name__} {str(row[name])[:40]!r}"
 
 
 def find(folder: Path, *names: str) -> Path | None:

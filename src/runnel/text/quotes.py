@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
@@ -103,22 +103,16 @@ def verify_quote(quote: str, text: str) -> Verification:
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
-    closest = nearest(quote, text, fold_word, equal_words)
-    if closest is None:
-        return Verification("absent", (), 0.0)
-    if not closest.near or not closest.changes:  # without changes: an accent away, after a character that is not shown
-        return Verification("absent", (), closest.similarity)
-    place = QuotePlace(text[closest.start : closest.end], closest.start, closest.end, "changed", changes=closest.changes)
-    return Verification("changed", (place,), closest.similarity)
+    words, tokens = _tokens(quote), _tokens(text)
+    aligned = (_align(words, tokens, first, stop) for first, stop in _windows(words, tokens))
+    nearest = max(filter(None, aligned), key=lambda one: one.similarity, default=Verification("absent", (), 0.0))
+    # Without changes: an accent away, after a character that is not shown.
+    changed = nearest.similarity >= _NEAR and any(place.changes for place in nearest.places)
+    return nearest if changed else Verification("absent", (), nearest.similarity)
 
 
-def fold_word(word: str) -> str:
-    """Return a word without the differences in typography and case that `verify_quote` ignores."""
-    return "".join(_fold(character, True)[1] for character in word)
-
-
-def equal_words(one: str, other: str) -> bool:
-    """Whether two stretches have the same words: they differ at most in typography and case."""
+def _equal_words(one: str, other: str) -> bool:
+    """Return whether two stretches have the same words: they differ at most in typography and case."""
     first, second = _letters(one), _letters(other)
     same = _signed(one) == _signed(other) and first.folded == second.folded
     return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
@@ -206,7 +200,9 @@ def _equal(quote: _Letters, text: _Letters, original: str, *, signed: bool) -> I
     at = text.folded.find(quote.folded)
     while at >= 0:
         end, start = at + length, int(text.origin[at])
-        whole = text.first[at] and (end == len(text.folded) or _starts_character(text, end))
+        whole = text.first[at] and (end == len(text.folded) or text.first[end])
+        if whole and end < len(text.folded) and text.gaps[end] == _NONE:  # the next letter is no accent of the last one
+            whole = not unicodedata.category(text.folded[end]).startswith("M")
         start -= signed
         whole = whole and (not signed or (start >= 0 and _fold(original[start], False)[0] == _HYPHEN))
         if whole and _AGREE[text.gaps[at + 1 : end], quote.gaps[1:]].all():
@@ -223,11 +219,6 @@ def _signed(text: str) -> bool:
     """Whether a text begins with a dash that belongs to its first word, as in -5."""
     core = text.lstrip()
     return core[1:2].isalnum() and _fold(core[0], False)[0] == _HYPHEN
-
-
-def _starts_character(text: _Letters, at: int) -> bool:
-    """Whether a letter begins a character as readers see it: it is no accent of the letter before."""
-    return bool(text.first[at]) and not (text.gaps[at] == _NONE and unicodedata.category(text.folded[at]).startswith("M"))
 
 
 # ---- the nearest stretch ---------------------------------------------------------------------------------------------
@@ -252,24 +243,6 @@ class Change:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """The stretch of a text nearest to a quote: characters [start, end).
-
-    `similarity` is the share of the letters of the quote's words that the stretch has in the same order; `near` is whether
-    that is enough to call the quote a changed copy.
-    """
-
-    start: int
-    end: int
-    similarity: float
-    changes: tuple[Change, ...]
-
-    @property
-    def near(self) -> bool:
-        return self.similarity >= _NEAR
-
-
 @dataclass(frozen=True)
 class _Tokens:
     text: str
@@ -288,22 +261,11 @@ class _Tokens:
         return sum(word[:1].isalnum() for word in self.words[first:stop])
 
 
-def nearest(quote: str, text: str, fold: Callable[[str], str], equal: Callable[[str, str], bool]) -> Nearest | None:
-    """Return the stretch of `text` with the most words of `quote` in order; None if they share no word.
+def _tokens(text: str) -> _Tokens:
+    @cache
+    def fold(word: str) -> str:
+        return "".join(_fold(character, True)[1] for character in word)
 
-    Words are compared in the form that `fold` returns. Stretches that are `equal` are not reported as changed.
-    """
-    fold = cache(fold)
-    wanted, tokens = _tokens(quote, fold), _tokens(text, fold)
-    best = None
-    for first, stop in _windows(wanted, tokens):
-        found = _align(wanted, tokens, first, stop, equal)
-        if found is not None and (best is None or found.similarity > best.similarity):
-            best = found
-    return best
-
-
-def _tokens(text: str, fold: Callable[[str], str]) -> _Tokens:
     spans: list[tuple[int, int]] = []
     for match in _TOKEN.finditer(text):
         start, end = match.span()
@@ -333,8 +295,8 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     return windows
 
 
-def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int, equal: Callable[[str, str], bool]) -> Nearest | None:
-    """Align the quote with tokens [first, stop)."""
+def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verification | None:
+    """Return the stretch of tokens [first, stop) with the most words of the quote in order; None if they share no word."""
     blocks: list[tuple[int, int, int]] = []
     begin, finish = first, stop
     for _ in range(2):  # the second time in the nearest stretch alone: the matcher prefers the first of several equal words
@@ -348,16 +310,15 @@ def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int, equal: Calla
         begin = max(0, head[1] - head[0])
         finish = min(len(tokens.words), tail[1] + tail[2] + len(wanted.words) - tail[0] - tail[2])
         first, stop = max(first, begin - _AROUND), min(stop, finish + _AROUND)
-    changes = _changes(wanted, tokens, blocks, begin, finish, equal)
+    changes = _changes(wanted, tokens, blocks, begin, finish)
     total = sum(len(word) for word in wanted.words if word[:1].isalnum()) or len(wanted.words)
     same = sum(len(word) for at, _, size in blocks for word in wanted.words[at : at + size] if word[:1].isalnum())
     start, end = tokens.slice(begin, finish)
-    return Nearest(start, end, same / total, tuple(changes))
+    place = QuotePlace(tokens.text[start:end], start, end, "changed", changes=tuple(changes))
+    return Verification("changed", (place,), same / total)
 
 
-def _changes(
-    quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], begin: int, finish: int, equal: Callable[[str, str], bool]
-) -> list[Change]:
+def _changes(quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], begin: int, finish: int) -> list[Change]:
     """Return what differs between the quote and tokens [begin, finish) of the text, of which `blocks` are the same."""
 
     def change(said: tuple[int, int], says: tuple[int, int]) -> Change:
@@ -368,7 +329,7 @@ def _changes(
     i, j = 0, begin
     for quote_at, text_at, size in [*blocks, (len(quote.words), finish, 0)]:
         said, says = (i, quote_at), (j, text_at)
-        if (i, j) != (quote_at, text_at) and not equal(*_widened(quote, said, text, says)):
+        if (i, j) != (quote_at, text_at) and not _equal_words(*_widened(quote, said, text, says)):
             changes.append(change(said, says))
         i, j = quote_at + size, text_at + size
     if changes:
@@ -376,7 +337,7 @@ def _changes(
     # The same words and marks: somewhere, only one of the two has a space.
     pairs = (((i + k, i + k + 2), (j + k, j + k + 2)) for i, j, size in blocks for k in range(size - 1))
     changes = [change(said, says) for said, says in pairs]
-    return [one for one in changes if not equal(one.quote, one.text)]
+    return [one for one in changes if not _equal_words(one.quote, one.text)]
 
 
 def _widened(quote: _Tokens, said: tuple[int, int], text: _Tokens, says: tuple[int, int]) -> tuple[str, str]:

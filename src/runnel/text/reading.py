@@ -77,14 +77,21 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
     """
     known = encoding or marked_encoding(data)
-    if known is None and markup and (data.isascii() or not _is_utf8(data)):
-        known = _declared(data)
+    if known is None and markup:
+        utf8 = None
+        with suppress(UnicodeDecodeError):
+            utf8 = data.decode()
+        known = _declared(data) if utf8 is None or data.isascii() else None
     if known is not None:
         return Decoded(_decode(data, known, name), known)
     wide = _wide(data)
     if wide is not None:
         return Decoded(_decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark")
-    _refuse_binary(data, name)
+    at, head = data.find(0), data[:_HEAD_BYTES]
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if at >= 0 or controls > _CONTROL_SHARE * len(head):
+        sign = f"NUL at byte {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
+        raise UnsupportedKind(f"{name} is binary ({sign}); expected text, or a document of a kind in docs/documents.md")
     try:
         return Decoded(data.decode(), "utf-8")
     except UnicodeDecodeError as error:
@@ -105,28 +112,12 @@ def _declared(data: bytes) -> str | None:
     return declared if codec._is_text_encoding and not declared.startswith(("utf-16", "utf-32")) else None
 
 
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _wide(data: bytes) -> str | None:
     head = data[:_HEAD_BYTES]
     nuls = [head[side::2].count(0) / max(1, len(head[side::2])) for side in (0, 1)]
     if len(data) % 2 or min(nuls) > 0.01 or max(nuls) < 0.4:
         return None
     return "utf-16-be" if nuls[0] > nuls[1] else "utf-16-le"
-
-
-def _refuse_binary(data: bytes, name: str) -> None:
-    at, head = data.find(0), data[:_HEAD_BYTES]
-    controls = len(head) - len(head.translate(None, _CONTROLS))
-    if at >= 0 or controls > _CONTROL_SHARE * len(head):
-        sign = f"NUL at byte {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
-        raise UnsupportedKind(f"{name} is binary ({sign}); expected text, or a document of a kind in docs/documents.md")
 
 
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:

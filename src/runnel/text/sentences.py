@@ -210,7 +210,10 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
         while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may continue after the window
             edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
-            yield from _capped(text, first, last, max_chars)
+            stop = _end_before(text, last)
+            while first < stop:
+                yield first
+                first = _cut_before(text, first, stop, max_chars)
         start = edges[-1]
 
 
@@ -232,17 +235,6 @@ def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
     return any(re.search(a, before) and re.compile(b).match(window, at) for a, b in pairs)
 
 
-def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
-    """Yield `start`, and the cuts that keep each part of [start, end) within `max_chars`."""
-    yield start
-    end = _end_before(text, end)
-    while end - start > max_chars:
-        start = _cut_before(text, start, end, max_chars)
-        if start >= end:
-            return
-        yield start
-
-
 def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
     """Return the best cut of an over-long stretch: the offset of the rest's first character, or `end`."""
     limit = start + max_chars
@@ -258,15 +250,12 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
         return end
     if following.start() > limit or text[limit - 1].isspace():
         return following.start()
-    while limit > start + 1 and _joins(text, limit):
+    while limit > start + 1:  # do not separate a character from its marks
+        before, after = text[limit - 1], text[limit]
+        if not (unicodedata.combining(after) or "\u200d" in (before, after) or "\ufe00" <= after <= "\ufe0f"):
+            break
         limit -= 1
     return limit if limit > start + 1 else start + max_chars
-
-
-def _joins(text: str, position: int) -> bool:
-    """Return whether a cut here would separate a character from its marks."""
-    before, after = text[position - 1], text[position]
-    return unicodedata.combining(after) > 0 or "\u200d" in (before, after) or "\ufe00" <= after <= "\ufe0f"
 
 
 def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[int]:

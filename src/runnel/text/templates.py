@@ -131,9 +131,8 @@ class Template:
         known = {"template", *_BUDGETS}
         notation = content.get("template")
         if not content.keys() <= known or not isinstance(notation, str):
-            raise InputError(
-                f"a template is {content!r}; expected an object with {', '.join(sorted(known))}, of which one is text"
-            )
+            expected = f"an object with {', '.join(sorted(known))}, of which one is text"
+            raise InputError(f"a template is {content!r}; expected {expected}")
         return cls.parse(notation, **{name: content.get(name) for name in known - {"template"}})  # type: ignore[arg-type]
 
     def before(self, field: Field) -> Template:
@@ -209,9 +208,8 @@ class Template:
             raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
         limits = {"query": self.max_query_tokens, "document": self.max_document_tokens}
         kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in ids_of_fields.items()}
-        columns = [
-            kept[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in enumerate(self.parts)
-        ]
+        parts = enumerate(self.parts)
+        columns = [kept[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in parts]
         self._shorten_document(columns, self.max_tokens if max_tokens is None else max_tokens)
         slices, position = {}, 0
         for part, ids in zip(self.parts, columns, strict=True):
@@ -242,9 +240,8 @@ class Template:
             return (tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)).ids
         marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
         if marker is None:
-            raise InputError(
-                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none; set it with {part.value}="
-            )
+            problem = f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none"
+            raise InputError(f"{problem}; set it with {part.value}=")
         if marker < 0:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
         return np.array([marker], dtype=np.int32)

@@ -44,10 +44,7 @@ def letters(text: str) -> list[str]:
 
 
 def unspaced_words(text: str) -> str:
-    """Return the words, with spaces between them, of all runs of letters and digits that have a script without spaces.
-
-    A tokenizer that only splits at spaces and punctuation finds none of them: "iPhone手机 case" has "iPhone 手机".
-    """
+    """Return the words, with spaces between them, of runs with a script without spaces: "iPhone手机 case" has "iPhone 手机"."""
     if text.isascii():
         return ""
     runs = letters(text.replace("_", " "))

@@ -131,7 +131,6 @@ class WorldStream:
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
-    """Read token -> id."""
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line)

@@ -29,13 +29,10 @@ from runnel.text.reading import Decoded
 
 HEAD_BYTES = 4096
 _MAGIC = ((b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (GZIP, "packed"), (ZSTD, "packed"))  # 5, 6: an empty archive
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # Unsupported kinds that users may try, and what to do about them.
 _REFUSED = (
-    (
-        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        "an Office file from before 2007, or encrypted",
-        "save it as docx, pptx or xlsx without a password",
-    ),
+    (_OLE, "an Office file from before 2007, or encrypted", "save it as docx, pptx or xlsx without a password"),
     (b"{\\rtf", "an RTF file", "save it as docx or txt"),
     (b"BZh", "compressed by bzip2", "unpack it first"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it first"),
@@ -363,10 +360,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
-    """Return whether `text[start:end]`, a sentence, is a heading: a block of kind "heading", or a line of its own, as `is_title`.
-
-    `kind_at`: as `DocumentText.kind_at`.
-    """
+    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of its own, as `is_title`."""
     core = text[start:end].strip()
     first = text.find(core, start)
     kind = kind_at(first)
@@ -377,10 +371,7 @@ def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | N
 
 
 def is_title(words: str, kind: str | None) -> bool:
-    """Return whether a sentence alone on its line is a heading: of at most 80 characters, it does not end like a sentence.
-
-    `kind`: of its block, which is not marked as a heading.
-    """
+    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short, and it does not end like one."""
     if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
         return False
     lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]

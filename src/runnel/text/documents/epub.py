@@ -21,7 +21,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
     package_name = first(archive, _CONTAINER, "rootfile").get("full-path", "")
     package = parse(archive, package_name)
-    locked = _locked(archive)
+    encrypted = parse(archive, _ENCRYPTION).iter() if _ENCRYPTION in archive.names else ()  # fonts in many books
+    locked = {unquote(e.get("URI", "")) for e in encrypted if tag(e) == "CipherReference"}
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     canonical = Canonical()
     missing: list[str] = []
@@ -50,10 +51,3 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
     return canonical.finish("epub", title=next((e.text for e in package.iter() if tag(e) == "title"), None))
-
-
-def _locked(archive: Archive) -> set[str]:
-    """Return the names of encrypted parts: fonts in many books, pages only in protected books."""
-    if _ENCRYPTION not in archive.names:
-        return set()
-    return {unquote(e.get("URI", "")) for e in parse(archive, _ENCRYPTION).iter() if tag(e) == "CipherReference"}

@@ -81,10 +81,7 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
 
 
 def _expect_flat(markup: str) -> None:
-    """Raise ReadError for markup so deep that Lexbor would take long: it looks through the open elements at each tag.
-
-    An element without its end tag counts as open, which only matters if there are tens of thousands.
-    """
+    """Raise ReadError for markup so deep that Lexbor would take long: it looks through the open elements at each tag."""
     opened: Counter[str] = Counter()
     depth, left = 0, _MOST_OPEN * max(len(markup), 10**6)
     for match in _TAG.finditer(markup):

@@ -64,7 +64,9 @@ def read_markdown(decoded: Decoded) -> DocumentText:
             marks.close()
         elif heading := _ATX.match(whole):
             marks.close()
-            level, words = len(heading[1]), _without_closing(whole[heading.end() :].strip())
+            level, words = len(heading[1]), whole[heading.end() :].strip()
+            bare = words.rstrip("#")  # # signs may close a heading
+            words = bare.strip() if not bare or bare[-1] in " \t" else words
             _heading(marks, start, end, level, words)
             title = title or (words if level == 1 else None)
         elif marks.start is not None and marks.kind == "paragraph" and (line := _UNDERLINE.match(whole)):
@@ -78,12 +80,6 @@ def read_markdown(decoded: Decoded) -> DocumentText:
             marks.take(start, end, kind)
     marks.close()
     return canonical.finish("md", text=text, title=title, encoding=decoded.encoding)
-
-
-def _without_closing(words: str) -> str:
-    """Return a heading's words without the # signs that may follow them."""
-    bare = words.rstrip("#")
-    return bare.strip() if not bare or bare[-1] in " \t" else words
 
 
 def _heading(marks: _Marks, start: int, end: int, level: int, title: str) -> None:

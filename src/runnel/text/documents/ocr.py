@@ -73,13 +73,9 @@ class Ocr:
             out, err = process.communicate(timeout=self.seconds)
         finally:
             if process.poll() is None:  # also after Ctrl-C
-                _kill(process)
+                if hasattr(os, "killpg"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:  # Windows
+                    process.kill()
+                process.communicate()
         return process.returncode, out, err
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:  # Windows
-        process.kill()
-    process.communicate()

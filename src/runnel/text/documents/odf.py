@@ -31,11 +31,6 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     return canonical.finish(_KINDS[kind], title=title_of(archive, _META), pages=pages if kind == "presentation" else None)
 
 
-def _title_frame(page: Element) -> Element | None:
-    """Return the frame with the title of a slide."""
-    return next((one for one in page.iter() if tag(one) == "frame" and attribute(one, "class") == "title"), None)
-
-
 class _Content:
     """A collector of paragraphs' text; the paragraphs of a table row form one block."""
 
@@ -88,7 +83,7 @@ class _Content:
     def _open_page(self, page: Element) -> None:
         self.pages += 1
         self.canonical.page = self.pages
-        self.title = _title_frame(page)
+        self.title = next((one for one in page.iter() if tag(one) == "frame" and attribute(one, "class") == "title"), None)
         inside = Canonical()
         if self.title is not None:
             _Content(inside, "odt", self.limits).read(self.title)

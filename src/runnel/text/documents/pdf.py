@@ -164,31 +164,23 @@ def _assemble(lines: list[_Line], separators: list[str]) -> str:
     forward = [step for step in steps if step > 0]
     height = median([line.box[1] for line in lines if line.box] or [0.0])
     usual = min(median(forward), _DOUBLE * height) if forward else 0.0
-    rows = {
-        n + i for n, step in enumerate(steps) if step < _ROW_STEP * height and _share_gap(lines[n], lines[n + 1]) for i in (0, 1)
-    }
+    rows: set[int] = set()
+    for number, (above, below) in enumerate(pairwise(lines)):  # rows of a table have a gap in the same place
+        least = above.box[1] if above.box else 0.0
+        shared = any(min(a[1], b[1]) - max(a[0], b[0]) > least for a in above.gaps for b in below.gaps)
+        rows |= {number, number + 1} if shared and steps[number] < _ROW_STEP * height else set()
     out = []
     for number, line in enumerate(lines):
         row = number in rows
         out.append(ROW + " | ".join(line.cells) if row else line.text)
         if number < len(separators):
-            apart = usual and steps[number] > _LOOSE * usual and separators[number] != HYPHEN
-            torn = separators[number] != HYPHEN and _is_torn(line, lines[number + 1], steps[number])
-            between = "" if torn else separators[number]
-            out.append("\r\n\r\n" if apart or row or number + 1 in rows else between)
+            after, step, between = lines[number + 1], steps[number], separators[number]
+            apart = usual and step > _LOOSE * usual and between != HYPHEN
+            # PDFium splits some lines before a comma or the like, after a raised number.
+            most = _TORN * line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
+            torn = between != HYPHEN and abs(step) < most and abs(after.left - line.right) < most
+            out.append("\r\n\r\n" if apart or row or number + 1 in rows else "" if torn else between)
     return "".join(out)
-
-
-def _share_gap(above: _Line, below: _Line) -> bool:
-    """Return whether two lines have a gap in the same place, as table rows do."""
-    height = above.box[1] if above.box else 0.0
-    return any(min(a[1], b[1]) - max(a[0], b[0]) > height for a in above.gaps for b in below.gaps)
-
-
-def _is_torn(line: _Line, after: _Line, step: float) -> bool:
-    """Return whether PDFium split a line before a comma or the like, as it does after some raised numbers."""
-    height = line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
-    return abs(step) < _TORN * height and abs(after.left - line.right) < _TORN * height
 
 
 # ---- the text over all pages -----------------------------------------------------------------------------------------
@@ -232,14 +224,12 @@ def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> lis
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]
     _join_over_pages(pages)
     join = _joiner(pages)
-    return _without_tables([_finish(page, join) for page in pages])
-
-
-def _finish(page: str, join: Any) -> str:
-    if HYPHEN in page:
-        page = _SPLIT_WORD.sub(join, page).replace(HYPHEN, "-\n")
-    page = "\n".join(map(_contents_row, page.replace("\r\n", "\n").split("\n")))
-    return _BULLET.sub(f"\n\n{ITEM}", page)
+    for number, page in enumerate(pages):
+        if HYPHEN in page:
+            page = _SPLIT_WORD.sub(join, page).replace(HYPHEN, "-\n")
+        lines = page.replace("\r\n", "\n").split("\n")
+        pages[number] = _BULLET.sub(f"\n\n{ITEM}", "\n".join(map(_contents_row, lines)))
+    return _without_tables(pages)
 
 
 def _contents_row(line: str) -> str:
@@ -277,11 +267,11 @@ def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) ->
             for key in _keys(line, number) if line else ():
                 places[key].append(number)
         for number, (line, rest) in enumerate(edges):
-            running = [key for key in _keys(line, number) if _is_running(places[key], number)] if line else []
-            if running and not any(title.lower() in _flat(line).lower() for title in titles.get(number, ())):
+            running = [key for key in (_keys(line, number) if line else ()) if _times_near(places[key], number) >= _TIMES]
+            if running and not any(title.lower() in " ".join(line.lower().split()) for title in titles.get(number, ())):
                 dropped.setdefault(running[0][0], (number, bottom, line))
                 pages[number] = rest
-    body = _flat(" ".join(pages)).lower() if dropped else ""
+    body = " ".join(" ".join(pages).lower().split()) if dropped else ""
     for words, (number, bottom, line) in reversed(dropped.items()):
         if any(part.strip().lower() not in body for part in words.split("#") if re.search(r"\w", part)):
             pages[number] = f"{pages[number]}\r\n\r\n{line}" if bottom else f"{line}\r\n\r\n{pages[number]}"
@@ -300,27 +290,18 @@ def _split_edge(page: str, bottom: bool) -> tuple[str, str]:
 
 def _keys(line: str, page: int) -> Iterator[_Key]:
     """Yield the keys under which a line may recur: unchanged, or with a number that counts pages."""
-    words = _flat(line.removeprefix(ROW).replace(" | ", " "))
+    words = " ".join(line.removeprefix(ROW).replace(" | ", " ").split())
     yield words, None
     numbers = list(_PAGE_NUMBER.finditer(words))
     for match in numbers[:1] + numbers[1:][-1:]:
         yield words[: match.start()] + "#" + words[match.end() :], int(match[0]) - page
-    if roman := _ROMAN.fullmatch(words):
-        yield "#", _value(roman) - page
+    if _ROMAN.fullmatch(words):
+        values = [{"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}[letter] for letter in words.lower()]
+        yield "#", sum(-value if value < after else value for value, after in pairwise([*values, 0])) - page
 
 
-def _value(roman: re.Match[str]) -> int:
-    digits = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-    values = [digits[letter] for letter in roman[0].lower()]
-    return sum(-value if value < after else value for value, after in zip(values, [*values[1:], 0], strict=True))
-
-
-def _is_running(places: list[int], page: int) -> bool:
-    return bisect_right(places, page + _NEAR) - bisect_left(places, page - _NEAR) >= _TIMES
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
+def _times_near(places: list[int], page: int) -> int:
+    return bisect_right(places, page + _NEAR) - bisect_left(places, page - _NEAR)
 
 
 def _join_over_pages(pages: list[str]) -> None:
@@ -356,6 +337,7 @@ def _joiner(pages: list[str]) -> Any:
 
 _KINDS = {ROW: "row", ITEM: "item", ENTRY: CONTENTS}
 _MARKS = ROW + ITEM + ENTRY + " \t\n\f"
+_NO_MARKS = dict.fromkeys(map(ord, (ROW, ITEM, ENTRY, "\f")))
 _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _SHOWN = 12  # the most ranges of pages in a warning
@@ -375,7 +357,7 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
     `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
     """
     with open_pdf(path) as document:
-        from pypdfium2 import PdfiumError
+        from pypdfium2 import PdfiumError, raw
 
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
             raise ReadError(f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or hostile")
@@ -387,9 +369,9 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
             try:
                 with closing(document[number]) as page:
                     text = page_text(page)
-                    if not text.strip():
-                        text = _plain((recognized or {}).get(number + 1, ""))
-                    if not text.strip() and _has_picture(page):
+                    if not text.strip():  # what OCR printed, without the marks of `page_text`
+                        text = (recognized or {}).get(number + 1, "").translate(_NO_MARKS).strip()
+                    if not text.strip() and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None:
                         scanned.append(number + 1)
             except PdfiumError:
                 faults.append(number + 1)
@@ -400,14 +382,7 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
         return _build(texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice)
 
 
-def _has_picture(page: PdfPage) -> bool:
-    from pypdfium2 import raw
-
-    return next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None
-
-
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
-    """Return outline entries by page."""
     entries: dict[int, list[_Entry]] = {}
     for bookmark in document.get_toc():
         target: Any = bookmark.get_dest()
@@ -416,11 +391,6 @@ def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
         if page is not None and title:
             entries.setdefault(page, []).append(_Entry(bookmark.level + 1, title))
     return entries
-
-
-def _plain(text: str) -> str:
-    """Return the text that OCR printed without the marks of `page_text`."""
-    return text.translate(dict.fromkeys(map(ord, (ROW, ITEM, ENTRY, "\f")))).strip()
 
 
 def _build(

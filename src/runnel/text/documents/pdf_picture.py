@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import unicodedata
 from contextlib import closing
 from ctypes import c_int
@@ -102,18 +103,12 @@ def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
 
 
 def _find(page: tuple[str, list[int]], part: PagePart) -> tuple[int, int] | None:
-    """Return the first and the last character of the part on a page."""
     letters, numbers = page
     wanted, _ = _letters(part.text)
     expected = len(_letters(part.before)[0])
     if not wanted:
         return None
-    starts = []
-    at = letters.find(wanted)
-    while at >= 0:
-        starts.append(at)
-        at = letters.find(wanted, at + 1)
-    if starts:
+    if starts := [match.start() for match in re.finditer(f"(?={wanted})", letters)]:  # also overlapping ones
         start = min(starts, key=lambda at: abs(at - expected))
         return numbers[start], numbers[start + len(wanted) - 1]
     match = SequenceMatcher(None, letters, wanted, autojunk=False).find_longest_match()  # its end may be on the next page

@@ -27,9 +27,12 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
         canonical.page = number
         slide, others = parse(archive, name), related(archive, name).values()
         shapes = [e for e in slide.iter() if tag(e) == "sp"]
-        title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
-        canonical.add_slide(number, "" if title is None else _text(title))
-        _read(canonical, slide, [] if title is None else [title])
+        titles = [shape for shape in shapes if _placeholder(shape) in _TITLES][:1]
+        inside = Canonical()
+        for title in titles:
+            _read(inside, title, [])
+        canonical.add_slide(number, inside.finish("pptx").text)
+        _read(canonical, slide, titles)
         for kind, other in others:
             if kind == "diagramData":
                 _read(canonical, parse(archive, other), [])
@@ -44,12 +47,6 @@ def _placeholder(shape: Element) -> str | None:
     """Return the type of the placeholder that a shape fills ("body": the usual one); None for other shapes."""
     found = shape.find(_PLACEHOLDERS)
     return None if found is None else found.get("type", "body")
-
-
-def _text(shape: Element) -> str:
-    inside = Canonical()
-    _read(inside, shape, [])
-    return inside.finish("pptx").text
 
 
 def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None) -> None:

@@ -160,7 +160,6 @@ class DocumentReader:
         yield from reader_of(FORMATS[kind])(file, kind, name, self.limits, self.encoding)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
-        """Read a PDF, and the pages that are pictures by OCR."""
         try:
             document = DocumentText.from_wire(self._ask("pdf", path, name)["document"])
             pages = document.scanned
@@ -183,8 +182,6 @@ class DocumentReader:
             raise ReadError(f"{name}: a scan; OCR found no text on its {len(pages):,} pages{reason}") from error
         return replace(read, warnings=(*read.warnings, *failed))
 
-    # ---- the second process ------------------------------------------------------------------------------------------
-
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
         """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the part is on it."""
         name = name or str(path)
@@ -196,7 +193,6 @@ class DocumentReader:
         return PagePicture(found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"])))
 
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
-        """Return the answer of the second process to a request."""
         request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
         if self._worker is None:
             self._worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -248,7 +244,6 @@ class DocumentReader:
 
 @contextmanager
 def _copied(source: BinaryIO, name: str, limits: Limits, limit: str) -> Iterator[BinaryIO]:
-    """Copy a stream to a temporary file."""
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
         size = 0
         while piece := source.read(_PIECE):
@@ -343,8 +338,9 @@ def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: st
         longest=limits.unpacked_bytes,
         advice="give its encoding or convert it",
     )
+    objects = ((n, parse_object(line, lines.place(n))) for n, line in enumerate(lines, start=1) if line.strip())
     rows: Iterable[tuple[int, Mapping[str, object]]]
-    rows = _objects(lines) if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
+    rows = objects if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
     for number, (line, values) in enumerate(rows, start=1):
         yield replace(_document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
 
@@ -352,21 +348,11 @@ def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: st
 def _document(values: Mapping[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
     key, title = values.get("id", values.get("_id")), values.get("title")
     title = title if isinstance(title, str) and title else None
-    asks = _asks(values) and number == 1
+    question = not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
+    asks = question and number == 1  # of `runnel lab questions`, or evidence
     if kind == "jsonl" and (asks or not isinstance(values.get("text"), str)):
         other = number == 1 and (asks or "text" not in values)  # of rows that are no documents
         came = "a question about other files" if asks else keys(values)
         raise (UnsupportedKind if other else ReadError)(f'{name}, row {number}: expected a document with "text", got {came}')
     document = read_plain(Decoded(row_text(values), encoding))
     return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
-
-
-def _asks(values: Mapping[str, object]) -> bool:
-    """Return whether a row is a question with its answer: of `runnel lab questions`, or evidence."""
-    return not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
-
-
-def _objects(lines: Lines) -> Iterator[tuple[int, Mapping[str, object]]]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield number, parse_object(line, lines.place(number))

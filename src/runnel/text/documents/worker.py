@@ -45,10 +45,8 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
             if all(any(name.startswith(part) for name in archive.names) for part in entry.parts):
                 return reader_of(entry)(archive, limits)
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
-    suffix, foreign = (
-        Path(path).suffix.lower(),
-        f"a zip archive that is no document of a known kind ({held}); unpack or convert it",
-    )
+    suffix = Path(path).suffix.lower()
+    foreign = f"a zip archive that is no document of a known kind ({held}); unpack or convert it"
     damaged = f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from"
     known = suffix in " ".join(entry.suffixes for entry in archives).split()
     raise ReadError(damaged) if known else UnsupportedKind(foreign)

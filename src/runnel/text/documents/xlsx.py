@@ -38,9 +38,8 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
                 canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
                 limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
     if not_computed:
-        canonical.warnings.append(
-            f"formulas without a stored result were left out ({not_computed:,}); save the file with a spreadsheet program"
-        )
+        problem = f"formulas without a stored result were left out ({not_computed:,})"
+        canonical.warnings.append(f"{problem}; save the file with a spreadsheet program")
     return canonical.finish("xlsx", title=title)
 
 
