@@ -8,17 +8,13 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 
 class S3Server:
-    """`requests`: (access key, method, path with query) of each one that has come.
-
-    `before` is called with (access key, path) before an object is written that must not be there yet: so LanceDB makes versions.
-    """
+    """`before` is called with (access key, path) before an object is written that must not be there yet: a version of LanceDB."""
 
     def __init__(self) -> None:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -27,7 +23,6 @@ class S3Server:
         self._app = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self._port = 0
-        self.requests: list[tuple[str, str, str]] = []
         self.before: Callable[[str, str], None] = lambda key, path: None
         self.refuse: str | None = None  # an error code, e.g. "InvalidAccessKeyId"
         self.start()
@@ -35,7 +30,6 @@ class S3Server:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         match = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
         key, path = match[1] if match else "", environ["PATH_INFO"]
-        self.requests.append((key, environ["REQUEST_METHOD"], f"{path}?{environ.get('QUERY_STRING', '')}"))
         if self.refuse:
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [f"<Error><Code>{self.refuse}</Code><Message>no</Message></Error>".encode()]
@@ -61,19 +55,10 @@ class S3Server:
     @property
     def environment(self) -> dict[str, str]:
         keys = {"AWS_ACCESS_KEY_ID": "first", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-        return keys | {"AWS_ENDPOINT": self.url, "AWS_ALLOW_HTTP": "true"}
+        return keys | {"AWS_ENDPOINT": f"http://127.0.0.1:{self._port}", "AWS_ALLOW_HTTP": "true"}
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def put(self, path: str, **headers: str) -> int:
-        """The status of a PUT: of an empty object, or to make a bucket."""
-        headers["Authorization"] = "AWS4-HMAC-SHA256 Credential=first/20260101/us-east-1/s3/aws4_request, Signature=0"
-        request = urllib.request.Request(f"{self.url}/{path}", b"", headers, method="PUT")
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
+    def make_bucket(self, name: str) -> None:
+        key = "AWS4-HMAC-SHA256 Credential=first/20260101/us-east-1/s3/aws4_request, Signature=0"
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/{name}", b"", {"Authorization": key}, method="PUT")
+        with urllib.request.urlopen(request):
+            pass

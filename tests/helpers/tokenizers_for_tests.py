@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,9 @@ def published_file(name: str) -> Path:
 
 
 def put_published(name: str, folder: Path) -> Path:
-    """A link to a published vocabulary in a model folder, under the name that model folders have."""
+    """A copy of a published vocabulary in a model folder, under the name that model folders have; tests may write over it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / SAVED_AS[name]).symlink_to(published_file(name))
+    shutil.copyfile(published_file(name), folder / SAVED_AS[name])
     return folder
 
 

@@ -81,11 +81,8 @@ def memory(dtype: torch.dtype, heads: int, width: int, size: int, cu: Tensor) ->
     from runnel.ops.mlstm.gpu import mlstm_gpu
 
     tokens = int(cu[-1])
-    q, v, gate = (
-        torch.zeros(tokens, heads, width, dtype=dtype),
-        torch.zeros(tokens, heads, size, dtype=dtype),
-        torch.zeros(tokens, heads),
-    )
+    q, v = (torch.zeros(tokens, heads, last, dtype=dtype) for last in (width, size))
+    gate = torch.zeros(tokens, heads)
     mlstm_gpu(q, q, v, gate, gate, cu, None, 1e-6)
 
 

@@ -20,10 +20,8 @@ def main(uri: str) -> None:
     store = LanceStore.open(uri)
     begun = max((int(name[1:]) for name in store.content_hashes()), default=-1) - 1
     for version in count(max(begun, 0)):
-        batch = [
-            document(f"d{n}", [text_of(n, version)], [np.eye(4, dtype=np.float32)[version % 4]])
-            for n in range(version, version + 3)
-        ]
+        vector = np.eye(4, dtype=np.float32)[version % 4]
+        batch = [document(f"d{n}", [text_of(n, version)], [vector]) for n in range(version, version + 3)]
         rows = [row for row, _ in batch]
         passages = [passage for _, some in batch for passage in some]
         assert passages[1].number == WHOLE

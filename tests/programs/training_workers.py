@@ -46,13 +46,9 @@ def resumable(folder: Path, **changes: Any) -> SentenceTrainer:
     folder.mkdir(parents=True, exist_ok=True)
     model = tiny_model(folder / "start")
     data = SentenceData.write(folder / "train.arrow", model, examples(30, sentences=(4, 9)), tokens=(30, 60), seed=1)
-    settings: dict[str, Any] = {
-        "num_train_epochs": 3,
-        "gradient_accumulation_steps": 2,
-        "lr_scheduler_type": "cosine_with_min_lr",
-    }
-    settings |= {"lr_scheduler_kwargs": {"min_lr": 1e-3}, "warmup_steps": 2, "save_strategy": "steps", "save_steps": 3}
-    settings |= {"save_total_limit": 1}
+    settings: dict[str, Any] = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "warmup_steps": 2}
+    settings |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-3}}
+    settings |= {"save_strategy": "steps", "save_steps": 3, "save_total_limit": 1}
     trainer = SentenceTrainer(model, arguments(folder / "run", **(settings | changes)), data, max_tokens=150)
     trainer.add_callback(Losses(folder / "losses.jsonl"))
     return trainer

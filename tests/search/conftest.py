@@ -21,7 +21,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     server = S3Server()
-    assert server.put("bucket") == 200
+    server.make_bucket("bucket")
     yield server
     server.stop()
 
@@ -31,7 +31,6 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     """A local S3 server with the bucket "bucket", and the environment variables that lead LanceDB to it."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    s3_server.requests.clear()
     yield s3_server
     s3_server.refuse, s3_server.before = None, lambda key, path: None
 

@@ -172,7 +172,7 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
     known: list[weakref.ref[FileDocument]] = []
 
     def documents() -> Iterator[FileDocument]:
-        unread = some(400)
+        unread = some(250)
         while unread:
             known.append(weakref.ref(unread[0]))
             yield unread.pop(0)

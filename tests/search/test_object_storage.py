@@ -50,16 +50,6 @@ def content(uri):
 # ---- one place, many writers -----------------------------------------------------------------------------------------
 
 
-def test_many_commits_keep_one_number_each(uri, monkeypatch):
-    """The table of commits is tidied on the way."""
-    monkeypatch.setattr("runnel.search.lance._KEPT_COMMITS", 3)
-    store = LanceStore.create(uri, SETTINGS)
-    for i in range(7):
-        store.commit([], [], [f"none{i}"])
-    numbers = [row["number"] for row in store._read_commits()]
-    assert numbers == list(range(8)) and LanceStore.open(uri).last_commit().number == 7
-
-
 class Paused:
     """Holds a writer, known by its access key, before the n-th version it makes."""
 

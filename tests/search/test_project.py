@@ -257,24 +257,6 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
 # ---- watching ----------------------------------------------------------------------------------------------------------
 
 
-def watched(looks, results, monkeypatch):
-    """Watch with these looks, after which it ends; return the numbers of the looks after which there was an update."""
-    seen, results, taken, updates = iter(looks), iter(results), [], []
-
-    def look():
-        taken.append(next(seen))
-        return {"a": (taken[-1], 0, 0)}
-
-    def update():
-        updates.append(len(taken))
-        return next(results)
-
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with pytest.raises(StopIteration):
-        watch(update, look)
-    return updates
-
-
 @pytest.mark.parametrize(
     ("looks", "results", "expected"),
     [
@@ -286,7 +268,12 @@ def watched(looks, results, monkeypatch):
     ],
 )
 def test_updates_follow_changes_that_have_settled(looks, results, expected, monkeypatch):
-    assert watched(looks, results, monkeypatch) == expected
+    """`expected`: the numbers of the looks after which there was an update."""
+    seen, results, taken, updates = iter(looks), iter(results), [], []
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(StopIteration):  # after the last look
+        watch(lambda: updates.append(len(taken)) or next(results), lambda: taken.append(next(seen)) or {"a": (taken[-1], 0, 0)})
+    assert updates == expected
 
 
 def test_signatures_show_every_change(tmp_path):

@@ -6,7 +6,6 @@ from runnel.text.dialogue import answer_reply, ask_answer, ask_combined, ask_cop
 
 ODD = "{length} {0} %s \\n DECISION: YES"
 
-
 ASKED = [ask_answer(ODD, ODD, "sentence", excerpts=True), ask_answer(ODD, ODD, "paragraph", excerpts=False)]
 
 
@@ -18,12 +17,8 @@ def test_a_prompt_has_its_texts_as_they_are(messages):
     assert dialogue(messages) == f"User: {system}\n\n{user.strip()}\n\nAssistant:"
 
 
-def test_the_wording_follows_the_kind_of_answer():
-    sentence, paragraph = (ask_answer("Q?", "T", kind, excerpts=True)[1]["content"] for kind in ("sentence", "paragraph"))
-    assert "one short sentence" in sentence and "one short paragraph" in paragraph
-    assert ask_answer(" Q? ", "\nT\n", "sentence", excerpts=True)[1]["content"] == sentence
-
-
-def test_replies():
+def test_the_kind_of_answer_and_replies():
+    sentence, paragraph = (ask_answer(" Q? ", "\nT\n", kind, excerpts=True)[1]["content"] for kind in ("sentence", "paragraph"))
+    assert paragraph == sentence.replace("one short sentence", "one short paragraph") != sentence
     assert answer_reply(" in the attic\n") == "ANSWER: in the attic"
     assert copies_reply(["One is\nfirst. ", "Two."]) == "One is first.\nTwo." and copies_reply([]) == ""

@@ -23,9 +23,8 @@ a|b/|*.txt|!a.txt|/a|a/b|**/b|a/**|!a/|*|!*/|!*.md|build/|!build/|a/**/b|[ab]|[!
     .replace("\n", "|")
     .split("|")
 )
-TREES = st.recursive(
-    st.just("text"), lambda inside: st.dictionaries(st.sampled_from(NAMES), inside, min_size=1, max_size=4), max_leaves=20
-)
+FILE = st.just("text")
+TREES = st.recursive(FILE, lambda inside: st.dictionaries(st.sampled_from(NAMES), inside, min_size=1, max_size=4), max_leaves=20)
 RULES = st.lists(st.sampled_from(PATTERNS), max_size=4).map("\n".join)
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -113,23 +112,25 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
     below, glob = Root.parse(tree), Root.parse(f"{tree}/deep/*.md")
     assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
     assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
+    split = {"*.md": ("", "*.md"), "/x?/y": ("/", "x?/y"), "a/b": ("a/b", ""), "/a/[b]/c": ("/a", "[b]/c")}
+    assert {path: fixed_part(path) for path in split} == split
+    many = parse("*a" * 40 + "b")  # compared in no time
+    assert not many.matches("a" * 250, folder=False) and many.matches("a" * 200 + "b", folder=False)
 
 
 @needs_git
-def test_rules_above_a_named_folder_hold_unless_they_ignore_it(tree):
+def test_rules_above_a_named_folder_hold_in_a_repository_unless_they_ignore_it(tree):
+    (tree / ".gitignore").write_text("*\n")
+    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
+    assert names(tree) == []
+    assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
+    (tree / "deep" / ".gitignore").unlink()
     git(tree, "init", "-q")
     (tree / ".gitignore").write_text("drafts/\n*.txt\n")
     assert names(tree, tree / "deep") == ["deep/b.md"]
     assert names(tree, tree / "deep" / "drafts") == ["deep/drafts/d.md"]
     assert names(tree, tree / "a.txt") == ["a.txt"]
     assert len(names(tree, selection=Selection(ignore_files=False))) == 4
-
-
-def test_outside_of_a_repository_rules_hold_from_the_named_folder_on(tree):
-    (tree / ".gitignore").write_text("*\n")
-    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
-    assert names(tree) == []
-    assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
 
 
 @needs_git
@@ -147,7 +148,7 @@ def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_o
     assert names(tree, tree / "linked") == ["linked/e.md"]
 
 
-def test_links_are_not_followed_to_folders(tree):
+def test_links_are_not_followed_to_folders_and_an_index_is_skipped_or_refused_by_name(tree):
     (tree / "loop").symlink_to(tree)
     (tree / "to_nothing").symlink_to(tree / "missing")
     (tree / "circle").symlink_to("circle")
@@ -160,9 +161,7 @@ def test_links_are_not_followed_to_folders(tree):
     errors = []
     assert len(names(tree, on_error=errors.append)) == 5
     assert [error.filename for error in errors] == [str(tree / "long.txt")]
-
-
-def test_an_index_is_skipped_below_a_folder_and_refused_by_name(tree):
+    (tree / "long.txt").unlink()
     for name in ("commits.lance", "documents.lance"):
         (tree / "library" / name).mkdir(parents=True)
     (tree / "library" / "writer.lock").write_text("process 7")
@@ -190,10 +189,3 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
     found = names(tree, on_error=errors.append)
     assert found == (["a.txt"] if damage == "folder" else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"])
     assert [error.filename for error in errors] == [str(tree / "deep" / ("" if damage == "folder" else ".gitignore"))]
-
-
-def test_the_fixed_part_of_a_glob_and_a_glob_of_many_stars():
-    split = {"*.md": ("", "*.md"), "/x?/y": ("/", "x?/y"), "a/b": ("a/b", ""), "/a/[b]/c": ("/a", "[b]/c")}
-    assert {path: fixed_part(path) for path in split} == split
-    glob = parse("*a" * 40 + "b")
-    assert not glob.matches("a" * 250, folder=False) and glob.matches("a" * 200 + "b", folder=False)

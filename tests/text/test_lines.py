@@ -47,27 +47,17 @@ def test_cut_short_or_damaged_is_an_error(tmp_path, ending):
         list(read_lines(path))
 
 
-def test_zstd_needs_a_package(tmp_path, monkeypatch):
-    path = tmp_path / "data.zst"
-    path.write_bytes(zstandard.compress(b"x"))
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingDependency, match=r"data\.zst .*zstandard"):
-        list(read_lines(path))
-
-
-def test_what_cannot_be_read(tmp_path):
+def test_what_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "latin").write_bytes(b"good\n" * 10_000 + b"caf\xe9\n")
     with pytest.raises(ReadError, match=r"latin is not UTF-8 .*0xe9.* after line \d+"):
         list(read_lines(tmp_path / "latin"))
     (tmp_path / "half").write_text('{"a": "\\ud83d\\ude00"}\n{"a": ["\\ud83d"]}')
     with pytest.raises(ReadError, match=r"half, line 2 .*U\+D83D"):
         list(read_json(tmp_path / "half"))
-
-
-def test_find(tmp_path):
-    (tmp_path / "b.tsv.gz").touch()
-    assert find(tmp_path, "a.jsonl", "b.tsv") == tmp_path / "b.tsv.gz"
-    assert find(tmp_path, "a.jsonl") is None
+    (tmp_path / "data.zst").write_bytes(zstandard.compress(b"x"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependency, match=r"data\.zst .*zstandard"):
+        list(read_lines(tmp_path / "data.zst"))
 
 
 # ---- whoever reads rows ------------------------------------------------------------------------------------------------
@@ -122,10 +112,11 @@ def test_all_readers_report_a_bad_row_and_a_file_that_is_cut_short_alike(tmp_pat
         list(read(path))
 
 
-def test_the_head_of_a_file(tmp_path):
+def test_the_head_of_a_file_and_the_first_that_exists(tmp_path):
     for ending, compress in COMPRESS.items():
         (tmp_path / f"data{ending}").write_bytes(compress(b"0123456789"))
         assert read_head(tmp_path / f"data{ending}", 3) == b"012"
     (tmp_path / "data.gz").write_bytes(COMPRESS[".gz"](b"0123456789")[:8])
     with pytest.raises(ReadError, match="damaged or incomplete"):
         read_head(tmp_path / "data.gz", 3)
+    assert find(tmp_path, "a.jsonl", "data") == tmp_path / "data.gz" and find(tmp_path, "a.jsonl") is None

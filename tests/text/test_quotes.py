@@ -15,7 +15,6 @@ TEXT = """The "finally" clause always executes. It was -5 degrees in the well-
 known valley – a hyphen-
 ated word. Café prices fell by 3 %; the emperor’s new clothes were ﬁne."""
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-WORDS = st.lists(st.text("abcdefgéß’“-", min_size=1, max_size=6).filter(str.isalpha), min_size=1, max_size=12)
 
 
 def only(verification):
@@ -49,20 +48,6 @@ def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
     assert all(a.end <= b.start for a, b in zip(verified.places, verified.places[1:], strict=False))
 
 
-@settings(max_examples=150, deadline=None)
-@given(WORDS, st.lists(st.sampled_from([" ", "  ", "\n", "\t", "\u00a0", "\n\n    "]), min_size=12, max_size=12), ANY, ANY)
-def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after):
-    stretch = "".join(word + gap for word, gap in zip(words, gaps, strict=False)).strip()
-    text = f"{before} {stretch} {after}"
-    verified = verify_quote(" ".join(words), text)
-    start = text.index(stretch, len(before) + 1)
-    assert verified.word_for_word
-    near = [place for place in verified.places if place.start < start + len(stretch) and start < place.end]
-    assert (
-        near or verified.match == "exact"
-    )  # places do not overlap: the text before may form one with the beginning of the stretch
-
-
 @pytest.mark.parametrize(
     ("quote", "stretch"),
     [
@@ -79,6 +64,7 @@ def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after)
         ("3\u202f%", "3 %"),
         ("5 degrees", "5 degrees"),
         ("−5 degrees", "-5 degrees"),
+        ("Café  prices\n\tfell\u00a0by", "Café prices fell by"),
     ],
 )
 def test_typography(quote, stretch):
@@ -87,14 +73,11 @@ def test_typography(quote, stretch):
     assert TEXT[only(verified).start : only(verified).end] == stretch
 
 
-def test_other_words_and_signs_are_no_typography():
+def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chinese_is():
     quotes = "the 'finally' clause|well known valley|valley a|Cafe prices|3%|-3 %|was 5 degrees"
     for quote in quotes.split("|"):  # single marks are not double ones
         verified = verify_quote(quote, TEXT)
         assert not verified.word_for_word and (not verified.places or only(verified).changes)
-
-
-def test_accents_and_parts_of_characters_are_no_place():
     assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
     assert verify_quote("f", "a ﬁsh").match == "absent"
     assert verify_quote("\uac00", "x \uac01 y").match == "absent"  # a Korean syllable that begins with the same two letters
@@ -102,9 +85,6 @@ def test_accents_and_parts_of_characters_are_no_place():
     assert verify_quote("ﬁsh", "a fish").match == "normalized"
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         assert verify_quote(unicodedata.normalize(form, "äéîõůñçﬁﬂ ½①Ａ ガ각힣"), "x. äéîõůñçﬁﬂ ½①Ａ ガ각힣. y").word_for_word
-
-
-def test_a_line_break_in_chinese_is_no_gap():
     text = "第一章\n人工智能正在改变\n世界。"
     verified = verify_quote("人工智能正在改变世界", text)
     assert verified.match == "normalized" and text[only(verified).start : only(verified).end] == "人工智能正在改变\n世界"
@@ -112,11 +92,15 @@ def test_a_line_break_in_chinese_is_no_gap():
     assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
 
 
-def test_all_places_are_returned_in_order():
+def test_all_places_are_returned_in_order_and_texts_without_words_have_none():
     verified = verify_quote("The dog barked", "The dog barked. The  dog\nbarked. the dog barked.")
     places = [(place.start, place.end, place.match, place.case_differs) for place in verified.places]
     assert places == [(0, 14, "exact", False), (16, 31, "normalized", False), (33, 47, "normalized", True)]
     assert [place.start for place in verify_quote("aa", "aaaaa").places] == [0, 2]
+    for text in ("", "\n", "-", "\u00ad"):
+        assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
+    assert verify_quote("–", "a – b").match == "exact"
+    assert verify_quote("–", "a - b").match == "absent"
 
 
 @settings(max_examples=150, deadline=None)
@@ -178,21 +162,14 @@ def test_refused(quote, text, named, monkeypatch):
         verify_quote(quote, text)
 
 
-def test_texts_without_words_and_quotes_without_letters():
-    for text in ("", "\n", "-", "\u00ad"):
-        assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
-    assert verify_quote("–", "a – b").match == "exact"
-    assert verify_quote("–", "a - b").match == "absent"
-
-
 @pytest.mark.parametrize(
     "quote",
-    ["emperor penguins breed in winter", "line 77777: the quick brown fox " * 600, "x " * 9_999, "ab" * 9_999 + "-b"],
+    ["emperor penguins breed in winter", "line 15555: the quick brown fox " * 600, "x " * 9_999, "ab" * 9_999 + "-b"],
     ids=["other words", "a line again and again", "a letter again and again", "one word"],
 )
 def test_the_time_is_bounded(quote):
-    text = "".join(f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(31_000))
-    assert len(text) > 2_000_000
+    text = "".join(f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(16_000))
+    assert len(text) > 1_000_000
     start = time.process_time()
     verify_quote(quote, text)
     assert time.process_time() - start < 30  # two seconds are usual; comparing all pairs of words would take hours

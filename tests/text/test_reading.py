@@ -10,17 +10,14 @@ from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.reading import check_encoding, decode, open_bytes
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_encodings_and_line_ends(encoding):
-    text = "one\r\ntwo\rthree\n\nfour 😀 \x0c end"
-    decoded = decode(text.encode(encoding), "a.txt")
-    assert decoded.text == text and decoded.warning is None
-
-
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff")))
-def test_utf8_is_never_taken_for_anything_else(text):
+def test_utf8_is_never_taken_for_anything_else_and_other_encodings_have_marks(text):
     decoded = decode(text.encode(), "a.txt")
     assert (decoded.text, decoded.encoding, decoded.warning) == (text, "utf-8", None)
+    text += "one\r\ntwo\rthree\n\nfour 😀 \x0c end"
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        decoded = decode(text.encode(encoding), "a.txt")
+        assert (decoded.text, decoded.encoding, decoded.warning) == (text, encoding, None)
 
 
 def test_a_named_encoding_and_guesses():
@@ -54,33 +51,23 @@ def test_what_is_no_text_of_an_encoding_is_refused(data, encoding, error, named)
         decode(data, "a", encoding)
 
 
-@pytest.mark.parametrize(
-    ("markup", "encoding"),
-    [
-        ('<meta charset="{}">', "shift_jis"),
-        ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r"),
-        ('<?xml version="1.0" encoding="{}"?>', "cp1251"),
-    ],
-)
-def test_markup_declares_its_encoding(markup, encoding):
-    words = "日本語" if "jis" in encoding else "Привет всем"
-    data = (markup.format(encoding) + words).encode(encoding)
-    assert decode(data, "a", markup=True).text.endswith(words)
-
-
-def test_a_false_or_odd_declaration_does_no_harm():
+def test_markup_declares_its_encoding_and_a_false_or_odd_declaration_does_no_harm():
+    for markup, encoding, words in (
+        ('<meta charset="{}">', "shift_jis", "日本語"),
+        ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r", "Привет всем"),
+        ('<?xml version="1.0" encoding="{}"?>', "cp1251", "Привет всем"),
+    ):
+        data = (markup.format(encoding) + words).encode(encoding)
+        assert decode(data, "a", markup=True).text.endswith(words)
     assert decode("<meta charset=cp1252>Привет".encode(), "a", markup=True).text.endswith("Привет")
     assert decode(b"<meta charset=latin1>\x80 5", "a", markup=True).text.endswith("€ 5")  # as browsers take it
     for name in ("rot13", "utf-16", "no-such", "zlib"):
         assert decode(f"<meta charset={name}>plain".encode(), "a", markup=True).text.endswith("plain")
+    log = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n"  # of a terminal
+    assert decode(log, "log.txt").text.startswith("\x1b[31m")
 
 
-def test_terminal_logs_are_text():
-    data = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n" * 9
-    assert decode(data, "log.txt").text.startswith("\x1b[31m")
-
-
-def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+def test_files_that_cannot_be_opened_and_encodings_that_are_none(tmp_path, monkeypatch):
     for path in (tmp_path / "nothing.txt", tmp_path, "a\0b", "https://a.org/b"):
         with pytest.raises(ReadError, match=re.escape(str(path))):
             open_bytes(path)
@@ -91,9 +78,6 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(ReadError, match=r"permission .*a\.txt"):
         open_bytes("a.txt")
-
-
-@pytest.mark.parametrize("encoding", ["hex", "utf-99", "utf\0", ""])
-def test_only_encodings_of_text_are_taken(encoding):
-    with pytest.raises(InputError, match="unknown encoding"):
-        check_encoding(encoding)
+    for encoding in ("hex", "utf-99", "utf\0", ""):
+        with pytest.raises(InputError, match="unknown encoding"):
+            check_encoding(encoding)

@@ -56,6 +56,8 @@ def test_spans_tile_any_text_and_keep_the_cap(text, max_chars):
     spans = split_sentences(text, max_chars=max_chars)
     assert_tiles(spans, text)
     assert all(len(text[start:end].strip()) <= max_chars for start, end in spans.tolist())
+    assert_tiles(split_clauses(text), text)
+    assert_tiles(split_paragraphs(text), text)
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,6 +120,7 @@ SENTENCES = [
     "It is launched by the GUI. ¦If it fails, ask.",
     "It is in avr/io.h. ¦As you know, it is read.",
     "The Gimp (e.g. The Gimp of Debian) reads it (Smith et al.) In part.",
+    "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. ¦See os.path._join. ¦_Then_ the rest.",
 ]
 
 
@@ -125,11 +128,6 @@ SENTENCES = [
 def test_hard_cases_and_blocks(text):
     """At each mark a sentence ends, and at no other place."""
     assert split(text.replace("¦", "")) == text.split("¦")
-
-
-def test_names_in_code_stay_whole():
-    text = "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. See os.path._join. _Then_ the rest."
-    assert split(text)[1:] == ["See os.path._join. ", "_Then_ the rest."]
 
 
 NAME_PARTS = st.lists(st.sampled_from(["Http", "META", "x", "9", "_a", "$my", "S", "tcl"]), min_size=2, max_size=4)
@@ -142,14 +140,11 @@ def test_no_sentence_ends_inside_a_name(words, sign, front):
     assert split(f"It is in {name} here, Now it is {name}x as well. We go on.")[1:] == ["We go on."]
 
 
-def test_languages():
+def test_languages_and_the_places_of_cuts():
     assert split("Das ist z. B. gut. Ja.", language="de") == ["Das ist z. B. gut. ", "Ja."]
     assert len(split("One. Two.", language="xx")) == 2
     with pytest.raises(InputError, match="'english please'"):
         split_sentences("a", language="english please")
-
-
-def test_the_cap_prefers_natural_places():
     assert split("aaa bbb; ccc, ddd eee fff", max_chars=16) == ["aaa bbb; ", "ccc, ddd eee fff"]
     assert split("aaaa bbbb cccc, dddd", max_chars=18) == ["aaaa bbbb cccc, ", "dddd"]
     assert split("aaaa bbbb cccc dddd", max_chars=12) == ["aaaa bbbb ", "cccc dddd"]
@@ -165,14 +160,14 @@ def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypa
     seen = []
     find = sentencex.get_sentence_boundaries
     monkeypatch.setattr(sentencex, "get_sentence_boundaries", lambda *given: seen.append(len(given[1])) or find(*given))
-    counts = []
-    for size in (10_000, 20_000):
+    counts, longest = [], 20_000 if max_chars == 1000 else 12_000
+    for size in (longest // 2, longest):
         seen.clear()
         whole = hostile_text.text(hostile_text.UNITS[name], size)
         assert_tiles(split_sentences(whole, max_chars=max_chars), whole)
         counts.append(sum(seen))
-    assert counts[1] <= 2.2 * counts[0] + 4096
-    assert counts[1] <= (4 if max_chars == 1000 else 9) * 20_000
+    assert counts[1] <= 2.5 * counts[0] + 4096
+    assert counts[1] <= (4 if max_chars == 1000 else 9) * longest
 
 
 def test_a_run_of_whitespace_is_read_once(monkeypatch):
@@ -191,19 +186,17 @@ def test_a_run_of_whitespace_is_read_once(monkeypatch):
     assert max(tried) <= 1
 
 
-@settings(max_examples=60, deadline=None)
-@given(text=TEXTS)
-def test_clauses_and_paragraphs_tile_any_text(text):
-    assert_tiles(split_clauses(text), text)
-    assert_tiles(split_paragraphs(text), text)
-
-
 def test_clauses_and_paragraphs():
     text = "the dog, the fox; the sea. Dog"
     assert [text[a:b] for a, b in split_clauses(text).tolist()] == ["the dog, ", "the fox; ", "the sea. ", "Dog"]
     assert len(split_clauses(" ".join(["dog"] * 120))) == 3
     text = "# Head\nOne. Two.\nThree.\n\n- a\n- b\n\n"
     assert [text[a:b] for a, b in split_paragraphs(text).tolist()] == ["# Head\n", "One. Two.\nThree.\n\n", "- a\n", "- b\n\n"]
+    text = "the dog, the fox; the sea. " * 6 + "dog"
+    encoded = build("bert_like").encode(text)
+    tokens = read_sentences(text, [encoded], unit="clauses")
+    assert [text[a:b].count("the") for a, b in tokens.spans.tolist()] == [7, 11]
+    assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.ends] == [",", "dog"]
 
 
 def test_tokens_belong_to_the_sentence_in_which_they_start():
@@ -217,15 +210,14 @@ def test_tokens_belong_to_the_sentence_in_which_they_start():
 
 # ---- tokens ------------------------------------------------------------------------------------------------------------
 
-TOKEN_TEXTS = st.lists(
-    st.sampled_from("the dog| |. |.|\n|\n\n|, |; |The fox jumps|\t|\x00|\u200b|é|今天。|# A\n".split("|")), max_size=30
-).map("".join)
+TOKENS = "the dog| |. |.|\n|\n\n|, |; |The fox jumps|\t|\x00|\u200b|é|今天。|# A\n".split("|")
+TOKEN_TEXTS = st.lists(st.sampled_from(TOKENS), max_size=30).map("".join)
 NAMES = st.sampled_from(["neox_like", "sentencepiece_like", "bert_like"])
 
 
 @settings(max_examples=60, deadline=None)
 @given(text=TOKEN_TEXTS, name=NAMES, cuts=st.lists(st.integers(0, 100), max_size=8), unit=st.sampled_from(UNITS))
-def test_pieces_change_nothing(text, name, cuts, unit):
+def test_pieces_change_nothing_and_a_unit_is_scored_at_its_last_visible_token(text, name, cuts, unit):
     encoded = build(name).encode(text)
     edges = sorted({0, len(encoded), *(cut % (len(encoded) + 1) for cut in cuts)})
     pieces = [encoded.slice(a, b) for a, b in zip([0, *edges], [*edges, len(encoded)], strict=True)]
@@ -234,38 +226,10 @@ def test_pieces_change_nothing(text, name, cuts, unit):
         assert np.array_equal(getattr(whole, field), getattr(part, field))
     assert np.array_equal(whole.ids, encoded.ids)
     assert np.array_equal(whole.bounds, sentence_of_tokens(whole.spans, encoded))
-
-
-@settings(max_examples=60, deadline=None)
-@given(text=TOKEN_TEXTS, name=NAMES)
-def test_a_sentence_is_scored_at_its_last_visible_token(text, name):
-    encoded = build(name).encode(text)
-    tokens = read_sentences(text, [encoded])
-    for first, stop, end in zip(tokens.bounds[:-1], tokens.bounds[1:], tokens.ends, strict=True):
+    assert unit != "clauses" or len(whole.spans) < 2 or np.diff(whole.bounds).min() >= 20
+    for first, stop, end in zip(whole.bounds[:-1], whole.bounds[1:], whole.ends, strict=True):
         visible = [t for t in range(first, stop) if not text[encoded.starts[t]].isspace()]
-        if visible:
-            assert end == visible[-1]
-        elif first < stop:
-            assert end == stop - 1
-
-
-@settings(max_examples=40, deadline=None)
-@given(text=TOKEN_TEXTS)
-def test_units_of_clauses_have_twenty_tokens(text):
-    text *= 5
-    encoded = build("bert_like").encode(text)
-    tokens = read_sentences(text, [encoded], unit="clauses")
-    counts = np.diff(tokens.bounds)
-    assert counts.sum() == len(encoded)
-    assert len(counts) < 2 or counts.min() >= 20
-
-
-def test_clauses_join_neighbors():
-    text = "the dog, the fox; the sea. " * 6 + "dog"
-    encoded = build("bert_like").encode(text)
-    tokens = read_sentences(text, [encoded], unit="clauses")
-    assert [text[a:b].count("the") for a, b in tokens.spans.tolist()] == [7, 11]
-    assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.ends] == [",", "dog"]
+        assert first == stop or end == (visible or [stop - 1])[-1]
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
@@ -279,6 +243,7 @@ def test_a_text_without_tokens(length):
         read_sentences(text, [], unit="word")
 
 
+@pytest.mark.slow
 def test_memory_goes_with_ids_and_spans_only():
     """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a piece's offsets."""
     peaks = []

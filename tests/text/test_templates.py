@@ -16,9 +16,8 @@ from runnel.text.tokenizer import Encoded
 NAMES = pytest.mark.parametrize("name", ["neox_like", "bert_like", "sentencepiece_like"])
 QUERY = Template.parse("{query}{end}")
 TEXTS = st.text(st.sampled_from("ab {}\n:;de"), max_size=8)
-PARTS = st.one_of(
-    TEXTS.map(lambda text: text.replace("{", "{{").replace("}", "}}")), st.sampled_from(["{begin}", "{end}", "{token:[SEP]}"])
-)
+LITERALS = TEXTS.map(lambda text: text.replace("{", "{{").replace("}", "}}"))
+PARTS = st.one_of(LITERALS, st.sampled_from(["{begin}", "{end}", "{token:[SEP]}"]))
 
 
 def fill(template: Template, tokenizer):
@@ -51,24 +50,14 @@ def test_the_notation_is_written_as_it_was_read(pieces):
         ("a { b", r"'\{' at character 2"),
         ("a } b", r"'\}'"),
         ("{query}{query}", "twice"),
-    ],
-)
-def test_mistakes_in_the_notation(notation, named):
-    with pytest.raises(InputError, match=named):
-        Template.parse(notation)
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
         ({"template": "{query}", "max_tokns": 3}, "max_tokns"),
         ({}, "max_query_tokens"),
         *(({"template": "{query}", "max_tokens": value}, f"max_tokens is {value!r}") for value in ("3", 0, -1, 2.5, True)),
     ],
 )
-def test_json_is_strict(content, named):
+def test_mistakes(notation, named):
     with pytest.raises(InputError, match=named):
-        Template.from_dict(content)
+        Template.from_dict(notation) if isinstance(notation, dict) else Template.parse(notation)
 
 
 @NAMES
@@ -106,7 +95,7 @@ def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
     np.testing.assert_array_equal(Encoded.join(parts).ends, encoded.ends)
 
 
-def test_budgets():
+def test_budgets_and_missing_or_needless_fields():
     tokenizer = build("bert_like")
     template = Template.parse("{begin} a {document}{token:[SEP]}{query}{end}", max_query_tokens=3, max_document_tokens=5)
     query, document = np.arange(10, 14), np.arange(20, 30)
@@ -126,10 +115,6 @@ def test_budgets():
     with pytest.raises(InputError, match="max_tokens=9"):  # the document's length would depend on the query
         Template.parse("{document}{query}", max_tokens=9).before("query")
     assert Template.parse("a{query}", max_tokens=9).before("query").max_tokens == 9
-
-
-def test_missing_and_needless_fields():
-    tokenizer = build("bert_like")
     for call, named in (
         (lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)), "document and query; got query"),
         (lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)), "query; got document and query"),

@@ -20,7 +20,6 @@ def write(path, *lines):
         ["q 0 a 2", "q 0 b 0", "r 0 a 1"],
         ["q\t0\ta\t2", "r\t0\ta\t1", "q\t0\tb\t0"],
     ],
-    ids=["beir", "trec", "ms marco"],
 )
 def test_qrels_formats(tmp_path, lines):
     assert read_qrels(write(tmp_path / "qrels", *lines)) == {"q": {"a": 2, "b": 0}, "r": {"a": 1}}
@@ -39,7 +38,6 @@ def test_bad_qrels(tmp_path, line):
         (["q\tc\t3", "q\tb\t1", "r\tb\t1", "q\ta\t2"], [-3.0, -1.0, -1.0, -2.0]),
         (["q\tb\tthe query\ttext", "q\ta\tthe query\ta", "r\tb\tother\ttext", "q\tc\tthe query\tc"], [0.0, -1.0, 0.0, -2.0]),
     ],
-    ids=["trec", "ms marco", "top 1000"],
 )
 def test_formats_of_runs(tmp_path, lines, scores):
     path = write(tmp_path / "run", *lines)

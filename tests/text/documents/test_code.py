@@ -39,7 +39,7 @@ def read(text):
     return document
 
 
-def test_python(tmp_path):
+def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_path):
     (tmp_path / "a.py").write_text(PYTHON)
     document = read(PYTHON)
     assert read_document(tmp_path / "a.py") == document
@@ -53,6 +53,10 @@ def test_python(tmp_path):
         assert {document.block_at(document.text.index(start)).headings for start in starts} == {headings}
     assert {kind for kind, _ in shown(document)} == {"code"}
     assert ("code", '"""A module."""\nimport re') in shown(document)
+    blocks = [text for _, text in shown(read("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n"))]
+    assert blocks == ["a = 1\nb = 2", "def f():\n    pass", "c = 3"]
+    assert shown(read("")) == [] == shown(read(" \n\t\n"))
+    assert shown(read("x")) == [("code", "x")]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +77,6 @@ def test_other_languages(text, inner, headings):
     document = read(text)
     assert paths(document) and document.blocks[-1].end <= len(text)
     assert document.block_at(document.text.index(inner)).headings == headings
-
-
-def test_a_definition_begins_a_block_and_a_blank_line_ends_one():
-    blocks = [text for _, text in shown(read("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n"))]
-    assert blocks == ["a = 1\nb = 2", "def f():\n    pass", "c = 3"]
-    assert shown(read("")) == [] == shown(read(" \n\t\n"))
-    assert shown(read("x")) == [("code", "x")]
 
 
 @settings(max_examples=200, deadline=None)

@@ -37,16 +37,13 @@ def texts(document):
     return [(block.page, document.text[block.start : block.end]) for block in document.blocks]
 
 
-def test_without_a_command_scanned_pages_are_named(tmp_path):
+def test_only_scanned_pages_are_read_by_the_command_or_named(tmp_path, command):
     document = read(tmp_path, MIXED)
     assert document.scanned == (2, 4)
     assert document.warnings == ("pages 2, 4-5 without text (3 of 5 pages, 2 of them pictures: scans need OCR (--ocr))",)
     with pytest.raises(ScannedPdf, match=r"a\.pdf: .* 2 pages") as error:
         read(tmp_path, [None, []])
     assert error.value.pages == (1,)
-
-
-def test_only_scanned_pages_are_read_by_the_command(tmp_path, command):
     document = read(tmp_path, MIXED, Ocr(command))
     picture = "A picture of 2400 x 3200 dots."  # 288 dots per inch
     scans = [(2, "Recognized text 0."), (2, picture), (3, "Third page."), (4, "Recognized text 1."), (4, picture)]
@@ -70,16 +67,14 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
         read(tmp_path, [None], Ocr("true {image}"))
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [("import sys; sys.stdout.buffer.write(b'\\xff')", "utf-8"), ("import os; os.kill(os.getpid(), 9)", "exit code -9")],
-)
-def test_failures_of_the_command(script, reason):
-    with pytest.raises(ReadError, match=reason):
-        Ocr(shlex.join([sys.executable, "-c", script, "{image}"])).read(b"png")
-
-
-def test_a_command_that_hangs_ends_with_its_children(tmp_path):
+def test_commands_that_fail_cannot_be_used_or_hang_which_end_with_their_children(tmp_path):
+    for script, reason in (("sys.stdout.buffer.write(b'\\xff')", "utf-8"), ("os.kill(os.getpid(), 9)", "exit code -9")):
+        with pytest.raises(ReadError, match=reason):
+            Ocr(shlex.join([sys.executable, "-c", f"import os, sys; {script}", "{image}"])).read(b"png")
+    bad = {"": r"\{image\}", "echo '{image}": "parsed", "no-such-program {image}": "'no-such-program'"}
+    for command, named in bad.items():
+        with pytest.raises(InputError, match=named):
+            Ocr(command)
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     start = time.monotonic()
     with pytest.raises(ReadError, match=r"timed out after 0\.5 s"):
@@ -91,11 +86,3 @@ def test_no_shell_reads_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = Ocr("echo {image}; touch made $(touch made) > made | 'two words'").read(b"png")
     assert out.endswith("page.png; touch made $(touch made) > made | two words\n") and not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "named"), [("", r"\{image\}"), ("echo '{image}", "parsed"), ("no-such-program {image}", "'no-such-program'")]
-)
-def test_commands_that_cannot_be_used(command, named):
-    with pytest.raises(InputError, match=named):
-        Ocr(command)

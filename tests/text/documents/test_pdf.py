@@ -31,25 +31,19 @@ def read(tmp_path):
     return call
 
 
-def test_pages_and_paragraphs(read):
+def test_pages_paragraphs_and_sentences_over_a_page_end(read):
     document = read([["First line", "and second.", None, None, "A new paragraph", "goes on."], ["Page two (café)."]])
-    assert [(block.page, document.text[block.start : block.end]) for block in document.blocks] == [
-        (1, "First line\nand second."),
-        (1, "A new paragraph\ngoes on."),
-        (2, "Page two (café)."),
-    ]
+    assert [text for _, text in shown(document)] == ["First line\nand second.", "A new paragraph\ngoes on.", "Page two (café)."]
+    assert [block.page for block in document.blocks] == [1, 1, 2]
     assert document.pages == 2 and document.warnings == () and document.kind == "pdf"
     whole = pdf([["Page one"], ["Page two"]])
     assert read(whole[: whole.rindex(b"startxref")]).text == "Page one\n\nPage two"  # found without the table of objects
-
-
-def test_a_sentence_over_a_page_end_stays_whole(read):
     document = read([["This sentence goes"], ["over the page. An exam-"], ["ple of it."], ["New page."]])
     assert document.text == "This sentence goes\nover the page. An example\nof it.\n\nNew page."
     assert [block.page for block in document.blocks] == [1, 2, 3, 4]
 
 
-def test_hyphens_at_line_ends(read):
+def test_hyphens_at_line_ends_and_ligatures_under_control_codes(read):
     lines = ["an exam-", "ple of a state-", "space model. It is", "a state-space model, or well-", "known. In 2020-", "2021."]
     text = " ".join(read([lines]).text.split())
     assert text.startswith("an example of a state-space model. It is a state-space model, or wellknown.")
@@ -57,9 +51,6 @@ def test_hyphens_at_line_ends(read):
     lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or Fc-", "GetHome."]
     text = " ".join(read([lines]).text.split())
     assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcGetHome."
-
-
-def test_ligatures_under_control_codes(read):
     document = read([["The \x1crst coe\x1ecient di\x1bers", "\x16 it is \x10\x1dexible\x11."]])
     assert document.text == "The first coefficient differs\n\u2014 it is \u201cflexible\u201d."
 
@@ -74,7 +65,9 @@ def test_pages_without_text_and_damage_are_told(read):
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
 
 
-LOOP = b"2 0 obj <</Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]>> endobj\n"  # a page tree that contains itself
+# A page tree that contains itself.
+LOOP = b"2 0 obj <</Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]>> endobj\ntrailer << /Root 1 0 R >>"
+LOOP = b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n" + LOOP
 
 
 @pytest.mark.parametrize(
@@ -85,10 +78,7 @@ LOOP = b"2 0 obj <</Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]
         (pdf([["secret"]], encrypted=True), "password"),
         (b"%PDF-1.4\n", "damaged"),
         (pdf([["x"]])[:200], "damaged"),
-        (
-            b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n" + LOOP + b"trailer << /Root 1 0 R >>",
-            r"1,000,000 pages in 6,\d{3} b",
-        ),
+        (LOOP, r"1,000,000 pages in 6,\d{3} b"),
         (pdf([["x" * 9000]]), "the text of the PDF has more than 8,000 bytes"),
     ],
     ids=["scan", "empty", "locked", "cut", "cut later", "loop", "long"],
@@ -99,12 +89,8 @@ def test_what_cannot_be_read(read, data, reason):
 
 
 def test_outline_entries_are_headings(read):
-    pages = [
-        ["Contents"],
-        ["1 Getting started", None, None, "Some words."],
-        ["More words.", None, None, "1.1 Tools", None, None, "End."],
-    ]
-    document = read(pages, outline=[("Getting  started", 1), ("Tools", 2), ("Not on its page", 2)])
+    second, third = ["1 Getting started", None, None, "Some words."], ["More words.", None, None, "1.1 Tools", None, None, "End."]
+    document = read([["Contents"], second, third], outline=[("Getting  started", 1), ("Tools", 2), ("Not on its page", 2)])
     path = paths(document)
     assert path["Contents"] == () and path["Some words."] == path["More words."] == ("Getting started",)
     assert path["End."] == ("Tools",)  # all entries of this writer are of one level
@@ -124,16 +110,12 @@ def words(text):
     return re.findall(r"[a-z]+", text.lower())
 
 
-def test_raised_numbers_are_not_glued_to_words(read):
-    document = read(
-        [[note("The shell may call exit", "77", ": it ends. A file"), note("of 10", "6", " bytes and 5 m"), "md5 is old."]]
-    )
+def test_raised_numbers_are_not_glued_to_words_and_rows_of_a_table_are_blocks(read):
+    shell = note("The shell may call exit", "77", ": it ends. A file")
+    document = read([[shell, note("of 10", "6", " bytes and 5 m"), "md5 is old."]])
     assert " ".join(document.text.split()) == "The shell may call exit[77]: it ends. A file of 10⁶ bytes and 5 m md5 is old."
     document = read([[note("a field of 20 m", "2", ", and after a stop."), note("It ends.", "12", "")]])
     assert document.text == "a field of 20 m², and after a stop.\nIt ends.[12]"
-
-
-def test_rows_of_a_table_are_blocks(read):
     rows = [cells("Flag", "Memory", "Time"), cells("-1", "1200k", "20"), cells("-2", "2000k", "25")]
     page = ["Sizes of all flags:", *rows, "And so on."]
     assert shown(read([page])) == [
@@ -144,10 +126,8 @@ def test_rows_of_a_table_are_blocks(read):
     assert [kind for kind, _ in shown(gap)] == ["paragraph"]  # a wide gap alone is no table
 
 
-def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
-    entries = "1 Scope . . . . . . . . . . 2|1.1 Purpose .............. 2|2 Use .............. iv|3 End .............. 4".split(
-        "|"
-    )
+def test_lines_of_a_table_of_contents_lead_to_pages_in_order_and_bullets_begin_items(read):
+    entries = ["1 Scope . . . . . . . . . . 2", "1.1 Purpose .............. 2", "2 Use ......... iv", "3 End .............. 4"]
     sheet = ["Cylinders ......... 4", "Doors .......... 3", "Seats ......... 2"]
     document = read([["Contents", *entries], ["1 Scope"], ["2 Use"], sheet])
     contents = [text for kind, text in shown(document) if kind == "contents"]
@@ -155,9 +135,6 @@ def test_lines_of_a_table_of_contents_lead_to_pages_in_order(read):
     assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"]
     document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
     assert shown(document)[1:] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv"), ("paragraph", "Wait ......\nText.")]
-
-
-def test_bullets_begin_items(read):
     document = read([["We have:", "• one thing", "and more of it", "• another", "•", "a third", None, None, "End."]])
     items = [("item", "one thing\nand more of it"), ("item", "another"), ("item", "a third")]
     assert shown(document) == [("paragraph", "We have:"), *items, ("paragraph", "End.")]
@@ -166,9 +143,8 @@ def test_bullets_begin_items(read):
 def book(pages=12, *, head="The Manual", foot="{number}"):
     """Pages with a running head and foot, whose body words are all different; a sentence goes over each page's end."""
     body = [[f"end{a}. Next{a} has line{a}", f"and then begin{a}"] for a in "abcdefghijklmnopqrstuvwxyz"[:pages]]
-    return body, [
-        [head.format(number=number), None, *lines, None, foot.format(number=number)] for number, lines in enumerate(body, start=7)
-    ]
+    numbered = enumerate(body, start=7)
+    return body, [[head.format(number=n), None, *lines, None, foot.format(number=n)] for n, lines in numbered]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +160,7 @@ def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head
     assert not re.search(r"\b1[0-8]\b", document.text)
 
 
-def test_heads_of_chapters_and_of_even_pages_are_left_out_and_those_that_the_text_has_too(read):
+def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_like_one_stays(read):
     _, pages = book(16, head="x", foot="x")
     for number, page in enumerate(pages):
         page[0] = f"Chapter {1 + number // 8}" if number % 2 else "Great Book"
@@ -195,16 +171,12 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_those_that_the_tex
     _, pages = book()
     pages[5].insert(3, "This is the manual of a program.")
     assert read(pages).text.count("The Manual") == 0
-
-
-def test_what_only_looks_like_a_running_head_stays(read):
     text = read([["Summary", f"text {name}"] for name in ("a", "b")]).text
     assert text.count("Summary") == 2  # two pages are too few
     pages = [[f"Part {name}", "text", "1999"] for name in ("one", "two", "three", "four")]
     assert [read(pages).text.count(word) for word in ("Part", "1999")] == [4, 1]
-    titled = read(
-        [["Results", None, None, f"text {i}", "more"] for i in "abcd"], outline=[("Results", page) for page in range(4)]
-    )
+    results = [["Results", None, None, f"text {i}", "more"] for i in "abcd"]
+    titled = read(results, outline=[("Results", page) for page in range(4)])
     sentences = [["It is so.", f"text {i}", "It is not."] for i in "abcd"]
     assert [read(sentences).text.count(text) for text in ("It is so.", "It is not.")] == [4, 4]
     apart = [["All rights reserved.", None, None, f"text {i}", "more"] for i in "abcd"]
@@ -299,13 +271,10 @@ def test_the_boxes_hold_the_part(reader, volume, wanted, page, lines):
     assert all(0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in picture.boxes)
 
 
-def test_a_repeated_sentence_is_marked_where_it_is_meant(reader, volume):
+def test_repeated_sentences_and_raised_numbers_are_found(reader, volume):
     first, _ = ask(reader, volume, "The harbor was quiet.", nth=0)
     second, _ = ask(reader, volume, "The harbor was quiet.", nth=1)
     assert second.boxes[0][1] - first.boxes[0][1] == pytest.approx(3 * 13 / 800, abs=0.005)  # three lines of 13 points below
-
-
-def test_raised_numbers_are_found(reader, volume):
     text = next(reader.read(volume)).text
     _, inner = ask(reader, volume, next(line for line in text.split("\n") if line.startswith("Water")))
     assert letters(inner).startswith("WaterisH2O")
@@ -334,11 +303,8 @@ def test_what_is_on_no_page(reader, tmp_path, volume):
     assert reader.picture(volume, replace(part, text=" \n")).boxes == ()
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 nothing")
-    for path, page, named in (
-        (volume, 9, r"volume\.pdf: .* page 9"),
-        (tmp_path / "a.txt", 1, "a.txt "),
-        (tmp_path / "b.pdf", 1, "b.pdf: "),
-    ):
+    bad = ((volume, 9, r"volume\.pdf: .* page 9"), (tmp_path / "a.txt", 1, "a.txt "), (tmp_path / "b.pdf", 1, "b.pdf: "))
+    for path, page, named in bad:
         with pytest.raises(ReadError, match=named):
             reader.picture(path, replace(part, page=page))
     assert reader.picture(volume, part).boxes  # the reader still works

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import docx
 import pytest
@@ -46,7 +48,11 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_every_kind_through_one_reader_twice_the_same(folder):
+def test_every_kind_through_one_reader_twice_the_same(folder, monkeypatch):
+    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
+    with DocumentReader() as reader:  # plain files start no process
+        assert all(next(reader.read(folder / name)).text for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"))
+    monkeypatch.undo()
     with DocumentReader() as reader:
         first = {path.name: list(reader.read(path)) for path in sorted(folder.iterdir())}
         second = {path.name: list(reader.read(str(path))) for path in sorted(folder.iterdir())}
@@ -60,13 +66,6 @@ def test_every_kind_through_one_reader_twice_the_same(folder):
     }  # fmt: skip
 
 
-def test_plain_files_start_no_process(folder, monkeypatch):
-    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
-    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
-        with DocumentReader() as reader:
-            assert next(reader.read(folder / name)).text
-
-
 def test_standard_input_and_pipes_can_be_read(folder, monkeypatch, tmp_path):
     for name in ("a.pdf", "a.txt.gz"):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
@@ -78,15 +77,19 @@ def test_standard_input_and_pipes_can_be_read(folder, monkeypatch, tmp_path):
     writer.join()
 
 
-def test_an_encoding_reaches_all_text(tmp_path):
-    (tmp_path / "a.html").write_bytes("<p>Привет".encode("koi8-r"))
-    (tmp_path / "a.txt").write_bytes("Привет".encode("koi8-r"))
-    for name in ("a.html", "a.txt"):
+def test_an_encoding_reaches_all_text_and_byte_order_marks_count(tmp_path):
+    for name, markup in (("a.html", "<p>"), ("a.txt", "")):
+        (tmp_path / name).write_bytes(f"{markup}Привет".encode("koi8-r"))
         assert read_document(tmp_path / name, encoding="koi8-r").text == "Привет"
         with pytest.raises(ReadError, match=f"{name}.*is not valid utf-8"):
             read_document(tmp_path / name)
     with pytest.raises(InputError, match="utf-99"):
         DocumentReader(encoding="utf-99")
+    for encoding, pack in itertools.product(["utf-8-sig", "utf-16", "utf-32"], [bytes, gzip.compress]):
+        (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))  # Excel's "Unicode text"
+        with DocumentReader() as reader:
+            (row,) = map(check, reader.read(tmp_path / "a.csv"))
+        assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
 
 
 def test_limits(folder, tmp_path):
@@ -104,6 +107,11 @@ def test_limits(folder, tmp_path):
     ):
         with pytest.raises(ReadError, match=rf"{path.name}.*{reason}"):
             read_document(path, limits=limits)
+    rows = b'{"text": "row of text"}\n' * 2000  # these stream out of files of any size
+    for name, content in (("a.jsonl.gz", gzip.compress(rows)), ("a.jsonl", rows)):
+        (tmp_path / name).write_bytes(content)
+        with DocumentReader(Limits(file_bytes=1000, unpacked_bytes=1000)) as reader:
+            assert sum(1 for _ in reader.read(tmp_path / name)) == 2000
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.epub", "a.html", "a.txt.gz", "a.csv"])
@@ -137,17 +145,6 @@ def test_other_archives_are_named(folder, tmp_path):
     assert not isinstance(error.value, UnsupportedKind)  # in a folder, this one is a failure
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "x"}\n{"text": "y"}\n')
-    with DocumentReader() as reader:
-        rows = reader.read(path)
-        next(rows)
-        path.write_text('{"text": "x"}\n')
-        with pytest.raises(ReadError, match=r"a\.jsonl changed while it was read; read it again"):
-            list(rows)
-
-
 @pytest.mark.parametrize(
     ("kind", "files"),
     [
@@ -164,14 +161,9 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 )
 def test_kinds_are_recognized_by_content_before_name(kind, files):
     assert {recognize(*file) for file in files} == {kind}
-
-
-@pytest.mark.parametrize(
-    ("head", "message"), [(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")]
-)
-def test_what_cannot_be_read_is_named(head, message):
-    with pytest.raises(ReadError, match=f"a.x is .*{message}"):
-        recognize(head, "a.x")
+    for head, message in ((b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")):
+        with pytest.raises(ReadError, match=f"a.x is .*{message}"):
+            recognize(head, "a.x")
 
 
 # ---- the second process ----------------------------------------------------------------------------------------------
@@ -215,7 +207,7 @@ def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPROF"), reason="processor time is not limited on Windows")
-def test_a_parser_that_computes_or_hangs_is_ended_and_one_that_waits_is_not(failing):
+def test_a_parser_that_hangs_or_is_stopped_or_interrupted_is_ended_and_one_that_waits_is_not(failing, monkeypatch):
     good = failing("")
     failing.reader.limits = Limits(seconds=0.2)
     assert failing("wait") == good  # for longer, as on a busy machine
@@ -225,11 +217,14 @@ def test_a_parser_that_computes_or_hangs_is_ended_and_one_that_waits_is_not(fail
     with pytest.raises(ReadError, match=r"busy\.html was not parsed in 1 s of processor time.* --parse-seconds"):
         failing("busy")
     failing.reader.limits = Limits(seconds=GIVE_UP_S)
-    assert failing("") != good
-
-
-def test_a_reader_that_is_stopped_ends_its_process(failing):
+    after = failing("")
+    assert after != good
+    with monkeypatch.context() as patch:  # an interrupt leaves no answer behind
+        patch.setattr(module.json, "dumps", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            failing("chatter")
     good = failing("")
+    assert good != after
     stopping = threading.Timer(0.2, failing.reader.stop)
     stopping.start()
     with pytest.raises(ReadError, match=r"hang\.html was not parsed: reading was stopped"):
@@ -239,19 +234,6 @@ def test_a_reader_that_is_stopped_ends_its_process(failing):
         os.kill(int(good.split()[1]), 0)
     with pytest.raises(ReadError, match="stopped"):
         failing("")
-
-
-def test_an_interrupt_leaves_no_answer_behind(failing, monkeypatch):
-    good = failing("")
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module.json, "dumps", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            failing("chatter")
-    assert failing("") != good
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
@@ -302,6 +284,12 @@ def test_jsonl(rows, tmp_path):
     content = '\ufeff{"id": "a b", "text": "one\\r\\ntwo", "more": [1]}\n\n{"_id": 7, "title": "T", "text": "x"}\r\n{"text": ""}'
     assert rows("a.jsonl", content) == [("a b", "one\ntwo"), ("7", "T x"), ("3", "")]
     assert rows("a.ndjson", "") == []
+    with DocumentReader() as reader:
+        changing = reader.read(tmp_path / "a.jsonl")
+        next(changing)
+        (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+        with pytest.raises(ReadError, match=r"a\.jsonl changed while it was read; read it again"):
+            list(changing)
     with pytest.raises(InputError, match=r"a\.jsonl contains rows"):
         read_document(tmp_path / "a.jsonl")
 
@@ -312,8 +300,6 @@ def test_jsonl(rows, tmp_path):
         ('{"body": "x"}', "row 1: .*'body'"),
         ('{"text": "x"}\n{"body": "x"}', "row 2: .*'body'"),
         ('{"text": 7}', "row 1: .*'text'"),
-        (b'{"text": "x"}\n{"text": "\xe9"}', "not UTF-8"),
-        ('{"text": "x"}\nbad', "line 2"),
         ('{"text": "' + "x" * 1000, "line 1 .*1,000 bytes"),
     ],
 )
@@ -343,7 +329,7 @@ def test_a_first_row_that_is_no_document_makes_the_file_another_kind(rows, row, 
     assert rows("b.jsonl", '{"question": "q", "text": "x"}') == [("1", "x")]
 
 
-def test_csv(rows):
+def test_csv_and_tsv(rows):
     content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
     western = "id;text\nx;caf\xe9\n".encode("cp1252")
@@ -361,27 +347,6 @@ def test_csv(rows):
     assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
     assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]  # longer than Python's limit
-
-
-def test_tsv_with_and_without_names(rows):
     assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
     assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
     assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, encoding, pack):
-    (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))  # Excel's "Unicode text"
-    with DocumentReader() as reader:
-        (row,) = map(check, reader.read(tmp_path / "a.csv"))
-    assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
-
-
-def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
-    (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)
-    small = Limits(file_bytes=1000, unpacked_bytes=1000)
-    for name in ("a.jsonl.gz", "a.jsonl"):
-        with DocumentReader(small) as reader:
-            assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000
