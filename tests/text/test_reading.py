@@ -54,6 +54,7 @@ def test_what_is_no_text_of_an_encoding_is_refused(data, encoding, error, named)
 def test_markup_declares_its_encoding_and_a_false_or_odd_declaration_does_no_harm():
     for markup, encoding, words in (
         ('<meta charset="{}">', "shift_jis", "日本語"),
+        ('<meta charset="{}">', "iso-2022-jp", "日本語"),  # in bytes of ASCII
         ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r", "Привет всем"),
         ('<?xml version="1.0" encoding="{}"?>', "cp1251", "Привет всем"),
     ):

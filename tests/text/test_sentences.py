@@ -196,6 +196,8 @@ def test_clauses_and_paragraphs():
     encoded = build("bert_like").encode(text)
     tokens = read_sentences(text, [encoded], unit="clauses")
     assert [text[a:b].count("the") for a, b in tokens.spans.tolist()] == [7, 11]
+    fours = "the dog the, " * 10
+    assert np.diff(read_sentences(fours, [build("bert_like").encode(fours)], unit="clauses").bounds).tolist() == [20, 20]
     assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.ends] == [",", "dog"]
 
 
