@@ -1,7 +1,6 @@
 """Which documents an agent may read: only below the roots, whatever the name says."""
 
 import os
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,12 +11,6 @@ from runnel.errors import InputError
 from runnel.text.documents.reader import DocumentReader
 
 
-@contextmanager
-def no_store():
-    raise InputError("no index")
-    yield
-
-
 @pytest.fixture
 def inside(tmp_path):
     root = tmp_path / "inside"
@@ -25,13 +18,13 @@ def inside(tmp_path):
     (root / "a.txt").write_text("One dog.")
     (root / "sub" / "b.txt").write_text("One cat.")
     (tmp_path / "secret.txt").write_text("a secret")
-    (tmp_path / "inside-too").mkdir()
-    (tmp_path / "inside-too" / "c.txt").write_text("another secret")
+    (second := tmp_path / "inside-too").mkdir()
+    (second / "c.txt").write_text("another secret")
     return root
 
 
 def documents(*roots):
-    return AgentDocuments(AgentSettings(roots), no_store)
+    return AgentDocuments(AgentSettings(roots), None)
 
 
 def text(name, *roots):
@@ -52,12 +45,12 @@ def test_files_below_a_root(inside, tmp_path):
 OUTSIDE = "../secret.txt ../missing.txt sub/../../secret.txt out.txt out/secret.txt ../inside-too/c.txt /etc/passwd".split()
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_files_outside_of_the_roots(inside, tmp_path, name):
+def test_files_outside_of_the_roots(inside, tmp_path):
     (inside / "out.txt").symlink_to(tmp_path / "secret.txt")
     (inside / "out").symlink_to(tmp_path)
-    with pytest.raises(InputError, match=r"is outside of the allowed folders; .*inside"):
-        text(name, inside)
+    for name in OUTSIDE:
+        with pytest.raises(InputError, match=r"is outside of the allowed folders; .*inside"):
+            text(name, inside)
 
 
 @pytest.mark.parametrize("name", ["sub/b.txt", "sub/b.html"])  # read here, and by the process that parses

@@ -1,7 +1,6 @@
 """What the tools return: exact places, bounded answers, and cursors that continue them."""
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -32,22 +31,21 @@ def ignore(done, total):
     pass
 
 
-@contextmanager
-def held(path):
-    lock = WriterLock(path, path.parent)
-    lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def find(tools, query, file, top_k=5, context=1, cursor=None):
     return tools.find(query, file, top_k, context, cursor, ignore)
 
 
 def read(tools, file, by="line", start=None, end=None, *, row=None, sha=None, cursor=None):
     return tools.read(file, row, by, start, end, sha, cursor)
+
+
+def pages(call):
+    """Yield the parts of an answer: a call, and calls with its cursors."""
+    answer = call(cursor=None)
+    yield answer
+    while answer.next_cursor:
+        answer = call(cursor=answer.next_cursor)
+        yield answer
 
 
 def test_find(tools, tmp_path):
@@ -83,14 +81,11 @@ def test_read_by_lines_and_pages(tools, tmp_path):
 @pytest.mark.parametrize("text", ["", "short", "x" * 1000, "x" * 2500, "line\n" * 1001, "ab 世\U0001f600\n\n" * 701])
 def test_cursors_of_read_reassemble_the_document(tools, tmp_path, text):
     (tmp_path / "long.txt").write_text(text, encoding="utf-8")
-    parts, cursor = [], None
-    while not parts or cursor:
-        one = read(tools, "long.txt", cursor=cursor)
-        place = one.place
+    parts = []
+    for place in (one.place for one in pages(partial(read, tools, "long.txt"))):
         assert len(place.text) <= 1000 and text[place.start : place.end] == place.text
         assert place.line == text.count("\n", 0, place.start) + 1
         parts.append(place.text)
-        cursor = one.next_cursor
     assert "".join(parts) == text and len(parts) <= len(text) // 750 + 1
     part = read(tools, "long.txt", "character", len(text) // 3, len(text)).place
     assert part.text == text[len(text) // 3 :][: len(part.text)]
@@ -99,13 +94,11 @@ def test_cursors_of_read_reassemble_the_document(tools, tmp_path, text):
 def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
     sentences = [f"The dog number {i} barked {'and barked ' * (i % 9)}all night." for i in range(80)]
     (tmp_path / "many.txt").write_text("\n".join(sentences))
-    parts, cursor = [], None
-    while not parts or cursor:
-        found = find(tools, "dog barked", "many.txt", 70, 0, cursor)
+    parts = []
+    for found in pages(partial(find, tools, "dog barked", "many.txt", 70, 0)):
         assert (found.total, found.first) == (70, len(parts) + 1)
         assert found.sentences and sum(len(one.text) for one in found.sentences) <= 1000
         parts += found.sentences
-        cursor = found.next_cursor
     assert len(parts) == len({one.start for one in parts}) == 70
     for cursor in ("", "x", "1", "5-000000000000", "99999999999999999999-1-000000000000", "-1-2-3", "٣-0"):
         for call in (partial(read, tools, "a.md"), partial(find, tools, "dog", "a.md")):
@@ -137,12 +130,8 @@ def test_verify(tools, tmp_path):
     assert [(one.quote, one.text) for one in changed.places[0].changes] == [("old", "")]
     assert tools.verify("penguins huddle", "a.md", None).places == []
     (tmp_path / "many.txt").write_text("dog " * 600)
-    parts, cursor = [], None
-    while not parts or cursor:
-        verified = tools.verify("dog", "many.txt", cursor)
-        parts += verified.places
-        cursor = verified.next_cursor
-    assert [place.start for place in parts] == [*range(0, 2400, 4)] and verified.total == 600
+    verified = [*pages(partial(tools.verify, "dog", "many.txt"))]
+    assert [place.start for part in verified for place in part.places] == [*range(0, 2400, 4)] and verified[0].total == 600
     words = [f"word{i}" for i in range(300)]
     (tmp_path / "w.txt").write_text(" ".join(words))
     quote = " ".join("other" if i % 4 == 3 else word for i, word in enumerate(words))
@@ -152,10 +141,9 @@ def test_verify(tools, tmp_path):
 
 
 def test_search_and_stored_documents(tmp_path):
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    for name, text in {"dogs.md": "# Dogs\n\nThe dog barked all night.\n", "cats.md": "# Cats\n\nThe cat slept.\n"}.items():
-        (notes / name).write_text(text)
+    (notes := tmp_path / "notes").mkdir()
+    (notes / "dogs.md").write_text("# Dogs\n\nThe dog barked all night.\n")
+    (notes / "cats.md").write_text("# Cats\n\nThe cat slept.\n")
     with Index.create(tmp_path / "library") as index:
         index.add_files([notes])
     tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
@@ -180,13 +168,19 @@ def test_search_and_stored_documents(tmp_path):
 
 
 def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
-    (tmp_path / "dogs.md").write_text("The dog barked all night.")
     project = Project(tmp_path).extend([])
     project.save()
-    with Index.create(project.place) as index:
-        project.update(index)
+    Index.create(project.place).close()
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
     tools, stale = Tools(settings), Tools(replace(settings, project=None))
+    (tmp_path / "dogs.md").write_text("The dog barked all night.")
+
+    def stop(done, total):
+        raise Cancelled("the call was cancelled")
+
+    with pytest.raises(Cancelled):
+        tools.search("dogs", 5, 1, None, stop)
+    assert tools.search("dogs", 5, 1, None, ignore).total == 1  # the index is free
     (tmp_path / "cats.md").write_text("The cat slept all day.")
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4")
 
@@ -202,9 +196,12 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     assert names(stale) == ["cats.md", "dogs.md"]  # it sees what others write
 
     (tmp_path / "dogs.md").unlink()
-    with Index.open(project.place) as other, held(project.folder / ".runnel" / "update.lock"):
+    with Index.open(project.place) as other:
+        lock = WriterLock(tmp_path / ".runnel" / "update.lock", tmp_path)
+        lock.acquire()
         (note,) = tools.search("who slept", 5, 1, None, ignore).notes
         assert note.endswith("; wait until it is done; this is the index as it was before") and len(other) == 2
+        lock.release()
     assert names(tools) == ["cats.md"]
     with Index.open(project.place) as other:
         [hit] = tools.search("cat", 1, 1, None, ignore).documents
@@ -228,21 +225,6 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
     for name in (root / "link.txt", tmp_path / "secret" / "1.txt"):
         with pytest.raises(InputError, match=r"the index has no document .* of the allowed folders"):
             read(tools, f"index:{name}")
-
-
-def test_cancelling_a_search_that_updates_the_index_leaves_it_free(tmp_path):
-    project = Project(tmp_path).extend([])
-    project.save()
-    Index.create(project.place).close()
-    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
-    (tmp_path / "dogs.md").write_text("The dog barked all night.")
-
-    def stop(done, total):
-        raise Cancelled("the call was cancelled")
-
-    with pytest.raises(Cancelled):
-        tools.search("dogs", 5, 1, None, stop)
-    assert tools.search("dogs", 5, 1, None, ignore).total == 1
 
 
 def test_text_of_documents_is_marked_as_such(tools, tmp_path):
@@ -272,13 +254,8 @@ def test_shown_answers(tools, monkeypatch):
     assert json.loads(shown(tools.status()))["max_characters"] == 1000 and tools.status().index is None
     with pytest.raises(InputError, match="this server has no index"):
         tools.search("dog", 5, 3, None, ignore)
-
-
-def test_an_agent_learns_that_nothing_seems_to_answer(tmp_path, monkeypatch):
-    (tmp_path / "a.md").write_text(TEXT)
-    settings = AgentSettings((tmp_path,))
     for answers, said in ((-3.0, True), (1.0, False), (None, False)):
         monkeypatch.setattr(FakeRetriever, "answers", answers)
-        found = find(Tools(settings, Models(settings, FakeRetriever)), "the dog", "a.md")
+        found = find(tools, "the dog", "a.md")
         assert found.answers == (None if answers is None else pytest.approx(probability(answers)))
         assert shown(found).startswith("nothing here seems to answer this (5 %)\n") == said and found.total

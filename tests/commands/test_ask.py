@@ -41,13 +41,10 @@ def test_an_answer_with_its_sources(run, fake, stub, mill):
     assert ended.err == "runnel: note: removed from the answer: [9]; it read 1 excerpt\n"
     [asked] = stub.asked
     assert asked["model"] == "stub" and asked["stream"] and asked["max_tokens"] == 1000
-
-
-def test_everything_for_a_program(run, fake, stub, mill):
     ended = run("ask", QUESTION, mill, mill.parent / "missing.txt", "--json", "--answer-tokens", 50)
     found = json.loads(ended.out)
     assert ended.code == 2, "a file is missing, as for grep"
-    assert found["question"] == QUESTION and found["llm_model"] == "stub"
+    assert found["question"] == QUESTION and found["llm_model"] == "stub" and stub.asked[1]["max_tokens"] == 50
     assert found["answer"] == 'Anna Berg [1]; "the keeper of the mill was Anna Berg".'
     assert (found["cited"], found["removed_citations"], found["unsourced"], found["misquoted"]) == ([1], [9], [], [])
     assert [TEXT[one["start"] : one["end"]] for one in found["excerpts"]] == [one["text"] for one in found["excerpts"]]
@@ -90,7 +87,7 @@ def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
     assert run("ask", QUESTION, mill).code == 0
 
 
-def test_notes_about_an_answer(run, fake, stub, mill):
+def test_notes_about_an_answer_and_sentences_without_a_source(run, fake, stub, mill):
     stub.rule = lambda messages: 'It says "the keeper was a man named Ole". '
     stub.faults.append("cut")
     ended = run("ask", QUESTION, mill, "--answer-tokens", 9)
@@ -99,18 +96,15 @@ def test_notes_about_an_answer(run, fake, stub, mill):
         'runnel: note: no excerpt says, word for word: "the keeper was a man named Ole"\n'
         "runnel: note: the answer was cut at 9 tokens; raise --answer-tokens\n"
     )
-
-
-def test_a_sentence_without_a_source_is_marked_and_counted(run, fake, stub, mill):
     stub.rule = lambda messages: "Anna Berg [1]. It also frees the disk [7]. She sold flour."
     ended = run("ask", QUESTION, mill, "-k", 1)
     assert ended.out.startswith("Anna Berg [1]. It also frees the disk. (no source) She sold flour. (no source)\n\n[1] ")
     assert ended.code == 3 and "note: 2 sentences without a source\n" in ended.err
     ended = run("ask", QUESTION, mill, "-k", 1, "--json")
     assert ended.code == 3 and json.loads(ended.out)["unsourced"] == ["It also frees the disk.", "She sold flour."]
+    assert run("ask", QUESTION, mill, "missing.txt").code == 2
     stub.rule = lambda messages: "# Anna Berg"
     assert run("ask", QUESTION, mill).code == 3, "a heading alone cites nothing either"
-    assert run("ask", QUESTION, mill, "missing.txt").code == 2
 
 
 def test_an_index(run, stub, mill, tmp_path):

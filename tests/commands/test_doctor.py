@@ -25,9 +25,8 @@ def test_every_extra_of_the_package_has_a_purpose():
 
 def test_speed_with_and_without_kernels(run):
     done = run("doctor", "--json")
-    assert done.code == 0
     pocket = json.loads(done.out)["pocket"]
-    assert pocket["problem"] is None and pocket["cosine"] > 0.99
+    assert done.code == 0 and pocket["problem"] is None and pocket["cosine"] > 0.99
     assert pocket["tokens_per_s"] > 0 and pocket["plain_tokens_per_s"] > 0
 
 
@@ -40,11 +39,8 @@ def without_speed(monkeypatch):
 
 def test_missing_and_old_packages_are_named_with_what_they_are_for(run, monkeypatch, without_speed):
     found = importlib.metadata.version
-    wanted = [
-        f'{one}; extra == "{extra}"'
-        for extra, one in (("search", "lancedb>=0.40"), ("ray", "ray>=2.50"), ("ray", "lancedb>=0.40"))
-    ]
-    wanted += ["torch>=2.6"]
+    of_extras = (("search", "lancedb>=0.40"), ("ray", "ray>=2.50"), ("ray", "lancedb>=0.40"))
+    wanted = ["torch>=2.6", *(f'{one}; extra == "{extra}"' for extra, one in of_extras)]
 
     def version(name: str) -> str:
         if name == "lancedb":
@@ -56,7 +52,6 @@ def test_missing_and_old_packages_are_named_with_what_they_are_for(run, monkeypa
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
     monkeypatch.setattr(importlib.metadata, "version", version)
     done = run("doctor")
-    assert done.code == 0
     assert "pocket        works in bfloat16: 9,000 tokens/s with kernels, 3.0 times 3,000 tokens/s in plain torch" in done.out
     shown = " ".join(done.out.split())
     assert f"needs lancedb>=0.40 (it is 0.1): {install_command('search')}" in shown
@@ -64,12 +59,9 @@ def test_missing_and_old_packages_are_named_with_what_they_are_for(run, monkeypa
 
 
 def test_a_model_that_does_not_work_gives_exit_code_1(run, monkeypatch):
-    def broken(name: str) -> Embedder:
-        raise OSError("[Errno 5] Input/output error")
-
-    monkeypatch.setattr(Embedder, "load", broken)
+    monkeypatch.setattr(Embedder, "load", lambda name: Path("missing").read_bytes())
     done = run("doctor")
-    assert done.code == 1 and "pocket        does not work: " in done.out and "Input/output error" in done.out
+    assert done.code == 1 and "pocket        does not work: " in done.out and "No such file or directory" in done.out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")

@@ -83,7 +83,7 @@ def entries(tmp_path):
     return sorted((tmp_path / "cache").rglob("*.safetensors"))
 
 
-def test_a_second_question_reads_nothing_but_itself(find, reading, tmp_path):
+def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(find, run, reading, tmp_path):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
     folder = tmp_path / "cache" / "find"
@@ -97,6 +97,17 @@ def test_a_second_question_reads_nothing_but_itself(find, reading, tmp_path):
     other = json.loads(find("a.md", "--json", "-k", 1, query="where did the cat sit").out)
     assert len(other["sentences"]) == 1 and "a.md" not in reading
     assert json.loads(again.out)["sentences"][0]["headings"][0] == "The house"
+    shown = find("a.md", "--explain", "-k", 1).out.splitlines()[1]
+    assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
+    done = find("a.md", "--explain", model="recurrent")
+    assert done.code == 2 and "no parts" in done.err
+    [entry] = entries(tmp_path)
+    facts = {"folder": str(folder), "documents": 1, "bytes": entry.stat().st_size, "limit_bytes": 1 << 30}
+    assert json.loads(run("info", "--cache", "--json").out) == facts | {"emptied": False}
+    assert str(folder) in run("info", "--cache").out and entries(tmp_path) == [entry]
+    (folder / "x.safetensors.0123abcd.partial").write_bytes(b"")
+    assert "1, " in run("info", "--cache", "--empty").out and [*folder.iterdir()] == []
+    assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
 
 
 def test_the_key_is_all_that_the_answer_depends_on(find, reading, tmp_path):
@@ -177,24 +188,14 @@ def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models
         assert path.read_bytes() == whole[path]
 
 
-@pytest.mark.parametrize("model", ["encoder", "recurrent"])
-def test_text_without_a_token_is_no_answer(find, tmp_path, model):
+def test_text_without_a_token_is_no_answer(find, tmp_path):
     (tmp_path / "empty.txt").write_text("\u200b\n\n\ufeff \u0301\n")
-    alone = find("empty.txt", "--json", model=model)
-    assert (alone.code, json.loads(alone.out)["sentences"]) == (1, [])
-    assert find("empty.txt", model=model).out == find("empty.txt", "--min-score", -9, model=model).out == ""
     (tmp_path / "b.md").write_text("\u200b\n\n" + TEXT.replace("\n\n", "\n\n\ufeff\n\n"))
-    right = [one["text"].strip() for one in json.loads(find("a.md", "--json", "-k", 50, model=model).out)["sentences"]]
-    for options in ([], ["--remember"] * (model == "encoder"), []):
+    for model, options in (("recurrent", []), ("encoder", []), ("encoder", ["--remember"]), ("encoder", [])):
+        assert find("empty.txt", *options, model=model).out == "" != find("a.md", model=model).out
+        right = [one["text"].strip() for one in json.loads(find("a.md", "--json", "-k", 50, model=model).out)["sentences"]]
         found = json.loads(find("empty.txt", "b.md", "--json", "-k", 50, *options, model=model).out)["sentences"]
         assert [one["text"].strip() for one in found] == right and {one["file"] for one in found} == {"b.md"}
-
-
-def test_scores_are_explained(find):
-    shown = find("a.md", "--explain", "-k", 1).out.splitlines()[1]
-    assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
-    done = find("a.md", "--explain", model="recurrent")
-    assert done.code == 2 and "no parts" in done.err
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):
@@ -243,14 +244,12 @@ def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find
 
 
 def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
-    size = {}
+    stored = {}
     for name in "abc":
         Path(f"{name}.txt").write_text(f"The {name} sat. A river runs to the sea.")
-        before = set(entries(tmp_path))
         find(f"{name}.txt", "--remember")
-        [entry] = set(entries(tmp_path)) - before
-        size[name] = entry
-        os.utime(entry, (0, 1000 + ord(name)))
+        [stored[name]] = set(entries(tmp_path)) - {*stored.values()}
+        os.utime(stored[name], (0, 1000 + ord(name)))
     folder = tmp_path / "cache" / "find"
     folder.chmod(0o755)
     killed, writing = folder / "x.safetensors.0123abcd.partial", folder / "y.safetensors.0123abcd.partial"
@@ -258,10 +257,10 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
     find("a.txt")  # b is now the one that was used first
-    monkeypatch.setattr(remembered, "LIMIT_BYTES", 3 * size["a"].stat().st_size + 50)
+    monkeypatch.setattr(remembered, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
     find("a.md", "--remember")
-    left = {path for path in folder.iterdir()}
-    assert size["a"] in left and size["b"] not in left and killed not in left and writing in left
+    left = {*folder.iterdir()}
+    assert stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -277,17 +276,6 @@ def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch
         assert (done.code, done.out) == (0, right.out)
         assert done.err.count("\n") == 1 and "is not remembered" in done.err and "--no-remember" in done.err
     assert [*(cache / "find").iterdir()] == []
-
-
-def test_the_cache_is_shown_and_emptied(find, run, tmp_path):
-    find("a.md", "--remember")
-    folder, [entry] = tmp_path / "cache" / "find", entries(tmp_path)
-    facts = {"folder": str(folder), "documents": 1, "bytes": entry.stat().st_size, "limit_bytes": 1 << 30}
-    assert json.loads(run("info", "--cache", "--json").out) == facts | {"emptied": False}
-    assert str(folder) in run("info", "--cache").out and entries(tmp_path) == [entry]
-    (folder / "x.safetensors.0123abcd.partial").write_bytes(b"")
-    assert "1, " in run("info", "--cache", "--empty").out and [*folder.iterdir()] == []
-    assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
 
 
 def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
@@ -325,16 +313,11 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
 
 
-@pytest.fixture
-def cached(models, tmp_path):
+def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(models, tmp_path, caplog):
     (path := tmp_path / "a.md").write_text(TEXT)
     retriever, document = SentenceRetriever.load(models / "encoder"), read_document(path)
     where = tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None]
-    return path, document, next(retriever.remember([document.text])), partial(DocumentCache, *where)
-
-
-def test_many_writers_leave_one_whole_entry(cached, tmp_path):
-    path, document, vectors, open_it = cached
+    vectors, open_it = next(retriever.remember([document.text])), partial(DocumentCache, *where)
 
     def write(_):
         kept = open_it(keep=True)
@@ -346,14 +329,12 @@ def test_many_writers_leave_one_whole_entry(cached, tmp_path):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(8)))
-    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == entries(tmp_path) and len(entries(tmp_path)) == 1
-
-
-def test_a_file_that_changes_while_it_is_read_is_not_kept(cached, tmp_path, caplog):
-    path, document, vectors, open_it = cached
+    [entry] = entries(tmp_path)
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [entry]
+    entry.unlink()
     kept = open_it(keep=True)
-    entry = kept.entry(str(path))
+    key = kept.entry(str(path))
     path.write_text(TEXT + "More.")
-    kept.put(entry, document, vectors, 0.0)
+    kept.put(key, document, vectors, 0.0)
     assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
     assert entries(tmp_path) == []

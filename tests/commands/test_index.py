@@ -22,22 +22,18 @@ def folder(tmp_path):
 
 def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
     done = run("index", "files", "--to", "library", "--field", "kind:str", "--json")
-    assert done.code == 0
     told = json.loads(done.out)
-    assert (told["documents"], told["added"], told["failed"]) == (2, 2, 0) and told["tokens_read"] > 20
-
+    assert done.code == 0 and (told["documents"], told["added"], told["failed"]) == (2, 2, 0) and told["tokens_read"] > 20
     found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "-k", 1, "-s", 1).out)
     (document,) = found["documents"]
     assert document["source"] == str(folder / "heart.txt") and document["rank"] == 1
     (sentence,) = document["sentences"]
     assert HEART[sentence["start"] : sentence["end"]] == sentence["text"]
     assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "rerank", "fetch", "sentences"}
-
     shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
     assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
     shown = run("search", "mountains", "--in", "library", "-s", 9).out
     assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
-
     (folder / "heart.txt").unlink()
     done = run("index", "files", "--to", "library")
     assert done.code == 0 and "1 unchanged, 1 deleted; 1 document, 0 tokens read" in done.out
@@ -85,17 +81,12 @@ def test_check_names_what_is_damaged(run, folder):
     done = run("index", "--check", "--to", "library")
     assert done.code == 0 and done.out == "library: 2 documents, 2 passages, none damaged\n"
     [data] = (folder.parent / "library" / "documents.lance" / "data").iterdir()
-    content = data.read_bytes()
-    assert content.count(b"It pumps blood") == 1
-    data.write_bytes(content.replace(b"It pumps blood", b"It pumps flood"))
+    data.write_bytes(data.read_bytes().replace(b"It pumps blood", b"It pumps flood"))
     done = run("index", "--check", "--to", "library")
-    assert done.code == 1 and done.err.count("\n") == 1
+    assert done.code == 1 and done.err.count("\n") == 1 and done.out.startswith("library: 1 damaged; restore it from a copy")
     assert f"runnel: damaged: {folder / 'heart.txt'}: its text, title, file or metadata is not what was stored" in done.err
-    assert done.out.startswith("library: 1 damaged; restore it from a copy")
     told = json.loads(run("index", "--check", "--to", "library", "--json").out)
     assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "heart.txt")]
-    done = run("index", "--check", "--to", "missing")
-    assert done.code == 1 and "there is no index at missing" in done.err
 
 
 @pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])

@@ -17,9 +17,8 @@ COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re
 
 @pytest.fixture
 def folder(run, tmp_path):
-    (tmp_path / "manual.md").write_text(
-        "# Returns\n\nGoods can be returned within 14 days.\n\nThe seller pays for the return of the goods.\n"
-    )
+    paragraphs = ("# Returns", "Goods can be returned within 14 days.", "The seller pays for the return of the goods.\n")
+    (tmp_path / "manual.md").write_text("\n\n".join(paragraphs))
     (tmp_path / "manuals").mkdir()
     (tmp_path / "manuals" / "shipping.txt").write_text("Return shipping is free of charge.\n")
     (tmp_path / "report.txt").write_text("The year was good. Shipping costs fell.\n")
@@ -51,20 +50,15 @@ def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
     assert run("index").code == 0
     servers = []
     monkeypatch.setattr("runnel.agents.server.serve_stdio", servers.append)
+
+    async def call(name, arguments):
+        async with Client(servers[-1]) as client:
+            return (await client.call_tool(name, arguments)).structured_content
+
     assert run("mcp", "--max-characters", 3000).code == 0
-
-    async def status():
-        async with Client(servers[0]) as client:
-            return (await client.call_tool("status", {})).structured_content
-
-    found = anyio.run(status)
+    found = anyio.run(call, "status", {})
     assert found["index"]["documents"] == 3 and found["index"]["place"] == str(folder / ".runnel" / "index")
     assert (found["model"], found["max_characters"]) == ("pocket", 3000)
-
-    async def search():
-        async with Client(servers[-1]) as client:
-            return (await client.call_tool("search", {"query": "who wrote it"})).structured_content["total"]
-
     (folder / "new.txt").write_text("A tuple cannot be changed.")
-    assert run("mcp", "--no-update").code == 0 and anyio.run(search) == 3
-    assert run("mcp").code == 0 and anyio.run(search) == 4
+    for options, total in (["--no-update"], 3), ([], 4):
+        assert run("mcp", *options).code == 0 and anyio.run(call, "search", {"query": "who wrote it"})["total"] == total

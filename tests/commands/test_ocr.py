@@ -16,30 +16,21 @@ def ocr(tmp_path):
     return shlex.join([sys.executable, str(STUB), str(tmp_path / "counts")]) + " {image}"
 
 
-def test_read_prints_recognized_pages(run, ocr):
+def test_pages_are_recognized_once_if_they_are_remembered(run, ocr, tmp_path, caplog):
     done = run("read", "scan.pdf", "--pages", "2", "--ocr", ocr)
     assert (done.code, done.err) == (0, "") and done.out.startswith("Recognized text 0.")
     done = run("read", "scan.pdf")
     assert "note: scan.pdf: page 2 without text (1 of 2 pages, 1 of them pictures: scans need OCR (--ocr))" in done.err
-    done = run("read", "scan.pdf", "--ocr", "tesseract scan.png")
-    assert done.code == 1 and "the OCR command 'tesseract scan.png' has no {image}" in done.err
-
-
-def test_find_reads_recognized_pages_once_if_they_are_remembered(run, ocr, tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
-    for extra, calls in (((), 1), (("--remember",), 2), ((), 2)):
+    for extra, calls in (((), 2), (("--remember",), 3), ((), 3)):
         done = run("find", "recognized text", "scan.pdf", "--ocr", ocr, "-k", "1", *extra)
         assert (done.code, len((tmp_path / "counts").read_text())) == (0, calls)
         assert done.out.startswith("scan.pdf:page 2:Recognized text")
     assert "Recognized" not in run("find", "recognized text", "scan.pdf").out  # without the option: other content
-
-
-def test_index_reads_recognized_pages(run, ocr, tmp_path, caplog):
     (tmp_path / "whole.pdf").write_bytes(pdf([None]))
     done = run("index", "scan.pdf", "whole.pdf", "--to", "library")
     assert done.code == 1 and "whole.pdf: a PDF without text on its 1 pages" in caplog.text
     done = run("index", "whole.pdf", "--to", "library", "--ocr", ocr)
     assert done.code == 0 and "1 added" in done.out
-    assert "whole.pdf:page 1:Recognized text 0." in run("search", "recognized text", "--in", "library").out
+    assert "whole.pdf:page 1:Recognized text 3." in run("search", "recognized text", "--in", "library").out
     assert run("index", "scan.pdf", "--ocr", ocr).code == 0  # of the project
-    assert "scan.pdf:page 2:Recognized text 1." in run("search", "recognized text", "-k", "1").out
+    assert "scan.pdf:page 2:Recognized text 4." in run("search", "recognized text", "-k", "1").out

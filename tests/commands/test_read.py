@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from helpers.document_files import pdf
 
 from runnel.text.documents.reader import read_document
@@ -10,26 +9,12 @@ from runnel.text.documents.reader import read_document
 TEXT = "# One\n\nFirst line.\nSecond line.\n"
 
 
-@pytest.fixture
-def text(tmp_path):
+def test_parts_of_files_rows_and_standard_input(run, tmp_path):
     (tmp_path / "a.md").write_text(TEXT)
-    return "a.md"
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ([], TEXT),
-        (["--lines", "3:4"], "First line.\nSecond line.\n"),
-        (["--characters", "7:12"], "First\n"),
-    ],
-)
-def test_parts(run, text, options, expected):
-    done = run("read", text, *options)
-    assert (done.code, done.err, done.out) == (0, "", expected)
-
-
-def test_json_pages_rows_and_standard_input(run, text, tmp_path):
+    lines = "First line.\nSecond line.\n"
+    for options, expected in (([], TEXT), (["--lines", "3:4"], lines), (["--characters", "7:12"], "First\n")):
+        done = run("read", "a.md", *options)
+        assert (done.code, done.err, done.out) == (0, "", expected)
     (tmp_path / "b.pdf").write_bytes(pdf([["A first page."], ["A second page."]]))
     assert run("read", "b.pdf", "--pages", "2").out == "A second page.\n"
     (tmp_path / "c.jsonl").write_text('{"id": "r1", "text": "one"}\n{"id": "r2", "text": "two"}\n')

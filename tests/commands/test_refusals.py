@@ -3,6 +3,7 @@
 A row is a command with the part of its message that names what is wrong. Nothing is printed or left behind.
 """
 
+import gzip
 import json
 import shlex
 
@@ -96,6 +97,11 @@ INPUT = {
     "read a.pdf --ocr 'tesseract scan.png'": "{image}",
     "search x --in missing": "missing",
     "search x --in notes": "no index at notes",
+    "search x": "no .runnel in",
+    "index --check": "no .runnel in",
+    "index ..": ".. is outside of the project",
+    "index --include '[a'": "'[a'",
+    "index --check --to missing": "no index at missing",
     "index missing --to library": "missing",
     "index a.txt --to library --field year": "'year'",
     "index a.txt --to ''": "''",
@@ -103,6 +109,11 @@ INPUT = {
     "index notes --to notes": "notes has other content",
     "embed - --to out.npy --shard 1/2": "--shard needs a file on disk",
     "embed a.txt --to out.npy --shard 3/2": "'3/2'",
+    "embed packed.txt.gz --to out.npy --shard 1/2": "packed.txt.gz: --shard needs plain text",
+    "embed pairs.csv --to out.npy --shard 1/2": "pairs.csv: --shard needs rows of one line each",
+    "embed named.tsv --to out.npy --shard 1/2": "named.tsv: --shard needs rows of one line each",
+    "embed odd.jsonl --to out.npy": "odd.jsonl, line 1: an id must not",
+    "embed a.dat --to out.npy": "'.dat'",
     "embed a.txt --to out.parquet": "parquet",
     "embed a.txt --to out.bin": "'.bin'",
     "embed a.txt --to no/out.npy": "no: no such directory",
@@ -158,6 +169,10 @@ def files(beir, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.\nTwo dogs.\n")
     (tmp_path / "a.pdf").write_bytes(pdf([["A page."], None]))
     (tmp_path / "empty").write_text("\n")
+    (tmp_path / "a.dat").write_text("a,b\n")
+    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(b"one\n"))
+    (tmp_path / "named.tsv").write_text("id\ttext\na\tb\n")
+    (tmp_path / "odd.jsonl").write_text('{"id": "a b", "text": "b"}\n')
     (tmp_path / "pairs.csv").write_text("query,positive\nwhere is it,it is here\nwho is it,she is it\n")
     (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
     (tmp_path / "q.jsonl").write_text('{"question": "q", "file": "a"}\n')
@@ -185,4 +200,4 @@ def test_input_that_cannot_be_used_is_one_line(run, tmp_path, monkeypatch, comma
     assert (done.code, done.out) == (2 if like_grep else 1, "")
     *notes, error = done.err.splitlines()
     assert INPUT[command] in error and error.startswith("runnel: error: ") and not any("error" in note for note in notes)
-    assert not list(tmp_path.glob("out*.npy"))
+    assert not list(tmp_path.glob("out*.npy")) and not (tmp_path / ".runnel").exists()

@@ -71,7 +71,6 @@ def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("run.trec", "q1 Q0 a 1 high x\n", "run.trec, line 1"),
         ("run.trec", "q7 Q0 a 1 1 x\n", "'q7'"),
         ("run.trec", "q1 Q0 zz 1 1 x\n", "'zz'"),
         ("corpus.tsv", "a\tred cat\nb\tblue\na\ttwice\n", "corpus.tsv, lines 1 and 3: both have the id 'a'"),

@@ -62,8 +62,10 @@ def test_serve(tmp_path):
     assert not any(key in line for line in process.lines for key in ("alpha", "beta", "gamma"))
 
 
-def test_a_second_signal_ends_requests(tmp_path):
-    with server(cwd=tmp_path) as (process, client), ThreadPoolExecutor(1) as pool:
+def test_only_two_lines_on_stderr_and_a_second_signal_ends_requests(tmp_path):
+    with server("--json", cwd=tmp_path, stdout=subprocess.PIPE) as (process, client), ThreadPoolExecutor(1) as pool:
+        assert json.loads(process.stdout.buffer.read1()) == {"model": "pocket", "url": str(client.base_url).rstrip("/")}
+        assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
         answer = pool.submit(client.post, "/v1/embeddings", json={"input": "The river runs. " * 50_000})
         while "runnel_requests_running 1.0" not in httpx.get(f"{client.base_url}/metrics", trust_env=False).text:
             assert not answer.done()
@@ -73,13 +75,6 @@ def test_a_second_signal_ends_requests(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert answer.result(GIVE_UP_S).status_code == 503
         assert process.wait(GIVE_UP_S) == 0
-
-
-def test_only_two_lines_on_stderr(tmp_path):
-    with server("--json", cwd=tmp_path, stdout=subprocess.PIPE) as (process, client):
-        assert client.get("/ready").status_code == 200
-        assert json.loads(process.stdout.buffer.read1()) == {"model": "pocket", "url": str(client.base_url).rstrip("/")}
-    assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
 
 
 def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):

@@ -1,9 +1,6 @@
 """The commands with a real model (tiny, random weights): they give what the library gives."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -22,15 +19,6 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     tiny_model(folder / "tokenizer").save(folder / "tiny")
     return folder / "tiny"
-
-
-@pytest.mark.parametrize("size", [100_000, pytest.param(5_000_000, marks=pytest.mark.release)])
-def test_find_in_one_very_long_line(run, model, tmp_path, size):
-    (tmp_path / "a.txt").write_text("the cat sat on the mat " * (size // 23))
-    done = run("find", "cat", "a.txt", "--model", model, "--json", "-k", 1)
-    assert done.code == 0
-    (best,) = json.loads(done.out)["sentences"]
-    assert best["line"] == 1 and 0 < len(best["text"]) < 5_000
 
 
 @pytest.mark.parametrize(("given", "loaded"), [("fp32", "float32"), ("bf16", "bfloat16")])
@@ -60,19 +48,3 @@ def test_the_precision_of_weights(run, model, tmp_path, given, loaded):
         [h["score"] for h in sorted(hits, key=lambda h: h["id"])],
         lambda dtype: Reranker.load(model, dtype=dtype).score("river", list(DOCUMENTS.values())),
     )
-
-
-@pytest.mark.release
-def test_a_million_words_in_bounded_memory(model, tmp_path):
-    def peak(words):
-        (tmp_path / "a.txt").write_text("The cat sat on the mat to see a river. " * (words // 10))
-        command = [sys.executable, "-m", "runnel", "find", "cat", "a.txt", "--model", model, "--json"]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        with process.stdout, process.stderr:
-            out, err = process.stdout.read(), process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0 and json.loads(out)["files"][0]["sentences"] == words // 10, err
-        return usage.ru_maxrss / 1024
-
-    assert peak(1_000_000) - peak(50_000) < 300

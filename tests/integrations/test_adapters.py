@@ -1,17 +1,25 @@
-"""What the modules for LangChain, LlamaIndex and Haystack have in common: each call is one of runnel."""
+"""The modules for LangChain, LlamaIndex and Haystack: each call is one of runnel; then what one library alone asks for."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
+from functools import partial
 from types import SimpleNamespace
 
+import haystack
 import numpy as np
 import pytest
+from haystack.core.serialization import component_from_dict, component_to_dict
 from helpers.tiny import tiny_encoder, tiny_model
+from langchain_core import documents as langchain
+from llama_index.core import schema as llama_index
+from pydantic import ValidationError
 
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, StoreError
+from runnel.integrations import haystack as for_haystack
+from runnel.integrations import langchain as for_langchain
+from runnel.integrations import llama_index as for_llama_index
 from runnel.integrations.calls import best_sentences, loaded, name_of
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
@@ -22,11 +30,11 @@ def place(meta):
     return (meta.pop("start"), meta.pop("end")), meta
 
 
-def langchain():
-    library, ours = importlib.import_module("langchain_core.documents"), importlib.import_module("runnel.integrations.langchain")
+def of_langchain():
+    ours = for_langchain
 
     def documents(texts):
-        return [library.Document(text, id=name, metadata=dict(META)) for name, text in texts.items()]
+        return [langchain.Document(text, id=name, metadata=dict(META)) for name, text in texts.items()]
 
     def rerank(reranker, query, texts, top=None, cut=None):
         found = ours.RunnelReranker(model=reranker, top_n=top, max_tokens=cut).compress_documents(documents(texts), query)
@@ -35,15 +43,12 @@ def langchain():
     def answers(retriever, query, texts, top=10, least=None):
         compressor = ours.RunnelSentences(model=retriever, top_n=top, min_score=least)
         found = compressor.compress_documents(documents(texts), query)
-        assert found == asyncio.run(compressor.acompress_documents(documents(texts), query))
         rows = [(one.metadata.pop("source"), one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
         return [(*row[:3], *place(row[3])) for row in rows]
 
     def search(path, query, k=10, sentences=0, where=None):
         with Index.open(path) as index:
-            retriever = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where)
-            found = retriever.invoke(query)
-            assert found == asyncio.run(retriever.ainvoke(query))
+            found = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where).invoke(query)
         return [(one.id, one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
 
     return SimpleNamespace(
@@ -53,18 +58,16 @@ def langchain():
     )  # fmt: skip
 
 
-def llama_index():
-    library = importlib.import_module("llama_index.core.schema")
-    ours = importlib.import_module("runnel.integrations.llama_index")
+def of_llama_index():
+    ours = for_llama_index
 
     def nodes(texts, meta):
-        made = (library.TextNode(text=text, id_=name, metadata=dict(meta)) for name, text in texts.items())
-        return [library.NodeWithScore(node=node) for node in made]
+        made = (llama_index.TextNode(text=text, id_=name, metadata=dict(meta)) for name, text in texts.items())
+        return [llama_index.NodeWithScore(node=node) for node in made]
 
     def rerank(reranker, query, texts, top=None, cut=None):
         processor = ours.RunnelRerank(reranker, top_n=top, max_tokens=cut)
         found = processor.postprocess_nodes(nodes(texts, {}), query_str=query)
-        assert found == asyncio.run(processor.apostprocess_nodes(nodes(texts, {}), query_str=query))
         return [(one.node.node_id, one.score, META) for one in found]  # it reads metadata, so there is none here
 
     def answers(retriever, query, texts, top=10, least=None):
@@ -93,11 +96,11 @@ def llama_index():
     )  # fmt: skip
 
 
-def haystack():
-    library, ours = importlib.import_module("haystack"), importlib.import_module("runnel.integrations.haystack")
+def of_haystack():
+    ours = for_haystack
 
     def documents(texts):
-        return [library.Document(id=name, content=text, meta=dict(META)) for name, text in texts.items()]
+        return [haystack.Document(id=name, content=text, meta=dict(META)) for name, text in texts.items()]
 
     def rerank(reranker, query, texts, top=None, cut=None):
         found = ours.RunnelRanker(reranker, top_k=top, max_tokens=cut).run(query=query, documents=documents(texts))
@@ -112,7 +115,7 @@ def haystack():
         return [(None if sentences else one.id, one.content, one.score, one.meta) for one in found]
 
     def texts(model, some, cut=None):
-        made = [library.Document(content=text) for text in some]
+        made = [haystack.Document(content=text) for text in some]
         return [one.embedding for one in ours.RunnelDocumentEmbedder(model, max_tokens=cut).run(made)["documents"]]
 
     return SimpleNamespace(
@@ -121,7 +124,12 @@ def haystack():
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[langchain, llama_index, haystack])
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module", params=[of_langchain, of_llama_index, of_haystack])
 def adapter(request):
     return request.param()
 
@@ -208,8 +216,8 @@ def test_they_are_the_best_of_all_texts_once_each(retriever, top_k):
     assert best_sentences(retriever, "a river", ["", "\t"], top_k) == []
 
 
-def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
-    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
+def test_an_object_is_used_and_a_name_is_loaded(model, tmp_path):
+    embedder = Embedder(model)
     embedder.save(tmp_path / "saved")
     assert loaded(Embedder, embedder) is embedder and name_of(Embedder, embedder) == "tiny encoder"
     again = loaded(Embedder, tmp_path / "saved")
@@ -217,10 +225,139 @@ def test_an_object_is_used_and_a_name_is_loaded(tmp_path):
     assert name_of(Embedder, again) == name_of(Embedder, tmp_path / "saved") == str(tmp_path / "saved")
 
 
-def test_mistakes(tmp_path):
-    embedder = Embedder(tiny_encoder(tmp_path / "tiny"))
-    for function in (loaded, name_of):
-        with pytest.raises(InputError, match="the model is of type Embedder; expected Reranker, or a name, folder or hub id"):
-            function(Reranker, embedder)
-    with pytest.raises(CheckpointError, match="no-such-model"):
-        loaded(Reranker, "no-such-model")
+EMPTY = [haystack.Document(id="x")]
+NODES = [llama_index.NodeWithScore(node=llama_index.TextNode(text="The dog sat.", metadata={"title": "river"}))]
+MISSING = "no-such-model"
+ODD = "the model is of type Embedder; expected Reranker, or a name, folder or hub id"
+MISTAKES = [
+    (lambda model: loaded(Reranker, Embedder(model)), InputError, ODD),
+    (lambda model: name_of(Reranker, Embedder(model)), InputError, ODD),
+    (lambda _: loaded(Reranker, MISSING), CheckpointError, MISSING),
+    (lambda _: for_langchain.RunnelEmbeddings(MISSING), CheckpointError, MISSING),
+    (lambda _: for_langchain.RunnelReranker(model=MISSING), ValidationError, MISSING),
+    (lambda _: for_langchain.RunnelSentences(top_n=0), ValidationError, "greater than or equal to 1"),
+    (lambda _: for_langchain.RunnelReranker(top_k=3), ValidationError, "top_k"),
+    (lambda _: for_llama_index.RunnelRerank().postprocess_nodes(NODES), InputError, "query_str or query_bundle"),
+    (lambda _: for_llama_index.RunnelSentences(top_n=0), ValidationError, "greater than or equal to 1"),
+    (lambda _: for_llama_index.RunnelNodeParser(max_tokens=0), ValidationError, "greater than or equal to 1"),
+    (lambda model: for_haystack.RunnelTextEmbedder(Embedder(model)).run(["a"]), InputError, r"\['a'\]"),
+    (lambda model: for_haystack.RunnelDocumentEmbedder(Embedder(model)).run(EMPTY), InputError, "document 'x' is None"),
+    (lambda model: for_haystack.RunnelRanker(Reranker(model)).run("dog", EMPTY), InputError, "document 'x' is None"),
+    (lambda _: for_haystack.RunnelRanker(top_k=0), InputError, "top_k is 0"),
+    (lambda _: for_haystack.RunnelSentences(top_k=0), InputError, "top_k is 0"),
+    (lambda _: for_haystack.RunnelRetriever("some/index", top_k=0), InputError, "top_k is 0"),
+    (lambda _: for_haystack.RunnelRanker(3), InputError, "type int; expected Reranker"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), MISTAKES)
+def test_mistakes(model, call, error, message):
+    with pytest.raises(error, match=message):
+        call(model)
+
+
+def test_langchain_calls_at_the_same_time_have_the_results_of_calls_alone(place_of_index, model):
+    queries = ["a dog", "the cat", "a river", "the sea"] * 4
+    documents = [langchain.Document(text, id=name) for name, text in TEXTS.items()]
+    reranker = for_langchain.RunnelReranker(model=Reranker(model))
+    sentences = for_langchain.RunnelSentences(model=SentenceRetriever(model))
+
+    async def together(call):
+        return await asyncio.gather(*map(call, queries))
+
+    with Index.open(place_of_index) as index:
+        retriever = for_langchain.RunnelRetriever(index=index, sentences=2)
+        for call, alone in (
+            (retriever.ainvoke, retriever.invoke),
+            (partial(reranker.acompress_documents, documents), partial(reranker.compress_documents, documents)),
+            (partial(sentences.acompress_documents, documents), partial(sentences.compress_documents, documents)),
+        ):
+            for query, found in zip(queries, asyncio.run(together(call)), strict=True):
+                assert [one.page_content for one in found] == [one.page_content for one in alone(query)]
+
+
+@pytest.mark.parametrize(
+    "component",
+    [
+        for_haystack.RunnelTextEmbedder("some/model", 64),
+        for_haystack.RunnelDocumentEmbedder("some/model", ["title"], " ", 64),
+        for_haystack.RunnelRanker("some/model", top_k=3, max_tokens=64),
+        for_haystack.RunnelSentences("some/model", top_k=3, min_score=-1.0),
+        for_haystack.RunnelRetriever("some/index", 3, sentences=2, where={"year": 2020}, options={"dense_weight": 0}),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_haystack_stores_components_by_name_and_loads_them_when_needed(component):
+    data = component_to_dict(component, "component")
+    assert next(iter(data["init_parameters"].values())).startswith("some/") and data == component.to_dict()
+    assert component_from_dict(type(component), data, "component").to_dict() == data
+    with pytest.raises((CheckpointError, StoreError), match="some/"):
+        component.warm_up()
+
+
+def test_haystack_puts_metadata_before_the_text(tmp_path):
+    documents = [haystack.Document(id=name, content=text, meta={"title": name, "year": 2020}) for name, text in TEXTS.items()]
+    embedder, fields = Embedder(tiny_model(tmp_path)), ["title", "year", "none"]
+    titled = for_haystack.RunnelDocumentEmbedder(embedder, fields, embedding_separator=" | ").run(documents)["documents"]
+    whole = [f"{name} | 2020 | {text}" for name, text in TEXTS.items()]
+    np.testing.assert_array_equal([one.embedding for one in titled], embedder.encode_document(whole))
+    assert all(one.embedding is None for one in documents) and [one.id for one in titled] == ["a", "b"]
+
+
+def test_llama_index_components_are_stored_by_name_and_loaded_again():
+    ours = for_llama_index
+    sentences = ours.RunnelSentences.from_json(ours.RunnelSentences(top_n=2, min_score=-1.0).to_json())
+    assert (sentences.model, sentences.top_n, sentences.min_score) == ("pocket", 2, -1.0)
+    embedding = ours.RunnelEmbedding.from_dict(ours.RunnelEmbedding(embed_batch_size=7, max_tokens=64).to_dict())
+    assert embedding.model_name == "pocket" and (embedding.embed_batch_size, embedding.max_tokens) == (7, 64)
+    assert embedding.get_query_embedding("a") == ours.RunnelEmbedding().get_query_embedding("a")
+
+
+def test_llama_index_gives_a_batch_in_one_call_and_metadata_to_the_reranker(model, monkeypatch):
+    (one,) = for_llama_index.RunnelRerank(Reranker(model)).postprocess_nodes(NODES, query_str="dog")
+    assert one.score == Reranker(model).score("dog", ["title: river\n\nThe dog sat."])[0]
+    calls, encode = [], Embedder.encode
+    monkeypatch.setattr(Embedder, "encode", lambda self, texts, **options: calls.append(texts) or encode(self, texts, **options))
+    for_llama_index.RunnelEmbedding(Embedder(model)).get_text_embedding_batch(["a cat"] * 100)
+    assert [len(texts) for texts in calls] == [100]
+
+
+TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The dog sat on the mat.\n"
+
+
+def parsed(model, max_tokens, *documents):
+    return for_llama_index.RunnelNodeParser(Embedder(model), max_tokens).get_nodes_from_documents(list(documents))
+
+
+def test_nodes_of_llama_index_have_their_exact_places(model):
+    document = llama_index.Document(text=TEXT, metadata={"file": "t"})
+    nodes = parsed(model, 6, document, llama_index.Document(text=" \n"))
+    assert [node.text for node in nodes].count("A cat ran.") == 2
+    end = 0
+    for node in nodes:
+        assert TEXT[node.start_char_idx : node.end_char_idx] == node.text == node.text.strip() != ""
+        assert not TEXT[end : node.start_char_idx].strip(), "text between nodes"
+        assert node.metadata == {"file": "t"} and node.ref_doc_id == document.id_
+        end = node.end_char_idx
+    assert not TEXT[end:].strip()
+    assert nodes[0].next_node.node_id == nodes[1].node_id and nodes[1].prev_node.node_id == nodes[0].node_id
+    repeated = parsed(model, 6, llama_index.Document(text="It is a cat on a mat. a mat."))
+    assert [(node.start_char_idx, node.text) for node in repeated][-1] == (22, "a mat."), "a search for the text finds 15"
+    assert [node.text for node in parsed(model, 1000, document)] == [TEXT.strip()]
+    sentences = [node.text for node in parsed(model, 1, document)]
+    assert sentences[:2] == ["A cat ran to the sea.", "A cat ran."] and len(sentences) == 5
+
+
+def test_sentences_of_nodes_have_places_in_the_document(model):
+    document = llama_index.Document(text="The river runs. " + TEXT)
+    coarse = parsed(model, 20, document)
+    assert len(coarse) > 1
+    parser = for_llama_index.RunnelNodeParser(Embedder(model), 6)
+    again = asyncio.run(parser.aget_nodes_from_documents([document]))
+    assert [node.text for node in again] == [node.text for node in parsed(model, 6, document)]
+    for node in parser(coarse):  # parts of parts too
+        assert document.text[node.start_char_idx : node.end_char_idx] == node.text and node.ref_doc_id == document.id_
+    nodes = [llama_index.NodeWithScore(node=node) for node in coarse]
+    for one in for_llama_index.RunnelSentences(SentenceRetriever(model)).postprocess_nodes(nodes, query_str="dog"):
+        assert document.text[one.node.start_char_idx : one.node.end_char_idx] == one.node.text
+        assert one.node.ref_doc_id == document.id_ and one.node.parent_node.node_id in {node.node_id for node in nodes}

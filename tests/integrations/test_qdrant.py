@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from helpers.stored_documents import SETTINGS, Place, document, unit
+from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
 from runnel.search.filters import conditions
@@ -85,6 +86,12 @@ def test_both_stores_find_the_same(both, where):
         assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
 
 
+@pytest.mark.parametrize("where", [{"language": {"<": "en"}}, {"draft": {">=": True}}])
+def test_an_order_that_qdrant_has_not_is_refused(both, where):
+    with pytest.raises(InputError, match=r"Qdrant cannot compare '\w+' with .*; of texts and bools it knows =, != and lists"):
+        both[1].nearest(unit(1, 0, 0, 0), 5, conditions(where, FIELDS))
+
+
 def test_words_are_weighed_as_by_bm25(both):
     """The mean length of a passage is taken from the settings and not from the texts; the rest of the formula is the same."""
     _, qdrant = both
@@ -97,12 +104,6 @@ def test_words_are_weighed_as_by_bm25(both):
         assert theirs[0].score == pytest.approx(scores[theirs[0].document, theirs[0].number], rel=0.05)
         order = [scores[one.document, one.number] for one in theirs]
         assert all(a > b - 0.03 * order[0] for a, b in pairwise(order))
-
-
-@pytest.mark.parametrize("where", [{"language": {"<": "en"}}, {"draft": {">=": True}}])
-def test_an_order_that_qdrant_has_not_is_refused(both, where):
-    with pytest.raises(InputError, match=r"Qdrant cannot compare '\w+' with .*; of texts and bools it knows =, != and lists"):
-        both[1].nearest(unit(1, 0, 0, 0), 5, conditions(where, FIELDS))
 
 
 def test_memories_and_large_commits_come_back(place, monkeypatch):
@@ -188,9 +189,7 @@ def test_places_are_checked():
         open_store("qdrant+http://127.0.0.1:9/index")
 
 
-def test_a_collection_of_another_program_is_left_alone(place):
-    from qdrant_client import models
-
+def test_a_collection_or_a_folder_of_another_program_is_left_alone(place):
     store = place.create()
     other = place.uri.replace("/index", "/other")
     store._client.create_collection("other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT))
@@ -198,10 +197,6 @@ def test_a_collection_of_another_program_is_left_alone(place):
     with pytest.raises(StoreError, match="already holds an index, or a collection of another program"):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
-
-
-def test_a_folder_that_another_process_uses_is_told(place):
-    store = place.create()
     program = (
         "import sys; from runnel.search.stores import open_store\nfrom runnel.errors import StoreError\n"
         "try: open_store(sys.argv[1])\nexcept StoreError as error: print(error)"

@@ -57,39 +57,10 @@ def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -
     close(cross_encoder(model).predict(PAIRS, batch_size=batch_size), scores(model), 1e-5)
 
 
-def test_training_mode_gives_the_same_numbers(model: Model) -> None:
-    vectors, expected = Embedder(model).encode(TEXTS), scores(model)
-    for there, inputs, key, wanted in (
-        (sentence_transformer(model), TEXTS, "sentence_embedding", vectors),
-        (cross_encoder(model), PAIRS, "scores", expected[:, None]),
-    ):
-        there.train()
-        features = there.preprocess(inputs)
-        before = copy.deepcopy(features)
-        with torch.no_grad():
-            first = there(features)[key]
-        second = there(features)[key]
-        assert second.requires_grad and torch.equal(first, second.detach()), "not the same numbers twice"
-        close(second.detach(), wanted, 2e-5)
-        for name, value in before.items():
-            kept = torch.equal(value, features[name]) if isinstance(value, Tensor) else len(value) == len(features[name])
-            assert kept, f"forward has changed its input {name}"
-        assert set(features) == set(before)
-
-
 def test_the_document_may_come_first_or_last(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, papers_heads=True)
     model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
-
-
-def test_padding_is_cut_off_before_reading(model: Model) -> None:
-    there = sentence_transformer(model)
-    features = there.preprocess(["cat", TEXT])
-    assert features["input_ids"].shape == features["attention_mask"].shape == (2, int(features["attention_mask"][1].sum()))
-    features["input_ids"][features["attention_mask"] == 0] = 77
-    with torch.no_grad():
-        close(there.eval()(features)["sentence_embedding"], Embedder(model).encode(["cat", TEXT]))
 
 
 def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
@@ -101,6 +72,11 @@ def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
     there(there.preprocess(TEXTS))["sentence_embedding"].sum().backward()
     there.encode(TEXTS)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+    features = there.preprocess(["cat", TEXT])  # the padding is cut off before reading
+    assert features["input_ids"].shape == features["attention_mask"].shape == (2, int(features["attention_mask"][1].sum()))
+    features["input_ids"][features["attention_mask"] == 0] = 77
+    with torch.no_grad():
+        close(there.eval()(features)["sentence_embedding"], Embedder(model).encode(["cat", TEXT]))
 
 
 def change(model: Model) -> None:
@@ -195,13 +171,22 @@ def gradients(there: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
-def test_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) -> None:
-    there, inputs = make(model), TEXTS if make is sentence_transformer else PAIRS
-    key = "sentence_embedding" if make is sentence_transformer else "scores"
+def test_training_gives_the_same_numbers_and_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) -> None:
+    embeds = make is sentence_transformer
+    there, key = make(model), "sentence_embedding" if embeds else "scores"
+    wanted = Embedder(model).encode(TEXTS) if embeds else scores(model)[:, None]
     there.train()
-    features = there.preprocess(inputs)
-    weights = torch.randn(there(features)[key].shape, generator=torch.Generator().manual_seed(0))
-    (there(features)[key] * weights).sum().backward()
+    features = there.preprocess(TEXTS if embeds else PAIRS)
+    before = copy.deepcopy(features)
+    with torch.no_grad():
+        first = there(features)[key]
+    second = there(features)[key]
+    assert second.requires_grad and torch.equal(first, second.detach()), "not the same numbers twice"
+    close(second.detach(), wanted, 2e-5)
+    assert features.keys() == before.keys() and len(features.get("pairs", ())) == len(before.get("pairs", ()))
+    assert not embeds or all(torch.equal(value, features[name]) for name, value in before.items()), "its input has changed"
+    weights = torch.randn(second.shape, generator=torch.Generator().manual_seed(0))
+    (second * weights).sum().backward()
     expected = gradients(there)
     assert set(expected) == {name for name, parameter in there.named_parameters() if parameter.requires_grad}
     there[0].long = Long(segment_tokens=50)
@@ -286,14 +271,14 @@ def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "folder/modules.json").exists(), "the library has no model that finds sentences"
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda there: pickle.loads(pickle.dumps(there))], ids=["copy", "pickle"])
-def test_copies(model: Model, copied: Any) -> None:
+def test_copies(model: Model) -> None:
     """For trainers that keep another model beside theirs, and for the library's pools of processes."""
     there = sentence_transformer(model)
     expected = there.encode(TEXTS)
-    again = copied(there)
+    copies = [copy.deepcopy(there), pickle.loads(pickle.dumps(there))]
     change(model)
-    close(again.encode(TEXTS), expected)
+    for again in copies:
+        close(again.encode(TEXTS), expected)
     assert np.abs(there.encode(TEXTS) - expected).max() > 1e-3
 
 
@@ -331,24 +316,21 @@ def other(request, tmp_path):
     return model
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_scores_are_those_of_the_reranker(other, batch_size):
+def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_library(other, tmp_path):
     there, here = cross_encoder(other), Reranker(other)
     expected = np.concatenate([here.score(query, REPEATED) for query in ("a dog", "the river")])
     assert len(set(expected.round(6).tolist())) > 4
-    np.testing.assert_allclose(there.predict(ASKED, batch_size=batch_size), expected, atol=1e-5)
-    ranked = there.rank("a dog", REPEATED, batch_size=batch_size)
-    assert [one["corpus_id"] for one in ranked] == [int(hit.id) for hit in here.rank("a dog", REPEATED)]
+    for batch_size in (1, 3, 32):
+        np.testing.assert_allclose(there.predict(ASKED, batch_size=batch_size), expected, atol=1e-5)
+        ranked = there.rank("a dog", REPEATED, batch_size=batch_size)
+        assert [one["corpus_id"] for one in ranked] == [int(hit.id) for hit in here.rank("a dog", REPEATED)]
     prompted = there.predict([("dog", REPEATED[1])], prompt="a ")
     np.testing.assert_allclose(prompted, expected[1:2], atol=1e-5)
+    Reranker(other).save(tmp_path / "folder")
+    again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    np.testing.assert_allclose(again.predict(ASKED), there.predict(ASKED), atol=1e-5)
     with pytest.raises(InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here"):
         there[0].train().preprocess(ASKED)
     if other.head("rerank").inputs == "vectors":
         with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):
             cross_encoder(other, max_seq_length=8).predict(ASKED)
-
-
-def test_a_saved_folder_loads_in_the_library(other, tmp_path):
-    Reranker(other).save(tmp_path / "folder")
-    again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
-    np.testing.assert_allclose(again.predict(ASKED), cross_encoder(other).predict(ASKED), atol=1e-5)

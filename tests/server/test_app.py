@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from functools import partial
+from unittest.mock import Mock
 
 import cohere
 import openai
@@ -15,16 +16,12 @@ from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
+from runnel.models.base import load_model
 from runnel.server import guard
-from runnel.server.app import bind
+from runnel.server.app import bind, create_app, serve
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
 from runnel.server.settings import ServerSettings
-
-SHAPES = {
-    "/v1/embeddings": {"error"}, "/v1/models": {"error"}, "/v1/find": {"error"}, "/v1/search": {"error"}, "/ready": {"error"},
-    "/embed": {"error", "error_type"}, "/info": {"error", "error_type"},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +52,10 @@ def test_ready_only_after_loading(tiny):
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
-    from runnel.server.app import create_app, serve
-
-    def load():
-        raise CheckpointError("no such model")
-
+def test_a_model_that_cannot_be_loaded_ends_the_server():
     settings = ServerSettings(port=0)
-    with pytest.raises(CheckpointError, match="no such model"):
-        serve(create_app(settings, load), [bind(settings)])
+    with pytest.raises(CheckpointError, match="no-such-model"):
+        serve(create_app(settings, lambda: load_model("no-such-model")), [bind(settings)])
 
 
 def test_an_address_that_cannot_be_bound(monkeypatch):
@@ -72,10 +64,8 @@ def test_an_address_that_cannot_be_bound(monkeypatch):
         with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"):
             bind(ServerSettings(port=port))
 
-    def unknown(*arguments, **options):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "create_server", unknown)
+    unknown = socket.gaierror(-2, "Name or service not known")
+    monkeypatch.setattr(socket, "create_server", Mock(side_effect=unknown))
     with pytest.raises(InputError, match=r"cannot listen on no-host, port 0 .*Name or service not known"):
         bind(ServerSettings(host="no-host", port=0, open_bind=True))
 
@@ -87,19 +77,6 @@ def test_other_machines_only_with_a_key():
     assert ServerSettings(host="::1") and ServerSettings(host="localhost") and ServerSettings(host="127.0.0.2")
     with pytest.raises(InputError, match="printable ASCII"):
         ServerSettings(api_keys=("schlüssel",))
-
-
-def test_keys(tiny):
-    with serving(tiny, name="tiny", api_keys=("first", "second")) as client:
-        for path, shape in SHAPES.items():
-            if path == "/ready":
-                continue
-            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "first"}, {"authorization": "Bearer ä"}):
-                done = client.request("GET", path, headers={k: v.encode("latin-1") for k, v in headers.items()})
-                assert done.status_code == 401 and set(done.json()) == shape and done.headers["www-authenticate"] == "Bearer"
-        for key in ("first", "second"):
-            assert client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
-        assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics")] == [200, 200, 200]
 
 
 EVIL = ["", *"evil.example evil.example:80 localhost.evil.example 127.0.0.1.evil.example [::1]evil.example [::1 ::1".split()]
@@ -210,26 +187,27 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
             pass
 
 
-BODIES = {
-    "/v1/embeddings": {"input": "a b c d"}, "/v1/find": {"query": "a", "documents": ["b c d"]},
-    "/v1/search": {"query": "a b c d"}, "/v1/verify": {"quote": "a", "text": "b c d"},
-    "/embed": {"inputs": "a b c d"}, "/": {"inputs": "a b c d"},
-    "/v1/rerank": {"query": "a", "documents": ["b c d"]}, "/v2/rerank": {"query": "a", "documents": ["b c d"]},
-    "/rerank": {"query": "a", "texts": ["b c d"]},
+OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}
+POSTS = {  # by route: the fields of an error, and a body
+    "/v1/embeddings": (OPENAI, {"input": "a b c d"}), "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),
+    "/v1/search": (OPENAI, {"query": "a b c d"}), "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
+    "/embed": (TEI, {"inputs": "a b c d"}), "/": (TEI, {"inputs": "a b c d"}),
+    "/v1/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
+    "/v2/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
+    "/rerank": (COHERE | TEI, {"query": "a", "texts": ["b c d"]}),
 }  # fmt: skip
+GETS = {"/v1/models": OPENAI, "/info": TEI}
 
 
-def refusals(client):
+def refusals(client, routes=POSTS, headers=None):
     """Send a request to each route; return the statuses, after checking the shape of each body."""
-    shapes = SHAPES | {
-        "/v1/verify": {"error"}, "/": {"error", "error_type"}, "/rerank": {"message", "error", "error_type"},
-        "/v1/rerank": {"message"}, "/v2/rerank": {"message"},
-    }  # fmt: skip
     statuses = {}
-    for path, body in BODIES.items():
-        done = client.post(path, json=body)
-        assert set(done.json()) == shapes[path], path
+    for path in routes:
+        shape, body = (routes[path], None) if routes is GETS else routes[path]
+        done = client.request("GET" if routes is GETS else "POST", path, json=body, headers=headers)
+        assert set(done.json()) == shape, path
         assert done.status_code not in (429, 503) or int(done.headers["retry-after"]) >= 1
+        assert done.status_code != 401 or done.headers["www-authenticate"] == "Bearer"
         statuses[path] = done.status_code
     return statuses
 
@@ -238,11 +216,11 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
     Index.create(tmp_path / "index", Embedder(tiny)).close()
     tei = {"/embed", "/", "/rerank"}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_request_tokens=3) as client:
-        assert refusals(client) == {path: 422 if path in tei else 413 for path in BODIES}
+        assert refusals(client) == {path: 422 if path in tei else 413 for path in POSTS}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_queue_tokens=10) as client:
         work = client.app.state.context.work
         work.left = 9
-        assert refusals(client) == dict.fromkeys(BODIES, 429)
+        assert refusals(client) == dict.fromkeys(POSTS, 429)
         with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as one:
             with pytest.raises(openai.RateLimitError, match=r"9 tokens .* 6 more .* 10") as error:
                 one.embeddings.create(model="tiny", input="a b c d")
@@ -251,21 +229,28 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
             one.rerank(model="tiny", query="a", documents=["b c d"], request_options={"max_retries": 0})
         work.left = 0
         work.draining = True
-        assert refusals(client) == dict.fromkeys(BODIES, 503)
-    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
-        assert refusals(client) == dict.fromkeys(BODIES, 401)
-        assert client.get("/").status_code == 200
+        assert refusals(client) == dict.fromkeys(POSTS, 503)
     with serving(tiny, name="tiny", index=tmp_path / "index", deadline_s=1e-9) as client:
-        assert refusals(client) == dict.fromkeys(BODIES, 504)
+        assert refusals(client) == dict.fromkeys(POSTS, 504)
 
 
-def test_failures_are_reported_without_details(tiny, monkeypatch, caplog):
-    with serving(tiny, name="tiny") as client:
-        done = client.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})  # refused before they are counted
-        assert done.status_code == 413 and client.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
-        monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
-        done = client.post("/v1/embeddings", json={"input": "a"})
-        assert done.status_code == 500 and done.json()["error"]["message"] == "the server failed; its log has the reason"
-        assert "division by zero" in caplog.text
-        monkeypatch.undo()
-        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+def test_keys(tiny):
+    with serving(tiny, name="tiny", api_keys=("first", "second")) as client:
+        for header in (None, b"Bearer wrong", b"first", b"Bearer \xe4"):
+            for routes in (POSTS, GETS):
+                statuses = refusals(client, routes, {} if header is None else {"authorization": header})
+                assert statuses == dict.fromkeys(routes, 401)
+        for key in ("first", "second"):
+            assert client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert [client.get(path).status_code for path in ("/", "/health", "/ready", "/metrics")] == [200] * 4
+
+
+def test_failures_are_reported_without_details(server, monkeypatch, caplog):
+    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})  # refused before they are counted
+    assert done.status_code == 413 and server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+    monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
+    done = server.post("/v1/embeddings", json={"input": "a"})
+    assert done.status_code == 500 and done.json()["error"]["message"] == "the server failed; its log has the reason"
+    assert "division by zero" in caplog.text
+    monkeypatch.undo()
+    assert server.post("/v1/embeddings", json={"input": "a"}).status_code == 200

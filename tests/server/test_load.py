@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from helpers.serving import serving
 
-from benchmarks.serving import Load, cases, measure, run_phase, server
+from benchmarks.serving import Load, cases, run_phase
 from runnel.models.base import load_model
 
 pytestmark = pytest.mark.slow
@@ -13,21 +13,11 @@ pytestmark = pytest.mark.slow
 SMALL = Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return load_model("pocket")
-
-
-def test_short_and_long_texts_together(model):
+def test_short_and_long_texts_together():
+    model = load_model("pocket")
     short, long = cases(model, SMALL)
     with serving(model) as client:
         phase = asyncio.run(run_phase(str(client.base_url), short, long, SMALL))
         assert len(phase.short) == 40 and len(phase.long) == 3 and phase.difference > 0
         work = client.app.state.context.work
         assert (work.left, work.running, work.waiting) == (0, 0, 0)
-
-
-@pytest.mark.release
-def test_64_clients_with_texts_of_20_and_200000_tokens(model):
-    with server("pocket") as url:
-        assert "| the same again | 1,120 |" in asyncio.run(measure(url, model, Load(), print))

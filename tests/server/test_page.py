@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -10,7 +9,7 @@ from helpers.browser import is_in_sight, marked, settle
 from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
-from helpers.waiting import GIVE_UP_S
+from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
@@ -122,13 +121,12 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     settle(tab)
     assert marked(tab, "current") == ["The lighthouse 🗼 is painted red."] and is_in_sight(tab)
     assert tab.locator("#status").inner_text() == "20 sentences of 210"
-    link = tab.url
+    again = open_tab(tab.url)
+    again.wait_for_function("() => CSS.highlights.has('current')")
+    assert marked(again, "current") == ["The lighthouse 🗼 is painted red."]
     tab.keyboard.press("Escape")  # back to the collection
     tab.locator("a.hit").first.wait_for()
     assert tab.locator("#scope").inner_text() == "in library, 3 documents"
-    again = open_tab(link)
-    again.wait_for_function("() => CSS.highlights.has('current')")
-    assert marked(again, "current") == ["The lighthouse 🗼 is painted red."]
 
 
 def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
@@ -161,20 +159,6 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
     assert tab.locator("#text").inner_text() == texts["red.txt"]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("a.txt", b"", "empty"),
-        ("a.txt", b" \n", "empty"),
-        ("a.jsonl", b'{"text": "a"}\n', "rows"),
-        ("a.png", b"\x89PNG....", "image"),
-    ],
-)
-def test_files_that_are_refused(server, name, data, message):
-    response = server.post("/page/files", params={"name": name}, content=data)
-    assert response.status_code == 400 and message in response.json()["error"]["message"]
-
-
 def test_reading_a_file_streams_progress_and_reads_it_once(server):
     text = "\n\n".join(FILLER * 3)
     first = lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode()))
@@ -196,10 +180,8 @@ def test_reading_ends_when_the_client_disconnects(server):
     text = "\n\n".join(f"{n}: {line}" for n in range(40) for line in FILLER).encode()
     with server.stream("POST", "/page/files", params={"name": "long.txt"}, content=text) as response:
         assert set(json.loads(next(response.iter_lines()))) == {"done", "total"}
-    work, deadline = server.app.state.context.work, time.monotonic() + GIVE_UP_S
-    while work.running and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not work.running and not work.left
+    work = server.app.state.context.work
+    wait_for(lambda: not work.running and not work.left)
     assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
 
 
@@ -254,7 +236,7 @@ def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
         assert refused.status_code == 404 and "has changed since it was indexed" in refused.json()["error"]["message"]
 
 
-def test_the_files_of_the_page_and_no_others(server):
+def test_the_files_of_the_page_and_files_that_are_refused(server):
     page = server.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
@@ -262,6 +244,10 @@ def test_the_files_of_the_page_and_no_others(server):
     for name in ("nothing.js", "../page.py", "%2e%2e/page.py", "__init__.py"):
         assert server.get(f"/static/{name}").status_code == 404
     assert not [path for path in server.get("/openapi.json").json()["paths"] if "page" in path or "static" in path]
+    files = {"a.txt": (b" \n", "empty"), "a.jsonl": (b'{"text": "a"}\n', "rows"), "a.png": (b"\x89PNG....", "image")}
+    for name, (data, message) in files.items():
+        response = server.post("/page/files", params={"name": name}, content=data)
+        assert response.status_code == 400 and message in response.json()["error"]["message"]
 
 
 def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):

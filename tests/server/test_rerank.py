@@ -83,9 +83,8 @@ def test_relevant_spans(client, server):
         assert [text[one.start : one.end] for one in found[place]] == [one.text.strip() for one in best]
         np.testing.assert_allclose([one.score for one in found[place]], sigmoid([one.score for one in best]), atol=1e-3)
     sentence = found[1][0]
-    assert (
-        DOCUMENTS[1][sentence.start : sentence.end] == "The finally clause is always executed, 🎉 also after a return statement."
-    )
+    text = "The finally clause is always executed, 🎉 also after a return statement."
+    assert DOCUMENTS[1][sentence.start : sentence.end] == text
     assert all(one is None or len(one) == 1 for one in spans(threshold=0, max_spans=1).values())
     threshold = sentence.score * 0.999
     assert {place: len(one) for place, one in spans(threshold=threshold).items() if one}[1] == 1
@@ -115,20 +114,14 @@ def test_rerank_reads_either_shape(server):
     assert [one["text"] for one in raw] == [DOCUMENTS[place] for place in order]
 
 
-def test_messages(client, server):
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_refused(client, server, path):
+    for wrong in ({"query": " "}, {"documents": [{"text": "b", "other": "c"}]}, {"relevant_spans": {"mode": "on"}}):
+        done = server.post(path, json={"query": "a", "documents": ["b"]} | wrong)
+        assert done.status_code == (422 if path == "/rerank" else 400), done.text
+        assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
+    message = server.post(path, json={"query": "a", "documents": [1]}).json()["message"]
+    assert message.startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")
     with pytest.raises(cohere.NotFoundError) as error:
         client.rerank(model="rerank-v3.5", query="a", documents=["b"])
     assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
-    done = server.post("/rerank", json={"query": "a", "documents": [1]})
-    assert done.json()["message"].startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")
-
-
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
-@pytest.mark.parametrize(
-    "more", [{"query": " "}, {"documents": [{"text": "b", "other": "c"}]}, {"relevant_spans": {"mode": "on"}}]
-)
-def test_refused(server, path, more):
-    body = {"query": "a", "documents": ["b"]} | more
-    done = server.post(path, json=body)
-    assert done.status_code == (422 if path == "/rerank" else 400), done.text
-    assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})

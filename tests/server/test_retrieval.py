@@ -52,23 +52,17 @@ def test_find(server, embedder):
     assert done.json()["tokens"] == sum(len(embedder.model.tokenizer.encode(text)) for text in (QUERY, *TEXTS))
 
 
-def test_find_in_other_units_and_text_without_a_token(server):
+def test_find_in_other_units_text_without_a_token_and_long_queries(server):
     found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
     assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
     body = {"query": QUERY, "documents": ["\u200b", "\ufeff\n\nRain fell.\n\n\0"], "top_k": 9}
     assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
-
-
-def test_long_queries(server):
     done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
     assert done.status_code == 413 and done.json()["error"]["param"] == "query"
     assert server.post("/v1/find", json={"query": "a " * 10_000, "documents": ["b"]}).status_code == 200
-
-
-@pytest.mark.parametrize("more", [{"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}])
-def test_find_refuses(server, more):
-    done = server.post("/v1/find", json={"query": "a", "documents": ["b"]} | more)
-    assert done.status_code == 400 and done.json()["error"]["message"]
+    for wrong in ({"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}):
+        done = server.post("/v1/find", json={"query": "a", "documents": ["b"]} | wrong)
+        assert done.status_code == 400 and done.json()["error"]["message"], wrong
 
 
 def test_search(server, embedder, place):
@@ -117,7 +111,6 @@ def test_verify(server):
     (place,) = done["places"]
     assert (done["match"], done["word_for_word"]) == ("changed", False)
     assert [(one["quote"], one["text"]) for one in place["changes"]] == [("can", "cannot")]
-    assert server.post("/v1/verify", json={"quote": "zebras graze", "text": TEXTS[0]}).json()["match"] == "absent"
     assert server.post("/v1/verify", json={"quote": "a", "document": "nothing"}).status_code == 404
     assert server.post("/v1/verify", json={"quote": "a", "text": "word " * 2_000_001}).status_code == 413
     for body in ({"quote": "a"}, {"quote": "a", "text": "b", "document": "a"}, {"quote": " ", "text": "b"}):

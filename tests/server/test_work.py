@@ -59,16 +59,13 @@ class Call:
 
 
 @pytest.fixture
-def work():
-    made = []
-
+def work(request):
     def make(**limits):
-        made.append(Work(ServerSettings(**limits)))
-        return made[-1]
+        one = Work(ServerSettings(**limits))
+        request.addfinalizer(one.close)
+        return one
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 def start(work, call, tokens=10, characters=10, client=None):
@@ -76,26 +73,25 @@ def start(work, call, tokens=10, characters=10, client=None):
 
 
 async def until(condition):
-    limit = time.monotonic() + GIVE_UP_S
-    while not condition():
-        assert time.monotonic() < limit
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(GIVE_UP_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def idle(work):
     return work.left == 0 and work.running == 0 and work.waiting == 0
 
 
-@pytest.mark.parametrize("where", ["count", "call"])
-async def test_errors_are_the_caller_s(work, where):
+async def test_errors_are_the_caller_s(work):
     one = work()
 
     def fail(*_):
         raise InputError("no")
 
-    with pytest.raises(InputError, match="no"):
-        await one.run(Client(), 1, *((fail, Call()) if where == "count" else (lambda: 1, fail)))
-    assert idle(one)
+    for count, call in ((fail, Call()), (lambda: 1, fail)):
+        with pytest.raises(InputError, match="no"):
+            await one.run(Client(), 1, count, call)
+        assert idle(one)
 
 
 async def test_a_full_queue_says_when_to_retry(work):
@@ -156,7 +152,6 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work,
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
     (tmp_path / "busy.html").write_text("<!-- a page -->busy")
     (tmp_path / "good.html").write_text("<!-- a page -->")
-
     one, clients = work(), [Client() for _ in range(3)]
 
     def parse(client, name):
@@ -180,20 +175,7 @@ async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work,
     await until(lambda: idle(late))
 
 
-async def test_short_requests_do_not_wait_for_threads_behind_long_ones(work):
-    one = work()
-    calls = [Call() for _ in range(8)]
-    running = [start(one, call, characters=LONG, tokens=100_000) for call in calls]
-    await until(lambda: one.running == 4 and one.waiting == 4)
-    short = Call("short")
-    short.go.set()
-    assert (await start(one, short)).value == "short" and one.running == 4
-    for call in calls:
-        call.go.set()
-    await asyncio.gather(*running)
-
-
-async def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
+async def test_threads_go_to_the_oldest_and_the_shortest_in_turn_and_short_requests_have_their_own(work):
     one, order = work(), []
     first = [Call() for _ in range(4)]
     running = [start(one, call, characters=LONG, tokens=0) for call in first]
@@ -203,6 +185,9 @@ async def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
         call.go.set()
         running.append(start(one, call, characters=LONG, tokens=call.result))
     await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
+    short = Call("short")
+    short.go.set()
+    assert (await start(one, short)).value == "short" and one.running == 4  # it does not wait behind long ones
     first[0].go.set()
     await until(lambda: len(order) == len(calls))
     assert order == [50, 10, 60, 20, 40, 30]

@@ -112,9 +112,6 @@ def _version(name: str) -> str | None:
         return None
 
 
-# ---- speed -----------------------------------------------------------------------------------------------------------
-
-
 def _pocket() -> dict[str, Any]:
     """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both vectors."""
     from runnel.models.embedder import Embedder
@@ -146,9 +143,6 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
         vector = embedder.encode(text)
         best = max(best, tokens / (time.perf_counter() - start))
     return vector, round(best)
-
-
-# ---- what is installed -----------------------------------------------------------------------------------------------
 
 
 def extras() -> dict[str, dict[str, Any]]:
@@ -211,9 +205,6 @@ def _open_folders() -> list[str]:
         if (project := Project.find(Path.cwd())) is not None:
             folders.append(project.folder / NAME)
     return [str(one) for one in folders if os.name != "nt" and one.is_dir() and one.stat().st_mode & 0o077]
-
-
-# ---- in words --------------------------------------------------------------------------------------------------------
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,6 @@ _BLOCK_ROWS = 2048
 FORMATS = (".npy", ".jsonl")
 _VECTORS = 4096  # in memory at a time
 
-
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
 ShardOf = Annotated[
     str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from runnel.search.records import FieldType
     from runnel.text.folders import Selection
 
-
 Paths = Annotated[
     list[str] | None,
     typer.Argument(metavar="PATH", help="Files and folders: text, md, html, pdf, epub, Office files, jsonl, csv, tsv."),

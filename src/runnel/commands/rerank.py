@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 160  # characters of a document on the terminal
 
-
 Documents = Annotated[
     str | None,
     typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),

@@ -46,7 +46,6 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
 
-
 In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
 Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
 Rerank = Annotated[

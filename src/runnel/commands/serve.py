@@ -19,7 +19,6 @@ from runnel.errors import InputError, needing
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 _IDLE_MINUTES = 30.0
 
-
 Background = Annotated[
     bool, typer.Option("--background", help="Start a process that keeps find, search, rerank and embed warm; no HTTP.")
 ]

@@ -65,8 +65,6 @@ class QdrantStore:
         self.settings = settings
         self._client, self._name = client, name
 
-    # ---- opening -----------------------------------------------------------------------------------------------------
-
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
         store = cls(uri, *_connect(uri), settings)
@@ -105,8 +103,6 @@ class QdrantStore:
 
     def close(self) -> None:
         """Do nothing: no file or lock is held."""
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
         """Do nothing: every search sees the present state of the server."""
@@ -204,8 +200,6 @@ class QdrantStore:
             found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
         return found
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         """See `Store`. Writes are ordered: a document with hashes is complete, and every passage has its document."""
@@ -246,9 +240,6 @@ class QdrantStore:
     def _write_state(self, number: int) -> None:
         payload = {"settings": json.dumps(asdict(self.settings)), "number": number, "time": time.time()}
         self._client.upsert(self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)])
-
-
-# ---- points and filters on them ---------------------------------------------------------------------------------------
 
 
 def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
@@ -318,9 +309,6 @@ def _equal(key: str, value: Any) -> Any:
     if isinstance(value, float):
         return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
     return models.FieldCondition(key=key, match=models.MatchValue(value=value))
-
-
-# ---- connection ------------------------------------------------------------------------------------------------------
 
 
 def _groups(rows: Iterable[_T]) -> Iterator[list[_T]]:

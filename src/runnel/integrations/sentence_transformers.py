@@ -107,8 +107,6 @@ class _ModelModule(InputModule):
     def _trained(self) -> list[nn.Parameter]:
         """The parameters of heads that the job needs."""
 
-    # ---- properties for the library ------------------------------------------------------------------------------------
-
     @property
     def max_seq_length(self) -> int | None:
         """The most tokens of a text or pair, including special tokens; None: no cut."""
@@ -132,8 +130,6 @@ class _ModelModule(InputModule):
         if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
             raise InputError(f"every layer is recomputed, so the options {strange} have no effect; leave them out")
         self.long = replace(self.long, recompute=True)
-
-    # ---- two modes -----------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; kernels of evaluation mode are built only when the mode changes, not at every `encode`."""
@@ -178,8 +174,6 @@ class _ModelModule(InputModule):
         if cut and not self._told:
             log.warning("%d of a batch were cut to max_seq_length=%s; `truncated` counts them all", cut, self.max_seq_length)
             self._told = True
-
-    # ---- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the model folder, always as safetensors; the library adds its own files. For a model with adapters,

@@ -28,7 +28,7 @@ _BODIES = 4  # all large bodies in memory have at most this many times the limit
 _SMALL = 64  # a body that is this many times smaller than the limit is counted apart, with the same limits
 _BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
 _BODY_BYTES_PER_S = 1 << 20
-_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
+_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)  # an address in brackets or a name, and a port
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -91,7 +91,8 @@ class Guard:
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
         host = headers.get("host", "")
-        name = _host_name(host)
+        match = _HOST.fullmatch(host)
+        name = (match[1] or match[2] or "").lower() if match else ""
         if name not in self._names and not _is_address(name):
             advice = f"start the server with --allow-host {name or 'NAME'}"
             return Refusal("forbidden", f"the Host {host!r} is not served here; {advice}")
@@ -175,12 +176,6 @@ class _Body:
         self._arrived += len(message.get("body", b""))
         self._whole = not message.get("more_body")
         return message
-
-
-def _host_name(host: str) -> str:
-    """Return the name or address of a Host header, without brackets and port; "" if it is malformed."""
-    match = _HOST.fullmatch(host)
-    return (match[1] or match[2] or "").lower() if match else ""
 
 
 def _is_address(name: str) -> bool:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from runnel.models.sentence_vectors import Scored
 from runnel.records import probability, trimmed
 from runnel.request import Progress, TokenCount
-from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
+from runnel.server.context import MAX_TEXTS, Body, InContext, Query
 from runnel.server.refusals import error_responses
 from runnel.work import top
 
@@ -144,10 +144,6 @@ async def rerank_either(body: EitherRequest, request: Request, context: InContex
     """Rank documents by their relevance to a query: with `documents` as /v2/rerank, with `texts` in TEI's shape."""
     if isinstance(body, RerankRequest):
         return await rerank(body, request, context)
-    return await _tei(body, request, context)
-
-
-async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> list[TeiRank]:
     loaded = context.loaded()
     reranker = loaded.expect(loaded.reranker, "rerank")
 
