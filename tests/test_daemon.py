@@ -18,7 +18,7 @@ import termios
 import threading
 
 import pytest
-from helpers.background import CommandLine, without_progress
+from helpers.children import PATHS
 from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import cli, daemon
@@ -29,6 +29,37 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the background process was tested on Linux only"),
 ]
+
+
+def without_progress(err):
+    """Remove the lines that a command writes on a slow machine, such as "runnel: reading: 5 s"."""
+    return re.sub(rb"runnel: [a-z ]+: ([\d,]+ .*, )?[\d,]+ s\n", b"", err)
+
+
+class CommandLine:
+    """Runs `python -m runnel` in a folder; with `warm` it finds the background process of its subfolder "runtime"."""
+
+    def __init__(self, folder):
+        self.folder, self.runtime = folder, folder / "runtime"
+        self.runtime.mkdir()
+
+    def environment(self, *, warm=True, **more):
+        place = self.runtime if warm else self.folder / "none"
+        return os.environ | PATHS | {"XDG_RUNTIME_DIR": str(place), "RUNNEL_CACHE": str(self.folder / "cache")} | more
+
+    def popen(self, *arguments, warm=True, cwd=None, environment=None, **streams):
+        command = [sys.executable, "-m", "runnel", *map(str, arguments)]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | streams
+        variables = self.environment(warm=warm, **(environment or {}))
+        return subprocess.Popen(command, cwd=cwd or self.folder, env=variables, **streams)
+
+    def __call__(self, *arguments, data=b"", **options):
+        """Return exit code, stdout and stderr of a command, without progress."""
+        with self.popen(*arguments, **options) as process:
+            out, err = process.communicate(data, timeout=GIVE_UP_S)
+        return process.returncode, out, without_progress(err)
+
+
 QUESTION = "Where does water go?"
 TEXT = "Rivers carry water to the sea. The dog sleeps.\n\nA tuple cannot be changed. Models read text.\n"
 
@@ -53,11 +84,8 @@ def line(tmp_path_factory):
 @pytest.fixture
 def process(line, monkeypatch):
     line("serve", "--background")
-
-    def status():
-        return line.status(monkeypatch)
-
-    return status
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(line.runtime))
+    return background.status
 
 
 SAME = {
@@ -254,11 +282,10 @@ def test_stopping_waits_for_the_command(line, process):
 DIFFERENT = b"runnel: note: the background process has another version, other settings or other rights;"
 
 
-def test_other_settings_and_other_sources_run_without_it(line, process, monkeypatch):
+def test_other_settings_and_other_sources_run_without_it(line, process):
     code, out, err = line("find", QUESTION, "a.txt", environment={"OMP_NUM_THREADS": "1", "NUMBA_BOUNDSCHECK": "0"})
     assert (code, out) == line.cold[:2]
     assert err.startswith(DIFFERENT)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(line.runtime))
     with background._connect() as connection:
         changed = [*background.source()[:-1], 0]
         background.send(connection, {"do": "run", "source": changed, "settings": background.settings()})

@@ -23,7 +23,9 @@ def test_every_extra_of_the_package_has_a_purpose():
     assert doctor.PURPOSES.keys() == declared.keys() - {"all"} and len(declared) <= 13
 
 
-def test_speed_with_and_without_kernels(run):
+def test_speed_with_and_without_kernels(run, monkeypatch):
+    monkeypatch.setattr(doctor, "_WORDS", 66)
+    monkeypatch.setattr(doctor, "_ROUNDS", 1)
     done = run("doctor", "--json")
     pocket = json.loads(done.out)["pocket"]
     assert done.code == 0 and pocket["problem"] is None and pocket["cosine"] > 0.99

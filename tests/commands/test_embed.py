@@ -40,10 +40,10 @@ def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.ids", "out.npy", "out.npy.json"]
     monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda name, **options: seen.update(options) or fake.embed)
     fake.embed.options, seen = [], {}
-    run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", "2")
+    run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", 2, "--dtype", "fp32")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == [row["id"] for row in ROWS] and np.float32(rows[0]["vector"][2]) == np.float32(0.1)
-    assert set(fake.embed.options) == {("q: ", None)} and seen["truncate_dim"] == 2
+    assert set(fake.embed.options) == {("q: ", None)} and (seen["truncate_dim"], seen["dtype"]) == (2, "float32")
     assert "truncate_dim (2, now 1)" in run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", "1").err
 
 
@@ -102,19 +102,16 @@ def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
     assert done.code == 1 and "in.tsv is not UTF-8 text" in done.err and "after line 2" in done.err
 
 
-def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):
-    (tmp_path / "in.tsv").write_text("a\tone two three\nb\t \nc\tone\n")
-    done = run("embed", "in.tsv", "--to", "out.npy", "--max-tokens", 2)
-    assert "warning: left out: 1 row without text, the first is 'b'" in done.err
-    assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
-    assert json.loads((tmp_path / "out.npy.json").read_text())["truncated"] == 1
-
-
-def test_embed_reads_standard_input(run, fake, tmp_path):
+def test_rows_of_standard_input_and_cut_and_empty_texts(run, fake, tmp_path):
     run("embed", "-", "--to", "out.npy", stdin="one\n\ntwo words\n")
     assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
     run("embed", "-", "--to", "out2.npy", stdin='{"_id": "x", "title": "T", "text": "b"}\n')
     assert fake.embed.seen[-1] == "T b"
+    (tmp_path / "in.tsv").write_text("a\tone two three\nb\t \nc\tone\n")
+    done = run("embed", "in.tsv", "--to", "cut.npy", "--max-tokens", 2)
+    assert "warning: left out: 1 row without text, the first is 'b'" in done.err
+    assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
+    assert json.loads((tmp_path / "cut.npy.json").read_text())["truncated"] == 1
 
 
 def test_a_table_without_a_column_of_texts(run, fake, tmp_path):

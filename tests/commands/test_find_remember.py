@@ -332,6 +332,7 @@ def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(
     [entry] = entries(tmp_path)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [entry]
     entry.unlink()
+    caplog.clear()
     kept = open_it(keep=True)
     key = kept.entry(str(path))
     path.write_text(TEXT + "More.")

@@ -58,15 +58,7 @@ def test_a_model_folder(run, tmp_path, monkeypatch):
         assert lines(run("info", model))["free memory"] == fits
 
 
-def test_a_weights_file_without_a_tokenizer(run):
-    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")
-    shown = lines(run("info", path))
-    assert shown["architecture"] == "rwkv7: RWKV-7, official layout"
-    assert shown["state per sequence"] == "99.0 KiB, in each layer att_shift 128, wkv 2x64x64, ffn_shift 128"
-    assert "tokenizer" in shown["problem"] and "heads" not in shown
-
-
-def test_models_that_read_passages_or_whole_texts(run, tmp_path):
+def test_models_that_read_passages_or_whole_texts_and_a_file_of_weights(run, tmp_path):
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     write_transformer(tmp_path / "bert", "bert")
     shown, other = lines(run("info", tmp_path / "model")), lines(run("info", tmp_path / "bert"))
@@ -74,6 +66,11 @@ def test_models_that_read_passages_or_whole_texts(run, tmp_path):
     assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in shown["work per token"]
     assert other["architecture"].endswith("transformers layout") and "40 tokens" in other["state per sequence"]
     assert "states that fit" not in shown | other and other["free memory"].endswith("it fits as bfloat16 and as float32")
+    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")  # without a tokenizer
+    shown = lines(run("info", path))
+    assert shown["architecture"] == "rwkv7: RWKV-7, official layout"
+    assert shown["state per sequence"] == "99.0 KiB, in each layer att_shift 128, wkv 2x64x64, ffn_shift 128"
+    assert "tokenizer" in shown["problem"] and "heads" not in shown
 
 
 def test_an_index_is_no_model(run, tmp_path):

@@ -25,12 +25,15 @@ q3 Q0 c 1 1.000000 runnel
 """
 
 
-def test_rerank_one_query(run, fake, tmp_path):
+def test_rerank_one_query(run, fake, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("runnel.models.reranker.Reranker.load", lambda *names, **more: loaded.append(more) or fake.rerank)
     (tmp_path / "docs.txt").write_text("blue cat\nred cat\n")
     done = run("rerank", "red cat", "docs.txt")
     assert done.code == 0 and done.out == "  1. 2\n     red cat\n  2. 1\n     blue cat\n"
-    hits = json.loads(run("rerank", "red cat", "docs.txt", "--json", "-k", 1).out)["hits"]
+    hits = json.loads(run("rerank", "red cat", "docs.txt", "--json", "-k", 1, "--dtype", "int8").out)["hits"]
     assert hits == [{"rank": 1, "id": "2", "score": 2.0, "text": "red cat"}]
+    assert [more["dtype"] for more in loaded] == ["auto", "int8"]
 
 
 def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):

@@ -28,7 +28,7 @@ def library(run, tmp_path, pocket, monkeypatch):
     return index
 
 
-def test_forms_for_programs(run, library, tmp_path):
+def test_forms_for_programs_and_people(run, library, tmp_path, monkeypatch, request):
     done = run("search", "what pumps the blood", "--in", "library", "-s", 1)
     lines = done.out.splitlines()
     assert done.code == 0 and done.err == "" and lines[0] == "files/heart.txt:2:It pumps blood through the body."
@@ -42,6 +42,12 @@ def test_forms_for_programs(run, library, tmp_path):
     first = whole["documents"][0]
     assert first["source"] == str(tmp_path / "files" / "heart.txt") and [one["line"] for one in first["sentences"]] == [1, 2]
     assert set(first["explanation"]) == {"meaning", "words", "reranked", "relevance"}
+    request.getfixturevalue("terminal")
+    shown = run("search", "water tuple", "--in", "library", "-s", 1).out
+    assert "files/river.md" in shown and "files/rows.jsonl#a7" in shown
+    monkeypatch.chdir(tmp_path / "files")  # files are named from the working directory
+    done = run("search", "water", "--in", "../library", "-s", 1, "--words-only")
+    assert "river.md" in done.out and str(tmp_path) not in done.out
 
 
 def test_an_empty_index_is_noted_and_documents_may_have_no_files_and_sentences(run, library, pocket):
@@ -55,14 +61,6 @@ def test_an_empty_index_is_noted_and_documents_may_have_no_files_and_sentences(r
     for options, shown in ((), "1:Garbage is collected."), (("-s", 0), "1:On garbage"):
         assert run("search", "garbage", "--in", "notes", *options).out == f"gc:{shown}\n"
     assert run("search", "garbage", "--in", "notes", "-l").out == "gc\n"
-
-
-def test_files_are_named_from_the_working_directory(run, library, tmp_path, terminal, monkeypatch):
-    lines = [line.strip() for line in run("search", "water tuple", "--in", "library", "-s", 1).out.splitlines()]
-    assert "files/river.md" in lines and any("files/rows.jsonl#a7" in line for line in lines)
-    monkeypatch.chdir(tmp_path / "files")
-    done = run("search", "water", "--in", "../library", "-s", 1, "--words-only")
-    assert "    river.md\n" in done.out and str(tmp_path) not in done.out
 
 
 def test_words_alone_meaning_alone_and_weights(run, library):

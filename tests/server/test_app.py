@@ -58,7 +58,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server():
         serve(create_app(settings, lambda: load_model("no-such-model")), [bind(settings)])
 
 
-def test_an_address_that_cannot_be_bound(monkeypatch):
+def test_addresses_that_cannot_be_bound_or_that_other_machines_reach_without_a_key(monkeypatch):
     with bind(ServerSettings(port=0)) as one:
         port = one.getsockname()[1]
         with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"):
@@ -68,9 +68,6 @@ def test_an_address_that_cannot_be_bound(monkeypatch):
     monkeypatch.setattr(socket, "create_server", Mock(side_effect=unknown))
     with pytest.raises(InputError, match=r"cannot listen on no-host, port 0 .*Name or service not known"):
         bind(ServerSettings(host="no-host", port=0, open_bind=True))
-
-
-def test_other_machines_only_with_a_key():
     with pytest.raises(InputError, match=r"reachable from other machines, and no API key is set; set RUNNEL_API_KEY"):
         ServerSettings(host="0.0.0.0")
     assert ServerSettings(host="0.0.0.0", api_keys=("k",)) and ServerSettings(host="0.0.0.0", open_bind=True)

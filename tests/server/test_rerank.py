@@ -49,19 +49,16 @@ def check(results, server, count=None):
     np.testing.assert_allclose([one.relevance_score for one in results], scores[order[:count]], atol=TOLERANCE)
 
 
-def test_cohere_v2(client, server):
+def test_clients_of_cohere(client, server):
     done = client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS)
     check(done.results, server)
     assert done.meta.tokens.input_tokens > 0 and done.id and done.results[0].relevant_spans is None
     check(client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS, top_n=2).results, server, 2)
     done = client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS, max_tokens_per_doc=10)
     assert done.meta.warnings == ["max_tokens_per_doc has no effect: documents are read whole"]
-
-
-def test_cohere_v1(server):
     documents = [*DOCUMENTS[:2], *({"text": text} for text in DOCUMENTS[2:])]
-    with cohere.Client("none", base_url=str(server.base_url)) as client:
-        done = client.rerank(model=server.name, query=QUERY, documents=documents, return_documents=True)
+    with cohere.Client("none", base_url=str(server.base_url)) as old:
+        done = old.rerank(model=server.name, query=QUERY, documents=documents, return_documents=True)
     check(done.results, server)
     assert [one.document.text for one in done.results] == [DOCUMENTS[one.index] for one in done.results]
 
@@ -91,18 +88,14 @@ def test_relevant_spans(client, server):
     assert spans(threshold=1) == dict.fromkeys(range(len(DOCUMENTS)))
 
 
-def test_jina_shape(server):
+def test_shapes_of_jina_and_of_either(server):
     body = {"model": server.name, "query": QUERY, "documents": [{"text": text} for text in DOCUMENTS], "top_n": 1}
     done = server.post("/v1/rerank", json=body | {"return_documents": True}).json()
     assert done["model"] == server.name and done["usage"]["total_tokens"] > 0
     (best,) = done["results"]
-    order = expected(server)[1]
+    scores, order = expected(server)
     assert best["index"] == order[0] and best["document"] == {"text": DOCUMENTS[order[0]]}
     assert "document" not in server.post("/v1/rerank", json=body).json()["results"][0]
-
-
-def test_rerank_reads_either_shape(server):
-    scores, order = expected(server)
     done = server.post("/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()
     assert [one["index"] for one in done["results"]] == order
     found = server.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS}).json()

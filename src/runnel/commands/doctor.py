@@ -214,21 +214,18 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bf16 = "bf16 in hardware" if machine["native_bf16"] else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
     yield "processor", f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}"
     yield "memory", f"{report['memory_free_bytes'] / 2**30:.1f} GiB free"
-    yield (
-        "kernels",
-        f"plain torch, because {report['kernels_problem']}" if report["kernels_problem"] else "compiled for this processor",
-    )
-    if not report["kernels_problem"]:
-        stored = cache["folder"] if cache["writable"] else f"{cache['folder']} cannot be written, so that every process compiles"
-        yield "kernel cache", stored if cache["writable"] else f"{stored} its kernels; set NUMBA_CACHE_DIR to a folder of yours"
+    if report["kernels_problem"]:
+        yield "kernels", f"plain torch, because {report['kernels_problem']}"
+    else:
+        yield "kernels", "compiled for this processor"
+        advice = "cannot be written, so that every process compiles its kernels; set NUMBA_CACHE_DIR to a folder of yours"
+        yield "kernel cache", cache["folder"] if cache["writable"] else f"{cache['folder']} {advice}"
     yield "pocket", _pocket_in_words(report["pocket"])
     gpu = machine["gpu"] or "none"
     yield "gpu", gpu if report["gpu_problem"] is None else f"{gpu}: {report['gpu_problem']}"
-    there = report["background"]
-    yield (
-        "background",
-        f"process {there['pid']}" if there else "none; runnel serve --background keeps find, search, rerank and embed warm",
-    )
+    running = report["background"]
+    warm = "none; runnel serve --background keeps find, search, rerank and embed warm"
+    yield "background", f"process {running['pid']}" if running else warm
     for folder in report["open_folders"]:
         yield "texts", f"the mode of {folder} lets other users in; to keep them out: chmod 700 {shlex.quote(folder)}"
     for label, ready in (("installed", True), ("missing", False)):

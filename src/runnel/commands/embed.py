@@ -238,7 +238,7 @@ def finish_vectors(journal: Journal, size: int, precision: str = "float32", rang
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
             file.writelines(row.value[0].encode() + b"\n" for row in journal.rows())
     with replacing(out) as new, new.open("wb") as file:
-        (_write_npy if out.suffix == ".npy" else _write_jsonl)(file, journal, size, precision, ranges)
+        _write(file, journal, size, precision, ranges)
     return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
 
 
@@ -265,30 +265,24 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
     return ranges
 
 
-def _write_npy(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
+def _write(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
+    """Write the vectors as an array of .npy, or as rows of .jsonl with their ids."""
     import numpy as np
 
     from runnel.models.precision import quantize
 
-    none = quantize(np.empty((0, size), np.float32), precision, ranges)
-    kind = none.dtype.newbyteorder("<")
-    header = {"descr": kind.str, "fortran_order": False, "shape": (len(journal), none.shape[1])}
-    np.lib.format.write_array_header_1_0(file, header)
-    for block in _vectors(journal, size):
-        file.write(np.ascontiguousarray(quantize(block, precision, ranges), dtype=kind).tobytes())
-
-
-def _write_jsonl(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
-    import numpy as np
-
-    from runnel.models.precision import quantize
-
-    rows = journal.rows()
-    for block in _vectors(journal, size):
-        for vector in quantize(block, precision, ranges):
-            if vector.dtype == np.float32:  # the shortest numbers that read back equal
-                numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
-            else:
-                numbers = ", ".join(map(str, vector.tolist()))
-            name = json.dumps(next(rows).value[0], ensure_ascii=False)
-            file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())
+    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
+    if journal.out.suffix == ".npy":
+        none = quantize(np.empty((0, size), np.float32), precision, ranges)
+        kind = none.dtype.newbyteorder("<")
+        header = {"descr": kind.str, "fortran_order": False, "shape": (len(journal), none.shape[1])}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.writelines(np.ascontiguousarray(block, dtype=kind).tobytes() for block in blocks)
+        return
+    for row, vector in zip(journal.rows(), itertools.chain.from_iterable(blocks), strict=True):
+        if vector.dtype == np.float32:  # the shortest numbers that read back equal
+            numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
+        else:
+            numbers = ", ".join(map(str, vector.tolist()))
+        name = json.dumps(row.value[0], ensure_ascii=False)
+        file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())

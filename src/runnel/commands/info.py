@@ -136,17 +136,14 @@ def _parts(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     tokenizer = description["tokenizer"]
     yield "tokenizer", [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"]
     yield "markers", [", ".join(f"{which} {_marker(marker)}" for which, marker in description["markers"].items())]
-    yield (
-        "heads",
-        [
-            f"{key}: {head['kind']}"
-            + (f", {head['parameters']:,} parameters" if head["parameters"] else "")
-            + (f", scores a text by {head['unit']}" if "unit" in head else "")
-            for key, head in description["heads"].items()
-        ],
-    )
+    yield "heads", [f"{key}: {_head(head)}" for key, head in description["heads"].items()]
     for kind in ("templates", "prompts"):
         yield kind, [f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}" for key, text in description[kind].items()]
+
+
+def _head(head: dict[str, Any]) -> str:
+    parameters = f", {head['parameters']:,} parameters" if head["parameters"] else ""
+    return head["kind"] + parameters + (f", scores a text by {head['unit']}" if "unit" in head else "")
 
 
 def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -157,10 +154,8 @@ def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "free memory", [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"]
     if description["states_that_fit"] is not None:
         yield "states that fit", [f"{description['states_that_fit']:,}"]
-    yield (
-        "longest step",
-        [f"{counted(description['longest_step_tokens'], 'token')}; {description['step_tokens']:,} unless asked for"],
-    )
+    longest = counted(description["longest_step_tokens"], "token")
+    yield "longest step", [f"{longest}; {description['step_tokens']:,} unless asked for"]
 
 
 def _fits(fits: dict[str, bool]) -> str:
@@ -173,9 +168,9 @@ def _marker(marker: dict[str, Any] | None) -> str:
 
 
 def _value(value: object) -> str:
-    return (
-        {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _count(count: float) -> str:
