@@ -109,14 +109,13 @@ def test_notes_about_an_answer_and_sentences_without_a_source(run, fake, stub, m
 
 def test_an_index(run, stub, mill, tmp_path):
     (tmp_path / "bread.txt").write_text("Bread is made of flour. It is baked.", encoding="utf-8")
-    assert run("index", "mill.txt", "bread.txt", "--to", "library").code == 0
-    ended = run("ask", QUESTION, "--in", "library", "--json")
+    assert run("index", "mill.txt", "bread.txt").code == 0
+    ended = run("ask", QUESTION, "--in", ".runnel/index", "--json")
     found = json.loads(ended.out)
     assert ended.code == 0 and found["answer"].startswith("Anna Berg [1]") and found["excerpts"][0]["file"].endswith("mill.txt")
-    assert run("ask", QUESTION, "--in", "library", "--min-score", "99.9%").code == 1 and len(stub.asked) == 1
+    assert run("ask", QUESTION, "--no-update", "--min-score", "99.9%").code == 1 and len(stub.asked) == 1
     [source] = [one for one in found["excerpts"] if "Anna Berg" in one["text"]]
     assert TEXT[source["start"] : source["end"]] == source["text"]
-    assert run("index").code == 0  # of the project: it is updated, and asked
-    mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")
+    mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")  # the project is updated, and asked
     ended = run("ask", QUESTION)
     assert ended.code == 0 and ended.out.startswith("Anna Berg [1]") and "Anna Berg of Lund" in ended.out, ended.err

@@ -27,10 +27,8 @@ def test_pages_are_recognized_once_if_they_are_remembered(run, ocr, tmp_path, ca
         assert done.out.startswith("scan.pdf:page 2:Recognized text")
     assert "Recognized" not in run("find", "recognized text", "scan.pdf").out  # without the option: other content
     (tmp_path / "whole.pdf").write_bytes(pdf([None]))
-    done = run("index", "scan.pdf", "whole.pdf", "--to", "library")
+    done = run("index", "scan.pdf", "whole.pdf")
     assert done.code == 1 and "whole.pdf: a PDF without text on its 1 pages" in caplog.text
-    done = run("index", "whole.pdf", "--to", "library", "--ocr", ocr)
+    done = run("index", "--ocr", ocr)
     assert done.code == 0 and "1 added" in done.out
-    assert "whole.pdf:page 1:Recognized text 3." in run("search", "recognized text", "--in", "library").out
-    assert run("index", "scan.pdf", "--ocr", ocr).code == 0  # of the project
-    assert "scan.pdf:page 2:Recognized text 4." in run("search", "recognized text", "-k", "1").out
+    assert "whole.pdf:page 1:Recognized text" in run("search", "recognized text").out

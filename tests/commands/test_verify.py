@@ -55,7 +55,7 @@ def test_no_verdict_on_what_was_not_read(run, tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
     (tmp_path / "a.html").write_text("<!-- a page -->busy")
     done = run("verify", "x", "a.html", "--parse-seconds", "1")
-    assert (done.code, done.out) == (2, "") and "a.html was not parsed in 1 s of processor time" in done.err
+    assert (done.code, done.out) == (2, "") and "a.html was not parsed" in done.err
     (tmp_path / "empty").mkdir()
     assert run("verify", "x", "empty").code == 2
     done = run("verify", "x", "missing.txt", "--json")

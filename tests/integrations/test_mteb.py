@@ -86,6 +86,7 @@ def test_instructions_come_before_queries_of_retrieval_and_all_texts_of_other_ta
     assert MtebEncoder(Embedder(model)).prompt_of(task, kind) is None  # a model without prompts
 
 
+@pytest.mark.slow
 def test_paper_d_has_an_instruction_for_each_english_task(model):
     names = {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
     assert set(instructions()) - names == {"STS", "Summarization", "BitextMining"}

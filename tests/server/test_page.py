@@ -244,8 +244,8 @@ def test_the_files_of_the_page_and_files_that_are_refused(server):
     for name in ("nothing.js", "../page.py", "%2e%2e/page.py", "__init__.py"):
         assert server.get(f"/static/{name}").status_code == 404
     assert not [path for path in server.get("/openapi.json").json()["paths"] if "page" in path or "static" in path]
-    files = {"a.txt": (b" \n", "empty"), "a.jsonl": (b'{"text": "a"}\n', "rows"), "a.png": (b"\x89PNG....", "image")}
-    for name, (data, message) in files.items():
+    wrong = [("a.txt", b"", "empty"), ("a.txt", b" \n", "empty"), ("a.jsonl", b'{"text": "a"}\n', "rows")]
+    for name, data, message in (*wrong, ("a.png", b"\x89PNG....", "image")):
         response = server.post("/page/files", params={"name": name}, content=data)
         assert response.status_code == 400 and message in response.json()["error"]["message"]
 

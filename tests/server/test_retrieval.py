@@ -59,7 +59,7 @@ def test_find_in_other_units_text_without_a_token_and_long_queries(server):
     assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
     done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
     assert done.status_code == 413 and done.json()["error"]["param"] == "query"
-    assert server.post("/v1/find", json={"query": "a " * 10_000, "documents": ["b"]}).status_code == 200
+    assert server.post("/v1/find", json={"query": "a" * 20_000, "documents": ["b"]}).status_code == 200
     for wrong in ({"query": " "}, {"documents": [{"id": "x"}]}, {"top_k": "3"}, {"unit": "word"}, {"other": 1}):
         done = server.post("/v1/find", json={"query": "a", "documents": ["b"]} | wrong)
         assert done.status_code == 400 and done.json()["error"]["message"], wrong
@@ -112,6 +112,5 @@ def test_verify(server):
     assert (done["match"], done["word_for_word"]) == ("changed", False)
     assert [(one["quote"], one["text"]) for one in place["changes"]] == [("can", "cannot")]
     assert server.post("/v1/verify", json={"quote": "a", "document": "nothing"}).status_code == 404
-    assert server.post("/v1/verify", json={"quote": "a", "text": "word " * 2_000_001}).status_code == 413
     for body in ({"quote": "a"}, {"quote": "a", "text": "b", "document": "a"}, {"quote": " ", "text": "b"}):
         assert server.post("/v1/verify", json=body).status_code == 400
