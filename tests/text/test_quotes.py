@@ -4,7 +4,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
@@ -135,6 +135,7 @@ MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
 
 
 @settings(max_examples=150, deadline=None)
+@example("a.", "a ")
 @given(MARKS.filter(str.strip) | ANY.filter(str.strip), MARKS | ANY)
 def test_what_differs_is_always_said(quote, text):
     verified = verify_quote(quote, text)

@@ -250,10 +250,13 @@ class _Tokens:
     words: list[str]  # folded
 
     def slice(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the characters of tokens [first, stop); an empty range is the place before token `first`."""
+        """Return the characters of tokens [first, stop); an empty range is the place before token `first`, or after the last."""
         if first < stop:
             return self.spans[first][0], self.spans[stop - 1][1]
-        at = self.spans[first][0] if first < len(self.spans) else len(self.text)
+        if first < len(self.spans):
+            at = self.spans[first][0]
+        else:
+            at = self.spans[-1][1] if self.spans else 0
         return at, at
 
     def count(self, first: int, stop: int) -> int:
