@@ -58,6 +58,7 @@ def test_reading_files_needs_no_torch():
     assert "torch" not in loaded_after("import runnel.text.documents.reader, runnel.commands.rows")
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone():
     """In one fresh interpreter, from the last to the first, so that no module leans on another having been imported."""
     paths = (SOURCE / "runnel").rglob("*.py")

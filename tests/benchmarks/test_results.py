@@ -43,6 +43,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_results(data, tmp_path, monkeypatch):
     page, work = tmp_path / "page", tmp_path / "work"
     page.mkdir()

@@ -27,6 +27,7 @@ def test_a_process_answers(tmp_path):
         assert found["agreement"]["fp32 states"] > 0.9999 and len(found["seconds"]["whole pairs"]) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_says_why():
     with Worker(Spec("no such system", "tiny", "fp32")) as process:
         assert "error" in process.first
@@ -36,6 +37,7 @@ def test_a_process_that_ends_says_why():
     process.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="memory limits are set on POSIX systems only")
 def test_training_that_needs_more_memory_than_there_is():
     said = []

@@ -173,6 +173,7 @@ def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damag
         assert find("a.md").err == ""
 
 
+@pytest.mark.slow
 def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models, reading, tmp_path):
     (tmp_path / "b.md").write_text("The keeper is Mallory. A river runs to b.")
     right = {

@@ -16,6 +16,7 @@ def ocr(tmp_path):
     return shlex.join([sys.executable, str(STUB), str(tmp_path / "counts")]) + " {image}"
 
 
+@pytest.mark.slow
 def test_pages_are_recognized_once_if_they_are_remembered(run, ocr, tmp_path, caplog):
     done = run("read", "scan.pdf", "--pages", "2", "--ocr", ocr)
     assert (done.code, done.err) == (0, "") and done.out.startswith("Recognized text 0.")

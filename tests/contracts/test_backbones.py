@@ -157,7 +157,10 @@ def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str,
     assert_states_close(state, end)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in COMPILED), ("mamba2", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in COMPILED), pytest.param("mamba2", torch.bfloat16, marks=pytest.mark.slow)],
+)
 def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype) -> None:
     """Not even NaN, which stays in memory that later steps of any size reuse."""
     model, lengths = ARCHITECTURES[name].build(dtype=dtype), (7, 70, 1, 41)

@@ -24,6 +24,7 @@ def page(name: str) -> judge.Page:
     return name, TEXT, [("the river", [(second, second + 5)]), ("the dog", [(TEXT.index("A dog"), TEXT.index("A dog") + 5)])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["judge", "pair"])
 def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     model = judging_encoder(tmp_path)

@@ -183,6 +183,7 @@ def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, w
     (target.view(torch.bfloat16) if out.dtype == np.uint16 else target).copy_(torch.from_numpy(products))
 
 
+@pytest.mark.slow
 def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("int8", "base"):
         monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)

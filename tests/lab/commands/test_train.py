@@ -15,6 +15,7 @@ from runnel.lab.training import recipes
 from tests.helpers.qa_files import read_rows, write_rows
 
 
+@pytest.mark.slow
 def test_pocket_learns_from_a_csv_of_pairs(run, tmp_path):
     write_examples(tmp_path / "triples.jsonl", evidence=False)
     rows = read_rows(tmp_path / "triples.jsonl")[:32]
@@ -33,6 +34,7 @@ def test_pocket_learns_from_a_csv_of_pairs(run, tmp_path):
     assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
 
 
+@pytest.mark.slow
 def test_pocket_adapts_to_evidence(run, tmp_path):
     write_examples(tmp_path / "evidence.jsonl", evidence=True)
     rows = read_rows(tmp_path / "evidence.jsonl")[:16]
