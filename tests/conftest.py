@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,13 @@ import torch
 pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported, here and in processes of tests
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have only slow tests where these are deselected: importing their libraries takes a quarter minute."""
+    if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
+        return None
+    return bool(re.search(r"^pytestmark = \[?pytest\.mark\.slow\b", collection_path.read_text(encoding="utf-8"), re.M)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -55,7 +55,10 @@ def test_several_sets_and_their_means(run, stub, tmp_path):
     assert [one["top_k"] for one in report["sets"]] == [2, 2] and report["context_tokens"] is None
 
 
-@pytest.mark.parametrize("options", [(), ("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")])
+OPTIONS = [("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")]
+
+
+@pytest.mark.parametrize("options", [(), *(pytest.param(one, marks=pytest.mark.slow) for one in OPTIONS)])
 def test_systems_that_retrieve(run, stub, mills, options):
     ended = run("lab", "qa", "pocket", mills, "--out", "out", *options, "--json")
     report = json.loads(ended.out)
