@@ -69,7 +69,7 @@ class Subject:
             MemoryError: the weights in fp64 do not fit into memory.
         """
         with plain_backbone(self.name, self.device) as plain, torch.inference_mode():
-            return torch.cat([plain(text)[0] for text in texts]).float()
+            return torch.cat([plain(text.to(plain.device))[0] for text in texts]).float()
 
 
 class LinearLayers:

@@ -133,11 +133,12 @@ class Engine:
     def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None, *, keep_states: bool = False) -> Tensor:
         """Read the same tokens (T,) after each of n texts; return their hidden vectors (n, T, D) fp32.
 
-        `marks` are (n, T, K) float32. `states` may be overwritten; with `keep_states` they are those after the tokens.
+        `marks` are (n, T, K) float32. `states`, on the model's device, may be overwritten; with `keep_states` they are those
+        after the tokens.
         """
-        rows, added = torch.arange(len(states)), None
+        rows, added, device = torch.arange(len(states)), None, self.backbone.device
         if marks is not None and self.mark_vectors is not None:
-            added = torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors
+            added = (torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors).to(device)
         pieces = []
         with self._turn():
             for start in range(0, len(ids), self.step_tokens):  # several passes only if one text's tokens exceed a step
@@ -146,8 +147,8 @@ class Engine:
                 part = added if added is None or count == len(ids) else added[start : start + count]
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
                 ends = torch.full_like(rows, -1) if last and not keep_states else rows
-                hidden = self.backbone.step(piece.repeat(len(rows)), cu_seqlens, states, rows, ends, part)
-                pieces.append(hidden.float().unflatten(0, (len(rows), count)))
+                hidden = self.backbone.step(piece.repeat(len(rows)).to(device), cu_seqlens, states, rows, ends, part)
+                pieces.append(hidden.float().cpu().unflatten(0, (len(rows), count)))
         return torch.cat(pieces, dim=1)
 
     @contextmanager
@@ -263,14 +264,17 @@ class Engine:
         item.call.active.pop(item, None)
 
     def _read(self, step: Packed) -> Tensor:
-        added = None if self.mark_vectors is None or step.marks is None else step.marks @ self.mark_vectors
+        device, added = self.backbone.device, None
+        if self.mark_vectors is not None and step.marks is not None:
+            added = (step.marks @ self.mark_vectors).to(device)
+        ids = step.ids.to(device)
         if self._read_blocks is not None:
-            hidden = self._read_blocks(step.ids, step.cu_seqlens, added)
+            hidden = self._read_blocks(ids, step.cu_seqlens, added)
         else:
             nowhere = [-1] * (step.cu_seqlens.numel() - 1)
             read_rows, write_rows = self._rows(step.plan) if self.backbone.recurrent else (nowhere, nowhere)
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
-            hidden = self.backbone.step(step.ids, step.cu_seqlens, self._pool, *rows, added)
+            hidden = self.backbone.step(ids, step.cu_seqlens, self._pool, *rows, added)
         return hidden.float()  # fp64 of a backbone in fp64
 
     def _rows(self, plan: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:
@@ -291,12 +295,12 @@ class Engine:
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
                 at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
-            item.add(len(hidden), picked, rows)
+            item.add(len(hidden), picked.cpu(), rows.cpu())
             if item.request.take is not None:
-                item.request.take(item.done - len(hidden), hidden)
+                item.request.take(item.done - len(hidden), hidden.cpu())
             if item.left:
                 return None
-            state = self._pool.select([item.row]) if item.request.keep_state else None
+            state = self._pool.select([item.row]).to("cpu") if item.request.keep_state else None
             return item.result(state)
         except Exception as error:  # one request's failure is its own result; the others continue
             return Result(item.index, item.request.tag, error=error)

@@ -33,7 +33,7 @@ class Request:
         ids: (T,) token ids, T >= 1; may be empty if `positions` is empty and no state is kept.
         positions: (P,) tokens whose hidden vectors to return, in any order (default: the last; none with `ranges` or `take`).
         ranges: (B, 2) token ranges [start, end) whose weighted sums to return, in any order.
-        take: called for each segment with the number of its first token and its hidden vectors (n, D) fp32.
+        take: called for each segment with the number of its first token and its hidden vectors (n, D) fp32, on the CPU.
         state: the state (one row) to start from. It is not changed, so several requests may share it.
         keep_state: also return the state after the last token.
         marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the embeddings.
@@ -65,7 +65,7 @@ class Request:
 
 @dataclass(eq=False)
 class Result:
-    """The result of one request.
+    """The result of one request, on the CPU.
 
     Attributes:
         index: the request's position among the requests of a call, from 0.

@@ -254,7 +254,7 @@ def test_models_in_bf16_reach_the_chunked_kernels(stand_in, monkeypatch, kind, c
     assert F.cosine_similarity(hidden, expected).min() > (0.98 if low else 0.99999)
 
 
-def test_forms(stand_in, caplog):
+def test_forms(stand_in, caplog, monkeypatch):
     """bf16: recurrent while short, then chunks; fp32: plain torch when long. wkv7's recurrent kernel has no backward pass."""
     with caplog.at_level(logging.INFO, logger="runnel"), torch.no_grad():
         for dtype in (torch.bfloat16, torch.float32):
@@ -268,9 +268,17 @@ def test_forms(stand_in, caplog):
     assert [r.message.partition(" ")[0] for r in caplog.records] == ["ssd:", "wkv7:"]
     assert all("round to tf32" in r.message for r in caplog.records)
     stand_in.clear()
-    inputs, cu, state = wkv7_inputs((3,), torch.bfloat16)
-    wkv7_gpu(*inputs, cu, state.requires_grad_())
+    for make, expected in ((wkv7_inputs, []), (partial(drawn, "wkv7-forgets"), ["chunk_rwkv7"])):  # values of 7 and of 16
+        inputs, cu, state = make((3,), torch.bfloat16)
+        wkv7_gpu(*inputs, cu, state.requires_grad_())
+        assert stand_in == expected
+    monkeypatch.setattr(sys.modules["runnel.ops.ssd.gpu"], "_miscompiled", lambda x: True)
+    inputs, cu, state = ssd_inputs((65,), torch.bfloat16)
+    ssd_gpu(*inputs, cu, state.requires_grad_())
     assert stand_in == ["chunk_rwkv7"]
+    with torch.no_grad():
+        ssd_gpu(*inputs, cu, state)
+    assert stand_in.pop() == "chunk_simple_gla"
     for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
         for lengths in ((), (0, 0)):
             inputs, cu, state = make(lengths)

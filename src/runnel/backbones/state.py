@@ -22,7 +22,7 @@ class State:
 
     Args:
         tensors: name -> tensor (S, L, ...); the names and shapes are the backbone's (`Backbone.state_shapes`).
-        tokens: (S,) int64, how many tokens each sequence has read.
+        tokens: (S,) int64 on the CPU, how many tokens each sequence has read.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], tokens: Tensor) -> None:
@@ -67,8 +67,8 @@ class State:
 
     def select(self, rows: Sequence[int] | Tensor) -> State:
         """Return a copy of these rows, in this order; rows may repeat."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.tokens.device)
-        tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}  # the counts stay on the CPU
+        index = torch.as_tensor(rows, dtype=torch.int64)
+        tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}
         return State(tensors, self.tokens.index_select(0, index))
 
     @staticmethod
@@ -85,6 +85,5 @@ class State:
         return State({k: v.detach() for k, v in self.tensors.items()}, self.tokens)
 
     def to(self, target: torch.dtype | torch.device | str) -> State:
-        """Return the state in another floating dtype or on another device."""
-        tokens = self.tokens if isinstance(target, torch.dtype) else self.tokens.to(target)
-        return State({k: v.to(target) for k, v in self.tensors.items()}, tokens)
+        """Return the state in another floating dtype or on another device; the counts stay on the CPU."""
+        return State({k: v.to(target) for k, v in self.tensors.items()}, self.tokens)

@@ -267,7 +267,7 @@ class StateScorer:
             values = [mean, hidden[:, -1], means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
         elif self._head.inputs == "state":
             engine.extend(state, ids, keep_states=True)
-            values = [state[self._head.state]]
+            values = [state[self._head.state].cpu()]
         else:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         scores: np.ndarray = self._head(*values).numpy()

@@ -7,11 +7,14 @@ That package does not support groups: B and C are copied for every head.
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32. Longer sequences use its chunked
 kernel, whose factors (including dt x) and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits:
-so longer fp32 sequences run in plain torch.
+so longer fp32 sequences run in plain torch. So do gradients of longer sequences where Triton compiles its backward pass wrongly
+and that package refuses (Triton 3.4 to 3.7.0 on Hopper).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from typing import Literal
 
 import torch
@@ -28,7 +31,7 @@ def ssd_gpu(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
-    form = _form(x, cu)
+    form = _form((x, dt, A, B, C, D, state), cu)
     if form == "torch":
         return ssd_torch(x, dt, A, B, C, D, cu, state)
     start = x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32) if state is None else state.float()
@@ -43,13 +46,26 @@ def ssd_gpu(
     return y.to(x.dtype), end
 
 
-def _form(x: Tensor, cu: Tensor) -> Literal["recurrent", "chunk", "torch"]:
+def _form(inputs: tuple[Tensor | None, ...], cu: Tensor) -> Literal["recurrent", "chunk", "torch"]:
+    x = inputs[0]
+    assert x is not None
     if cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT:
         return "recurrent"
+    what, why = "float32", "the GPU kernels round to tf32"
     if x.dtype == torch.bfloat16:
-        return "chunk"
-    say_once(f"ssd: plain torch for float32 sequences of more than {_RECURRENT} tokens, because the GPU kernels round to tf32")
+        if not (torch.is_grad_enabled() and any(i is not None and i.requires_grad for i in inputs) and _miscompiled(x)):
+            return "chunk"
+        what, why = "gradients of", "Triton before 3.7.1 compiles the GPU kernels wrongly for this GPU"
+    say_once(f"ssd: plain torch for {what} sequences of more than {_RECURRENT} tokens, because {why}")
     return "torch"
+
+
+def _miscompiled(x: Tensor) -> bool:
+    """Whether flash-linear-attention refuses the chunked backward pass here (its issue 640)."""
+    if not x.is_cuda or torch.cuda.get_device_capability(x.device)[0] != 9:
+        return False
+    version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("triton"))[:3]))
+    return (3, 4) <= version < (3, 7, 1)
 
 
 def _attend(

@@ -4,7 +4,8 @@ T tokens, S sequences, H heads, K key size, V value size. Its state, w (the loga
 
 Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it has no backward pass. Longer
 sequences, and inputs with gradients, use its chunked kernel, whose factors and states between chunks are bf16. It would multiply
-fp32 in tf32, which keeps 11 bits: so such fp32 inputs run in plain torch.
+fp32 in tf32, which keeps 11 bits: so such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far below
+RWKV-7's, whose w is above -0.607: by half of the largest at w = -150, on an H100.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from runnel.ops.triton_launch import without_empty
 from runnel.ops.wkv7.torch import wkv7_torch
 
 _RECURRENT = 64  # tokens; about where chunks become faster
+_LEAST_VALUES = 16  # of the chunked kernel's backward pass
 
 
 def wkv7_gpu(
@@ -41,12 +43,12 @@ def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Liter
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *(() if state is None else (state,))))
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"
+    what, why = f"float32 gradients and sequences of more than {_RECURRENT} tokens", "the GPU kernels round to tf32"
     if inputs[3].dtype == torch.bfloat16:
-        return "chunk"
-    why = (
-        f"plain torch for float32 gradients and sequences of more than {_RECURRENT} tokens, because the GPU kernels round to tf32"
-    )
-    say_once(f"wkv7: {why}")
+        if not gradients or inputs[3].shape[2] >= _LEAST_VALUES:
+            return "chunk"
+        what, why = f"gradients of heads of less than {_LEAST_VALUES} columns", "the GPU kernels do not compile for them"
+    say_once(f"wkv7: plain torch for {what}, because {why}")
     return "torch"
 
 

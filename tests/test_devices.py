@@ -1,0 +1,145 @@
+"""The backbone on a GPU, all else on the CPU: every way of reading gives what it gives on the CPU.
+
+Where there is no GPU, on one that is not there (helpers/stand_in_gpu.py): nothing may leave its device, nor be mixed with what
+is on the other.
+"""
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.stand_in_gpu import GPU, stand_in_gpu
+from helpers.tiny import judging_encoder, tiny_encoder, tiny_model
+from helpers.tiny_training import BACKBONES, render_document, training_model
+
+from runnel.engine import Engine, Request
+from runnel.lab.training.forward import make_item, sentence_scores, trainable
+from runnel.models.base import Model, load_model
+from runnel.models.embedder import Embedder
+from runnel.models.graph import WHOLE, Long, make_pair, pair_scores, trains_pairs, vectors
+from runnel.models.heads import LmHead
+from runnel.models.language_model import LanguageModel
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+
+GOLDEN = Path(__file__).parent / "golden"
+REAL = torch.cuda.is_available()
+QUERY, TEXTS = "the river", ["A river runs to the sea.", "The dog sat. " * 30, "Cats bark? No. The river is a cat."]
+pytestmark = [pytest.mark.gpu] * REAL
+
+
+@pytest.fixture
+def gpu() -> Iterator[str]:
+    with nullcontext() if REAL else stand_in_gpu():
+        yield "cuda" if REAL else GPU
+
+
+def embedding_rwkv(folder: Path) -> Model:
+    folder.mkdir()
+    for name in ("rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"):
+        shutil.copy(GOLDEN / "embedding-rwkv-tiny" / name, folder)
+    lines = [f"{number + 1} {bytes([number])!r} 1\n" for number in range(256)]
+    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
+    return Reranker.load(folder, dtype="float32", device="cpu").model
+
+
+MODELS: dict[str, Callable[[Path], Model]] = {
+    "states": tiny_model,
+    "papers' heads": lambda folder: tiny_model(folder, papers_heads=True),
+    "passages": tiny_encoder,
+    "second look": judging_encoder,
+    "a state is scored": embedding_rwkv,
+    "transformer": lambda folder: load_model(GOLDEN / "transformers" / "bert-mean", dtype="float32", device="cpu"),
+}
+
+
+def embed(model: Model) -> Iterator[Any]:
+    embedder = Embedder(model)
+    yield from embedder.encode_document(TEXTS, max_tokens=30)
+    yield embedder.encode_spans(TEXTS[2], [(0, 12), (13, 30)])
+    if model.backbone.recurrent:
+        yield embedder.stream().feed(TEXTS[0]).feed(TEXTS[1]).embedding()
+
+
+def rerank(model: Model) -> Iterator[Any]:
+    reranker = Reranker(model)
+    yield reranker.score(QUERY, TEXTS)
+    if reranker.remembers:
+        yield reranker.score(QUERY, reranker.remember(TEXTS, dtype="fp32"))
+
+
+def retrieve(model: Model) -> Iterator[Any]:
+    retriever = SentenceRetriever(model)
+    for text in TEXTS:
+        yield [sentence.score for sentence in retriever.score(QUERY, text)]
+    if model.head("sentences").inputs == "vectors":
+        for document in retriever.remember(TEXTS):
+            yield [sentence.score for sentence in retriever.score(QUERY, document)]
+
+
+def generate(model: Model) -> Iterator[Any]:
+    written = LanguageModel(model.backbone, model.tokenizer, LmHead(128, 32, tied=True)).generate("The river", max_tokens=9)
+    yield written.ids
+    yield from written.state.to("cpu").tensors.values()
+
+
+def train(model: Model) -> Iterator[Any]:
+    """Gradients of every job that this model is trained for, over segments."""
+    trainable(model)
+    long = Long(segment_tokens=16) if model.backbone.recurrent else WHOLE
+    losses = [vectors(model, [render_document(model, text) for text in TEXTS], long)[:, ::2].sum()]
+    if trains_pairs(model):
+        losses.append(pair_scores(model, [make_pair(model, QUERY, text) for text in TEXTS], long).sum())
+    if model.head("sentences").inputs != "vectors":
+        losses += [scores.sum() for scores in sentence_scores(model, [make_item(model, QUERY, text) for text in TEXTS], long)]
+    weights = [*model.backbone.parameters(), *model.heads.parameters()]
+    for gradient in torch.autograd.grad(sum(losses), weights, allow_unused=True, materialize_grads=True):
+        yield gradient.cpu()
+
+
+CASES = [
+    *itertools.product(["states", "papers' heads", "passages", "second look", "transformer"], [embed]),
+    *itertools.product(["states", "papers' heads", "passages", "second look", "a state is scored"], [rerank]),
+    *itertools.product(["states", "papers' heads", "passages", "second look"], [retrieve]),
+    *(pytest.param(name, train, marks=pytest.mark.slow) for name in ("states", "papers' heads")),
+    ("states", generate),
+]
+
+
+@pytest.mark.parametrize(("name", "job"), CASES)
+def test_results_are_those_of_the_cpu(name: str, job: Callable[[Model], Iterator[Any]], tmp_path: Path, gpu: str) -> None:
+    model = MODELS[name](tmp_path / "model")
+    expected = list(job(model))
+    model.backbone.to(gpu)
+    if job in (generate, train):  # elsewhere heads stay on the CPU
+        model.heads.to(gpu)
+    model.backbone.prepare()
+    model.refresh()
+    found = list(job(model))
+    assert model.backbone.device.type == gpu
+    for actual, truth in zip(map(np.asarray, found), map(np.asarray, expected), strict=True):
+        np.testing.assert_allclose(actual, truth, rtol=1e-4, atol=1e-5 * max(1, np.abs(truth).max(initial=0)))
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_engine_of_every_family(architecture: str, tmp_path: Path, gpu: str) -> None:
+    """Texts in steps, from a state on the CPU; what comes out is on the CPU, the state too."""
+    backbone = training_model(tmp_path, architecture).backbone
+    ids = [np.arange(n) % 100 for n in (70, 1, 33)]
+
+    def read(engine: Engine) -> Iterator[Any]:
+        for result in engine.run([Request(row, keep_state=True, ranges=[[0, len(row)]]) for row in ids]):
+            (more,) = engine.run([Request(ids[2], state=result.state, positions=range(33))])
+            yield from (result.hidden, result.sums, result.totals, *result.state.tensors.values(), more.hidden)
+
+    expected = list(read(Engine(backbone, 40)))
+    backbone.to(gpu).prepare()
+    for actual, truth in zip(read(Engine(backbone, 40)), expected, strict=True):
+        assert actual.device.type == "cpu"
+        torch.testing.assert_close(actual, truth, rtol=2e-4, atol=2e-5)
