@@ -39,7 +39,10 @@ def test_a_segment_fits_its_budget(backbone):
 
 
 class OnGpu(Toy):
-    device = property(lambda self: torch.device("cuda"))  # type: ignore[assignment]
+    """On a GPU while engines are made for it, on the CPU when it runs."""
+
+    place = torch.device("cuda")
+    device = property(lambda self: self.place)  # type: ignore[assignment]
 
     def new_state(self, rows: int) -> State:
         return State({"h": torch.zeros(rows, 1, self.hidden_size)}, torch.zeros(rows, dtype=torch.int64))
@@ -54,14 +57,15 @@ def test_steps_go_by_the_device(monkeypatch):
     engine = Engine(gpu)
     assert (engine.step_tokens, engine.text_tokens) == (16_384, 4096)
     assert fit(gpu, 1 << 30).segment == 16_384
+    asked = Engine(gpu, 8000)
+    assert (asked.step_tokens, asked.text_tokens) == (8000, 8000)
+    gpu.place = torch.device("cpu")
     engine.run([Request(texts[1])])
     engine.run([Request(texts[0])])
     assert gpu.steps == [300, 4096, 4096, 4096, 4096, 3616]
     gpu.steps.clear()
     engine.run([Request(text) for text in texts])
     assert gpu.steps == [16_384, 4096, 2820], "the long text is alone in the end"
-    asked = Engine(gpu, 8000)
-    assert (asked.step_tokens, asked.text_tokens) == (8000, 8000)
 
 
 def test_steps_stay_within_the_memory_of_a_gpu(monkeypatch):

@@ -1,6 +1,6 @@
 """A GPU that is not there: its tensors are computed by the CPU, under a GPU's rule of one device per operation.
 
-Its name is `GPU`. It is known to torch inside `stand_in_gpu()` only, and has no kernels, so operators run in plain torch.
+Its name is `GPU`. It works inside `stand_in_gpu()` only, and has no kernels, so operators run in plain torch.
 """
 
 from __future__ import annotations
@@ -83,13 +83,14 @@ class _Module(backend_registration._DummyBackendModule):
 
 
 @cache
-def _register() -> None:
+def register() -> None:
+    """Tell torch of the device: before the first backward pass of the process, if there is to be one on it."""
     backend_registration._setup_privateuseone_for_python_backend(GPU, _Module())
 
 
 @contextmanager
 def stand_in_gpu() -> Iterator[None]:
-    _register()
+    register()
     # In inference mode a view is an inference tensor, but a wrapper of one that is none cannot be.
     with mock.patch("torch.inference_mode", torch.no_grad), _Mode():
         yield
