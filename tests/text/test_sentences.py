@@ -52,6 +52,7 @@ def assert_tiles(spans: np.ndarray, text: str) -> None:
 @given(text=TEXTS, max_chars=st.sampled_from([1, 7, 40, 1000]))
 @example(text="a" + " " * 50 + "b", max_chars=7)
 @example(text="===\n===\n===", max_chars=1000)
+@example(text="1. One item\n2. The next", max_chars=1000)
 def test_spans_tile_any_text_and_keep_the_cap(text, max_chars):
     spans = split_sentences(text, max_chars=max_chars)
     assert_tiles(spans, text)
