@@ -58,7 +58,7 @@ dist: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks page docs
 
-# Seven minutes: measures every bar of speed and memory that this machine can show; fails if one is lost.
+# Measures every bar of speed and memory that this machine can show; fails if one is lost.
 bench-check: $(READY)
 	$(BIN)/python -m benchmarks check
 

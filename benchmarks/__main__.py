@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     page = commands.add_parser("page", help="measure and write FOLDER/performance.md, in about twenty minutes")
     page.add_argument("folder", type=Path, metavar="FOLDER")
     page.add_argument("--only", metavar="SECTION", help="measure this section alone: search or parts")
-    commands.add_parser("check", help="measure every bar that this machine can show, in about seven minutes")
+    commands.add_parser("check", help="measure every bar that this machine can show")
     compare = _of_models(commands, "compare", "speed and memory of models by length and batch", [1])
     compare.add_argument("--tokens", nargs="+", type=int, default=[512, 2048], help="tokens of a text (default: 512 2048)")
     compare.add_argument("--memory", action="store_true", help="also peak memory")
