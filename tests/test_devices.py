@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.stand_in_gpu import GPU, register, stand_in_gpu
-from helpers.tiny import judging_encoder, tiny_encoder, tiny_model
+from helpers.tiny import judging_encoder, tiny_encoder, tiny_model, write_embedding_rwkv
 from helpers.tiny_training import BACKBONES, render_document, training_model
 
 from runnel.engine import Engine, Request
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.graph import WHOLE, Long, make_pair, pair_scores, trains_pairs, vectors
+from runnel.models.graph import Long, make_pair, pair_scores, vectors
 from runnel.models.heads import LmHead
 from runnel.models.language_model import LanguageModel
 from runnel.models.reranker import Reranker
@@ -37,15 +37,6 @@ QUERY, TEXTS = "the river", ["A river runs to the sea.", "The dog sat. " * 30, "
 pytestmark = [pytest.mark.gpu] * REAL
 
 
-def embedding_rwkv(folder: Path) -> Model:
-    folder.mkdir()
-    for name in ("rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"):
-        shutil.copy(GOLDEN / "embedding-rwkv-tiny" / name, folder)
-    lines = [f"{number + 1} {bytes([number])!r} 1\n" for number in range(256)]
-    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
-    return Reranker.load(folder, dtype="float32", device="cpu").model
-
-
 def transformer(folder: Path) -> Model:
     shutil.copytree(GOLDEN / "transformers" / "bert-mean", folder)  # loading it from there again gives another model
     return load_model(folder, dtype="float32", device="cpu")
@@ -56,7 +47,7 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "papers' heads": lambda folder: tiny_model(folder, papers_heads=True),
     "passages": tiny_encoder,
     "second look": judging_encoder,
-    "a state is scored": embedding_rwkv,
+    "a state is scored": lambda folder: load_model(write_embedding_rwkv(folder), dtype="float32", device="cpu"),
     "transformer": transformer,
 }
 
@@ -92,14 +83,12 @@ def generate(model: Model) -> Iterator[Any]:
 
 
 def train(model: Model) -> Iterator[Any]:
-    """Gradients of every job that this model is trained for, over segments."""
+    """Gradients of all three jobs, over segments."""
     trainable(model)
-    long = Long(segment_tokens=16) if model.backbone.recurrent else WHOLE
+    long = Long(segment_tokens=16)
     losses = [vectors(model, [render_document(model, text) for text in TEXTS], long)[:, ::2].sum()]
-    if trains_pairs(model):
-        losses.append(pair_scores(model, [make_pair(model, QUERY, text) for text in TEXTS], long).sum())
-    if model.head("sentences").inputs != "vectors":
-        losses += [scores.sum() for scores in sentence_scores(model, [make_item(model, QUERY, text) for text in TEXTS], long)]
+    losses.append(pair_scores(model, [make_pair(model, QUERY, text) for text in TEXTS], long).sum())
+    losses += [scores.sum() for scores in sentence_scores(model, [make_item(model, QUERY, text) for text in TEXTS], long)]
     weights = [*model.backbone.parameters(), *model.heads.parameters()]
     for gradient in torch.autograd.grad(sum(losses), weights, allow_unused=True, materialize_grads=True):
         yield gradient.cpu()

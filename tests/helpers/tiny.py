@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import string
 from pathlib import Path
 
@@ -74,6 +75,16 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
         )
     templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
+
+
+def write_embedding_rwkv(folder: Path) -> Path:
+    """The tiny EmbeddingRWKV of the golden outputs, its embedder and its reranker, with a vocabulary of bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"):
+        shutil.copy(Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny" / name, folder)
+    lines = [f"{number + 1} {bytes([number])!r} 1\n" for number in range(256)]
+    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
+    return folder
 
 
 def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: int) -> Model:

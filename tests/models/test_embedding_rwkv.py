@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import write_embedding_rwkv
 from helpers.tokenizers_for_tests import build
 from safetensors.torch import load_file
 from torch import Tensor
@@ -24,12 +25,7 @@ DOCUMENTS = ["The cat sat on the mat.", "A river runs to the sea", "Dogs bark. C
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("embedding-rwkv")
-    for name in (EMBEDDER, RERANKER):
-        shutil.copy(GOLDEN / name, folder)
-    lines = [f"{number + 1} {bytes([number])!r} 1\n" for number in range(256)]
-    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
-    return folder
+    return write_embedding_rwkv(tmp_path_factory.mktemp("embedding-rwkv"))
 
 
 @pytest.fixture(scope="module")

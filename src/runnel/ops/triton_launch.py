@@ -52,6 +52,11 @@ class GpuChunks:
         return cls(torch.from_numpy(table).to(device), first.to(device), table.shape[1], most)
 
 
+def wants_gradients(*inputs: Tensor | None) -> bool:
+    """Return whether a call with these inputs is recorded by autograd."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+
+
 def with_torch_backward(
     forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
@@ -59,7 +64,7 @@ def with_torch_backward(
 
     The backward pass has the memory and time of the torch path; without gradients there is no such cost.
     """
-    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
+    if not wants_gradients(*inputs):
         return forward(*inputs)
     out: tuple[Tensor, ...] = _TorchBackward.apply(forward, path, *inputs)
     return out

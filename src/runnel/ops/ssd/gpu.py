@@ -22,7 +22,7 @@ from torch import Tensor
 
 from runnel.ops.backend import say_once
 from runnel.ops.ssd.torch import ssd_torch
-from runnel.ops.triton_launch import without_empty
+from runnel.ops.triton_launch import wants_gradients, without_empty
 
 _RECURRENT = 64  # tokens; about where chunks become faster
 
@@ -31,7 +31,7 @@ def ssd_gpu(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
-    form = _form((x, dt, A, B, C, D, state), cu)
+    form = _form(x, cu, wants_gradients(x, dt, A, B, C, D, state))
     if form == "torch":
         return ssd_torch(x, dt, A, B, C, D, cu, state)
     start = x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32) if state is None else state.float()
@@ -46,14 +46,12 @@ def ssd_gpu(
     return y.to(x.dtype), end
 
 
-def _form(inputs: tuple[Tensor | None, ...], cu: Tensor) -> Literal["recurrent", "chunk", "torch"]:
-    x = inputs[0]
-    assert x is not None
+def _form(x: Tensor, cu: Tensor, gradients: bool) -> Literal["recurrent", "chunk", "torch"]:
     if cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT:
         return "recurrent"
     what, why = "float32", "the GPU kernels round to tf32"
     if x.dtype == torch.bfloat16:
-        if not (torch.is_grad_enabled() and any(i is not None and i.requires_grad for i in inputs) and _miscompiled(x)):
+        if not (gradients and _miscompiled(x)):
             return "chunk"
         what, why = "gradients of", "Triton before 3.7.1 compiles the GPU kernels wrongly for this GPU"
     say_once(f"ssd: plain torch for {what} sequences of more than {_RECURRENT} tokens, because {why}")

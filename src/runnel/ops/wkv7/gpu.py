@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runnel.ops.backend import say_once
-from runnel.ops.triton_launch import without_empty
+from runnel.ops.triton_launch import wants_gradients, without_empty
 from runnel.ops.wkv7.torch import wkv7_torch
 
 _RECURRENT = 64  # tokens; about where chunks become faster
@@ -40,7 +40,7 @@ def wkv7_gpu(
 
 
 def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Literal["recurrent", "chunk", "torch"]:
-    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *(() if state is None else (state,))))
+    gradients = wants_gradients(*inputs, state)
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"
     what, why = f"float32 gradients and sequences of more than {_RECURRENT} tokens", "the GPU kernels round to tf32"
