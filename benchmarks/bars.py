@@ -150,7 +150,7 @@ def bar_values(
     values |= _long_values(long, long_note)
     row = next((r for r in reranked if r["way"] == "fp32 states"), reranked[0])
     values["remembered"] = row["over_whole"]["median"] if row["over_whole"] else f"wrong: {row['note']}"
-    gpu = "see performance-gpu.md" if torch.cuda.is_available() else "no GPU here"
+    gpu = "not measured by this page" if torch.cuda.is_available() else "no GPU here"
     return values | {"gpu roofline": gpu, "gpu transformer": gpu}
 
 

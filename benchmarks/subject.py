@@ -139,10 +139,12 @@ class Clock:
         return time.perf_counter() - start
 
     def seconds(self, run: Callable[[Tensor, int | None], None], batch: int, tokens: int, segment: int | None) -> float:
-        """Return the seconds of one run. The first run of a short cell allocates buffers, so it is repeated."""
+        """Return the seconds of one run. The first run of a short cell allocates buffers, on a GPU it also tunes kernels for the
+        size, so it is repeated.
+        """
         ids, cell = self.ids(batch, tokens), (run, batch, tokens, segment)
         seconds = self.once(lambda: run(ids, segment))
-        if cell not in self._seen and seconds < _SHORT_S:
+        if cell not in self._seen and (seconds < _SHORT_S or self._device == "cuda"):
             seconds = self.once(lambda: run(ids, segment))
         self._seen.add(cell)
         return seconds

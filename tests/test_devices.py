@@ -34,7 +34,8 @@ GOLDEN = Path(__file__).parent / "golden"
 REAL = torch.cuda.is_available()
 DEVICE = "cuda" if REAL else GPU
 QUERY, TEXTS = "the river", ["A river runs to the sea.", "The dog sat. " * 30, "Cats bark? No. The river is a cat."]
-pytestmark = [pytest.mark.gpu] * REAL
+# Libraries of kernels warn when they compile.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")] * REAL
 
 
 def transformer(folder: Path) -> Model:
