@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -125,6 +126,8 @@ def test_every_text_has_kinds(text: str) -> None:
     spans = split_sentences(text)
     kinds = sentence_kinds(text, spans)
     assert kinds.shape == (len(spans),) and set(kinds.tolist()) <= {TEXT, QUESTION, HEADING, ASIDE}
+    with patch("runnel.text.kinds._PIECE", 7):
+        np.testing.assert_array_equal(sentence_kinds(text, spans), kinds)  # whatever is looked at together
     document = read_plain(Decoded(text, "utf-8", None))
     assert sentence_kinds(document.text, spans, document.kind_at).shape == (len(spans),) and text_of(document) == text
     with pytest.raises(InputError, match="3"):

@@ -24,7 +24,7 @@ from helpers.waiting import GIVE_UP_S
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
 from runnel.text.documents.document import Limits, recognize
-from runnel.text.documents.reader import DocumentReader, read_document
+from runnel.text.documents.reader import DocumentReader, files_at, read_document
 
 WORKER = PROGRAMS / "worker_that_fails.py"
 
@@ -350,3 +350,12 @@ def test_csv_and_tsv(rows):
     assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
     assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
     assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
+
+
+def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    skipped, paths = [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "-"]
+    read = [(Path(name).name, named) for name, named in files_at(paths, skipped)]
+    assert read == [("b.txt", True), ("-", True), ("a.txt", False), ("-", True)] and skipped == []
