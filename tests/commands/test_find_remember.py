@@ -22,8 +22,8 @@ from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
-from runnel.search import finding, remembered
-from runnel.search.remembered import DocumentCache, cache_folder, open_cache
+from runnel.search import finding
+from runnel.search.finding import DocumentCache, cache_folder, open_cache
 from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house
@@ -227,7 +227,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(DocumentReader, "read", parse)
     monkeypatch.setattr(SentenceRetriever, "remember", encode)
     monkeypatch.setattr(finding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(remembered, "LONG_S", 2.0)
+    monkeypatch.setattr(finding, "LONG_S", 2.0)
 
 
 @pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
@@ -258,7 +258,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
     find("a.txt")  # b is now the one that was used first
-    monkeypatch.setattr(remembered, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
+    monkeypatch.setattr(finding, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
     find("a.md", "--remember")
     left = {*folder.iterdir()}
     assert stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
@@ -266,7 +266,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch, full_disk):
-    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    monkeypatch.setattr(finding, "LONG_S", 0.0)
     Path("b.txt").write_text("The cat sat. A river runs.")
     right = find("a.md", "b.txt", "--no-remember")
     assert right.err == ""
@@ -280,7 +280,7 @@ def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch
 
 
 def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
-    monkeypatch.setattr(remembered, "LONG_S", 0.0)
+    monkeypatch.setattr(finding, "LONG_S", 0.0)
     with serve(lambda _: "NO ANSWER") as stub:
         monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
         asked = [run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out for _ in range(2)]

@@ -24,7 +24,7 @@ from runnel.commands import display
 from runnel.models.second_look import SecondLook
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
-from runnel.search import remembered
+from runnel.search import finding
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.sentences import split_paragraphs, split_sentences
@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)  # no lines of progress on a slow machine, ...
-    monkeypatch.setattr(remembered, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
+    monkeypatch.setattr(finding, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
 
     def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])

@@ -197,8 +197,8 @@ def _gpu_problem() -> str | None:
 
 def _open_folders() -> list[str]:
     """Return the folders of stored texts whose modes let other users in: the project's, and the one of documents of `find`."""
+    from runnel.search.finding import cache_folder
     from runnel.search.project import NAME, Project
-    from runnel.search.remembered import cache_folder
 
     folders = [cache] if (cache := cache_folder()) is not None else []
     with suppress(StoreError):  # the commands that use this project say why it cannot be used

@@ -51,9 +51,8 @@ from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.records import AnsweringSentence, Place, normalize, percent
-from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
+from runnel.search.finding import STANDARD_INPUT, DocumentCache, Findings, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
-from runnel.search.remembered import DocumentCache, open_cache
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
