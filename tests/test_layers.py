@@ -19,7 +19,7 @@ ALLOWED = {
     "files": {"errors"},
     "journal": {"errors", "files"},
     "ops": {"errors", "records", "hardware"},
-    "text": {"errors", "formats", "records", "json_objects", "files"},
+    "text": {"errors", "formats", "records", "json_objects", "files", "work"},
     "backbones": {"errors", "records", "json_objects", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},

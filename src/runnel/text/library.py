@@ -43,6 +43,7 @@ from runnel.json_objects import read_model_json
 from runnel.records import expect_text, utf8
 from runnel.text import sentencepiece
 from runnel.text.tokenizer import LIBRARY_FILE, MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces, unpack_saved
+from runnel.work import grouped
 
 # ---- safe cuts -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,11 @@ class LibraryTokenizer(Tokenizer):
             raise CheckpointError(f"tokenizer.json has the id {self.vocab_size - 1:,}; expected ids below {MOST_IDS:,}")
         model = spec["model"]
         self._unknown: int | None = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
-        self._special = self._special_ids(spec)
+        self._special = np.zeros(self.vocab_size, dtype=bool)  # ids that text must never become
+        special = [token["content"] for token in spec.get("added_tokens") or [] if token.get("special")]
+        self._special[[self.vocabulary[token] for token in special]] = True
+        if self._unknown is not None:
+            self._special[self._unknown] = False
         self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
 
     @classmethod
@@ -257,10 +262,9 @@ class LibraryTokenizer(Tokenizer):
         return adds_space(json.loads(self._source))
 
     def encode(self, text: str) -> Encoded:
-        expect_text(text, "the text")
-        if len(text) <= 2 * _PIECE_CHARS or self._cuts is None:
-            return self._encode_parts([text], [0], [0])[0]
-        return Encoded.join(self.encode_pieces([text]))
+        if self._is_long(text):
+            return Encoded.join(self.encode_pieces([text]))
+        return self._encode_parts([text], [0], [0])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._library.decode(ids, skip_special_tokens=False)
@@ -276,41 +280,26 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         done: list[Encoded] = []
-        waiting: list[str] = []
-        chars = 0
-        for text in texts:
-            expect_text(text, "the text")
-            long = len(text) > 2 * _PIECE_CHARS
-            waiting += [] if long else [text]
-            chars += len(text)
-            if chars >= _GROUP_CHARS or long:
-                done += self._encode_whole(waiting)
-                waiting, chars = [], 0
-            done += [self.encode(text)] if long else []
-        return done + self._encode_whole(waiting)
+        for long, some in itertools.groupby(texts, self._is_long):
+            if long:
+                done += map(self.encode, some)
+            else:
+                for group in grouped(some, len, _GROUP_CHARS):
+                    done += self._encode_parts(group, [0] * len(group), [0] * len(group))
+        return done
 
-    def _encode_whole(self, texts: list[str]) -> list[Encoded]:
-        return self._encode_parts(texts, [0] * len(texts), [0] * len(texts))
+    def _is_long(self, text: str) -> bool:
+        expect_text(text, "the text")
+        return len(text) > 2 * _PIECE_CHARS and self._cuts is not None
 
     def stream(self, position: int = 0) -> LibraryStream:
         return LibraryStream(self, position)
-
-    def _special_ids(self, spec: Spec) -> np.ndarray:
-        """Return (vocab_size,) bool: ids that text must never become. The unknown token is allowed."""
-        flags = np.zeros(self.vocab_size, dtype=bool)
-        special = [token["content"] for token in spec.get("added_tokens") or [] if token.get("special")]
-        flags[[self.vocabulary[token] for token in special]] = True
-        if self._unknown is not None:
-            flags[self._unknown] = False
-        return flags
 
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
         """Encode texts in one parallel call (the library releases Python's lock).
 
         Text i begins with `guards[i]` characters of context, whose tokens are dropped; `bases[i]` is the offset after them.
         """
-        if not texts:
-            return []
         try:
             encodings = self._library.encode_batch(texts, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
@@ -346,7 +335,6 @@ class LibraryStream:
     def __init__(self, tokenizer: LibraryTokenizer, position: int = 0) -> None:
         self._tokenizer = tokenizer
         self._parts: list[str] = []
-        self._chars = 0
         self._before = ""  # the character before `text`; empty at the start of the stream
         self.position = position
 
@@ -364,20 +352,19 @@ class LibraryStream:
             return not before or (cut is not None and cut.end() == len(before))  # else tokens could cross it
 
         text, self._before, self.position = unpack_saved(saved, str, str, int, valid=is_cut)
-        self._parts, self._chars = [text], len(text)
+        self._parts = [text]
 
     def feed(self, text: str) -> Encoded:
         if not text:
             return Encoded.empty()
         cut = self._last_cut((self._parts[-1][-1:] if self._parts else "") + text)
         self._parts.append(text)
-        self._chars += len(text)
         if cut is None:
             return Encoded.empty()
         whole = self.text
         cut = len(whole) - cut
         done = self._encode(whole[:cut])
-        self._before, self._parts, self._chars = whole[cut - 1], [whole[cut:]], len(whole) - cut
+        self._before, self._parts = whole[cut - 1], [whole[cut:]]
         self.position += cut
         return done
 
@@ -386,8 +373,8 @@ class LibraryStream:
 
     def finish(self) -> Encoded:
         done = self.peek()
-        self.position += self._chars
-        self._parts, self._chars, self._before = [], 0, ""
+        self.position += len(self.text)
+        self._parts, self._before = [], ""
         return done
 
     def _last_cut(self, text: str) -> int | None:

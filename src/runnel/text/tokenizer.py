@@ -23,7 +23,7 @@ import numpy as np
 from runnel.errors import CheckpointError, InputError, StateError
 from runnel.records import expect_choice
 
-_GROUP_CHARS = 1 << 18  # pieces of a text are collected up to this many characters
+_GROUP_CHARS = 1 << 18  # of a text that are encoded in one parallel batch
 MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
 _LOOK_CHARS = 64  # of a text that are encoded together until one has a token
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
@@ -155,20 +155,15 @@ class Tokenizer(ABC):
         """Return a stream to feed text to. `position` is the offset of its first character."""
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
-        """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order."""
+        """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order.
+
+        Some of what is yielded may be empty.
+        """
         stream = self.stream()
-        waiting: list[str] = []
-        chars = 0
         for piece in pieces:
             for start in range(0, len(piece), _GROUP_CHARS):
-                part = piece[start : start + _GROUP_CHARS]
-                waiting.append(part)
-                chars += len(part)
-                if chars >= _GROUP_CHARS:
-                    yield from _nonempty(stream.feed("".join(waiting)))
-                    waiting, chars = [], 0
-        yield from _nonempty(stream.feed("".join(waiting)))
-        yield from _nonempty(stream.finish())
+                yield stream.feed(piece[start : start + _GROUP_CHARS])
+        yield stream.finish()
 
     def token_id(self, token: str) -> int:
         """Return the id of a token, which may be special."""
@@ -232,8 +227,3 @@ def unpack_saved(saved: str, *kinds: type, valid: Callable[..., bool]) -> list[A
     if not sound:
         raise StateError("the pending text of the saved stream is damaged; read the text again")
     return list(values)
-
-
-def _nonempty(encoded: Encoded) -> Iterator[Encoded]:
-    if len(encoded):
-        yield encoded
