@@ -6,9 +6,8 @@ import re
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, OpenRows, attribute, first, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import Archive, attribute, first, paragraphs_and_rows, parse, related, tag, title_of
 
-_WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
 _NO_LEVEL = -1  # of a line of a table of contents
@@ -30,11 +29,11 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     }
     canonical = Canonical()
     canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
-    _Body(canonical, levels).read(body)
+    _read(canonical, body, levels)
     pages, canonical.page = canonical.page, None
     for kind, name in referred:
         if kind in _NOTES:
-            _Body(canonical, {}, note=True).read(parse(archive, name))
+            _read(canonical, parse(archive, name), {}, "note")
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish("docx", title=title_of(archive, package.get("core-properties", "")), pages=pages)
 
@@ -68,54 +67,25 @@ def _value(element: Element | None, name: str) -> str:
     return "" if found is None else attribute(found, "val")
 
 
-class _Body:
-    """A collector of paragraphs' text; the paragraphs of a table row form one block."""
-
-    def __init__(self, canonical: Canonical, levels: dict[str, int], *, note: bool = False) -> None:
-        self.canonical, self.levels, self.note = canonical, levels, note
-        self.paragraphs: list[list[str]] = []  # open paragraphs: a text box nests paragraphs in a paragraph
-        self.runs = 0  # open elements: outside of a run, a tab is a tab stop
-        self.rows = OpenRows()
-
-    def read(self, root: Element) -> None:
-        # A Fallback repeats the content for old programs.
-        for event, element in walk(root, lambda one: tag(one) == "Fallback"):
-            if event != "skip":
-                (self._start if event == "start" else self._end)(element, tag(element))
-
-    def _start(self, element: Element, name: str) -> None:
-        if name == "p":
-            self.paragraphs.append([])
-        elif name == "r":
-            self.runs += 1
-        elif name == "tr":
-            self.rows.open()
-        elif name == "tc":
-            self.rows.open_cell()
-        elif name == "lastRenderedPageBreak" and self.canonical.page is not None:
-            self.canonical.page += 1
-        elif self.paragraphs and self.runs and (name == "t" or name in _WRITTEN):
-            self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
-
-    def _end(self, element: Element, name: str) -> None:
-        if name == "p":
-            text = "".join(self.paragraphs.pop())
-            if not self.rows.write(text):
-                self._add(text, element.find("{*}pPr"))
-        elif name == "r":
-            self.runs -= 1
-        elif name == "tr":
-            self.canonical.add(self.rows.close(), "row")
-
-    def _add(self, text: str, properties: Element | None) -> None:
-        level = self.levels.get(_value(properties, "pStyle"))
+def _read(canonical: Canonical, root: Element, levels: dict[str, int], kind: str | None = None) -> None:
+    """Add the paragraphs and rows of a part. `kind`: of paragraphs that are no headings (default: item or paragraph)."""
+    for element, text in paragraphs_and_rows(root, lambda one: tag(one) == "Fallback"):  # it repeats content for old programs
+        if text is None:
+            if tag(element) == "lastRenderedPageBreak" and canonical.page is not None:
+                canonical.page += 1
+            continue
+        if tag(element) == "tr":
+            canonical.add(text, "row")
+            continue
+        properties = element.find("{*}pPr")
+        level = levels.get(_value(properties, "pStyle"))
         outline = _value(properties, "outlineLvl")
         if level is None and outline in _OUTLINE:
             level = _OUTLINE.index(outline) + 1
         listed = properties is not None and properties.find("{*}numPr") is not None
         if level == _NO_LEVEL:
-            self.canonical.add(text, CONTENTS)
+            canonical.add(text, CONTENTS)
         elif level is not None:
-            self.canonical.add(" ".join(text.split()), level=level)
+            canonical.add(" ".join(text.split()), level=level)
         else:
-            self.canonical.add(text, "note" if self.note else "item" if listed else "paragraph")
+            canonical.add(text, kind or ("item" if listed else "paragraph"))

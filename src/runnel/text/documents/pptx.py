@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, OpenRows, attribute, parse, related, tag, title_of, walk
+from runnel.text.documents.parts import Archive, attribute, paragraphs_and_rows, parse, related, tag, title_of
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
@@ -52,32 +52,14 @@ def _placeholder(shape: Element) -> str | None:
 def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None) -> None:
     """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders, otherwise paragraphs)."""
     skipped = {id(element) for element in read_before}
-    paragraph: list[str] | None = None
-    rows = OpenRows()
     shape_kind = "paragraph"
 
     def left_out(element: Element) -> bool:
         name = tag(element)
         return id(element) in skipped or name == "Fallback" or (name == "sp" and _placeholder(element) in _REPEATED)
 
-    for event, element in walk(root, left_out):
-        name = tag(element)
-        if event == "start":
-            if name == "sp":
-                shape_kind = "item" if _placeholder(element) == "body" else "paragraph"
-            elif name == "p":
-                paragraph = []
-            elif name == "tr":
-                rows.open()
-            elif name == "tc":
-                rows.open_cell()
-            elif paragraph is not None and name in ("t", "br"):
-                paragraph.append("\n" if name == "br" else element.text or "")
-        elif event == "skip":
-            continue
-        elif name == "p" and paragraph is not None:
-            text, paragraph = "".join(paragraph), None
-            if not rows.write(text):
-                canonical.add(text, kind or shape_kind)
-        elif name == "tr":
-            canonical.add(rows.close(), kind or "row")
+    for element, text in paragraphs_and_rows(root, left_out):
+        if text is not None:
+            canonical.add(text, kind or ("row" if tag(element) == "tr" else shape_kind))
+        elif tag(element) == "sp":
+            shape_kind = "item" if _placeholder(element) == "body" else "paragraph"
