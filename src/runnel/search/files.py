@@ -175,9 +175,12 @@ def _read_file(
     name, failed, fresh = str(file), len(scan.failed), set[str]()
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
-        document = _to_row(name, digest if whole else digest + _MORE, read)
-        fresh.add(document.id)
-        yield document
+        row = name if read.id is None else f"{name}#{read.id}"
+        for warning in read.warnings:
+            log.warning("%s: %s", row, warning)
+        fresh.add(row)
+        its_hash = digest if whole else digest + _MORE
+        yield DocumentRow(row, read.text, read.title or "", name, its_hash, "", 0, {"kind": read.kind}, read.places().blocks)
     if not fresh and len(scan.failed) == failed:
         log.warning("%s: %s", name, NO_ROWS)
     if not fresh or len(scan.failed) > failed:
@@ -230,11 +233,3 @@ def left_out(name: str, reason: str) -> str:
     named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" occurs in many words
     message = f"left out: {line}" if named else f"left out: {name}: {line}"
     return message.encode("utf-8", "backslashreplace").decode()  # names may not be UTF-8, and log files take no half characters
-
-
-def _to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
-    """Return a row for `DocumentEncoder.row` from a document of the file `source`; log its warnings."""
-    name = source if read.id is None else f"{source}#{read.id}"
-    for warning in read.warnings:
-        log.warning("%s: %s", name, warning)
-    return DocumentRow(name, read.text, read.title or "", source, digest, "", 0, {"kind": read.kind}, read.places().blocks)

@@ -144,11 +144,9 @@ def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
     return texts_of(row, name, where, most=1)[0]
 
 
-def texts_of(
-    row: Mapping[str, Any], name: str, where: object, default: list[str] | None = None, most: int | None = None
-) -> list[str]:
-    """Return a list of texts of a row; a text alone is a list of one. A key without a default must be there."""
-    values = row.get(name, default)
+def texts_of(row: Mapping[str, Any], name: str, where: object, most: int | None = None) -> list[str]:
+    """Return a list of texts of a row; a text alone is a list of one."""
+    values = row.get(name)
     texts = [values] if isinstance(values, str) else values if most is None else None
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
         got = f"{type(row[name]).__name__} {str(row[name])[:40]!r}" if name in row else keys(row)

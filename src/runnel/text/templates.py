@@ -30,6 +30,7 @@ from runnel.text.tokenizer import Encoded, Tokenizer
 Field = Literal["query", "document"]
 _FIELDS = ("query", "document")
 _BUDGETS = ("max_query_tokens", "max_document_tokens", "max_tokens")
+_BRACES = str.maketrans({"{": "{{", "}": "}}"})
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
 
@@ -108,7 +109,9 @@ class Template:
 
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""
-        return "".join(_write(part) for part in self.parts)
+        return "".join(
+            part.value.translate(_BRACES) if part.kind == "text" else f"{' ' * part.space}{{{part.value}}}" for part in self.parts
+        )
 
     @property
     def fields(self) -> list[str]:
@@ -141,13 +144,11 @@ class Template:
         Raises:
             InputError: no such field, or a total budget would make the document's length depend on the query.
         """
-        self._check_split()
-        return dataclasses.replace(self, parts=self.parts[: self._index(field)])
+        return dataclasses.replace(self, parts=self.parts[: self._split_at(field)])
 
     def starting_at(self, field: Field) -> Template:
         """Return the field and the parts after it, which remain to be read from a saved state. Raises as `before`."""
-        self._check_split()
-        return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
+        return dataclasses.replace(self, parts=self.parts[self._split_at(field) :], continues=True)
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
         """Return the text to encode before a field's text: a space or nothing."""
@@ -246,12 +247,13 @@ class Template:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
         return np.array([marker], dtype=np.int32)
 
-    def _check_split(self) -> None:
+    def _split_at(self, field: Field) -> int:
         if self.max_tokens is not None and len(self.fields) > 1:
             raise InputError(
                 f"max_tokens={self.max_tokens} makes the document's length depend on the query, so saved states would not "
                 "stay valid; use max_document_tokens (and max_query_tokens) instead"
             )
+        return self._index(field)
 
     def _index(self, field: Field) -> int:
         if field not in self.fields:
@@ -272,12 +274,6 @@ def _named_part(match: re.Match[str]) -> Part:
         f"unknown {match[0]!r} at character {match.start()} of the template {match.string!r}{hint}; expected {expected}, or {{{{ "
         "and }} for braces"
     )
-
-
-def _write(part: Part) -> str:
-    if part.kind == "text":
-        return part.value.replace("{", "{{").replace("}", "}}")
-    return f"{' ' * part.space}{{{part.value}}}"
 
 
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.
