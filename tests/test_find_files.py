@@ -10,7 +10,7 @@ import pytest
 import runnel
 
 SOURCE = Path(runnel.__file__).parent
-MOST = 37
+MOST = 36
 # Prints the files of runnel in which a named function is entered, from the first import to the exit code.
 PROGRAM = """
 import json, os, sys, threading

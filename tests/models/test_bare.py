@@ -17,7 +17,7 @@ from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models.bare import markers, vocabulary_name
-from runnel.text.library import LibraryTokenizer
+from runnel.text.tokenizer import LibraryTokenizer
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 # Golden folder, its embedding's name, the published rows, the vocabulary, begin and end ids.

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.text.library import LibraryTokenizer
-from runnel.text.tokenizer import Encoded, Tokenizer, skip_spaces
+from runnel.text.tokenizer import Encoded, LibraryTokenizer, Tokenizer, skip_spaces
 from runnel.text.world import WorldTokenizer
 
 WORDS = (

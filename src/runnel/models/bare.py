@@ -20,10 +20,17 @@ from runnel.errors import CheckpointError
 from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
-from runnel.text.library import LibraryTokenizer
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import LIBRARY_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILES, WORLD_FILE, Tokenizer, tokenizer_file
+from runnel.text.tokenizer import (
+    LIBRARY_FILE,
+    SENTENCEPIECE_FILES,
+    TOKENIZER_FILES,
+    WORLD_FILE,
+    LibraryTokenizer,
+    Tokenizer,
+    tokenizer_file,
+)
 
 log = logging.getLogger("runnel")
 
