@@ -225,18 +225,6 @@ def test_other_paths_and_other_globs_change_the_index(folder, made, caplog):
     assert caplog.messages == [f"notes is no longer in {folder}; its documents are removed from the index"]
 
 
-def test_a_project_that_has_moved_is_indexed_again(folder, made, embedder):
-    project, index = made(folder / "notes")
-    with index:
-        project.update(index)
-    (folder / "notes").rename(folder / "moved")
-    project = Project.find(folder / "moved")
-    with Index.open(project.place, embedder) as index:
-        changes = project.update(index)
-    assert names(folder, changes.added) == ["moved/cat.txt", "moved/deep/river.md"]
-    assert names(folder, changes.deleted) == ["notes/cat.txt", "notes/deep/river.md"]
-
-
 def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folder, made, caplog):
     (folder / "notes" / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
     (folder / "notes" / "empty.txt").write_text("")

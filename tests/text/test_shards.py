@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -37,6 +36,8 @@ def part(content: bytes, shard: Shard) -> bytes:
 def test_shards_part_the_lines_exactly(content, count, piece):
     parts = [part(content, shard) for shard in all_shards(count)]
     assert b"".join(parts) == content
+    sizes = [end - start for start, end in (byte_range(len(content), shard) for shard in all_shards(count))]
+    assert max(sizes) - min(sizes) <= 1
     at = 0
     for line in io.BytesIO(content):  # a line belongs to the shard in whose bytes it begins
         owner = next(n for n, shard in enumerate(all_shards(count)) if at < byte_range(len(content), shard)[1])
@@ -50,15 +51,6 @@ def test_shards_part_the_lines_exactly(content, count, piece):
             assert start == len(content) or count_lines(io.BytesIO(content), start) == before
             before += len(io.TextIOWrapper(io.BytesIO(lines), "utf-8").readlines())
             assert range_sha256(io.BytesIO(content), start, end) == hashlib.sha256(lines).hexdigest()
-
-
-@given(st.integers(0, 10**12), st.integers(1, 1000))
-def test_byte_ranges_tile_and_are_even(size, count):
-    ranges = [byte_range(size, shard) for shard in all_shards(count)]
-    assert ranges[0][0] == 0 and ranges[-1][1] == size
-    assert all(a[1] == b[0] for a, b in pairwise(ranges))
-    lengths = [end - start for start, end in ranges]
-    assert max(lengths) - min(lengths) <= 1
 
 
 def test_a_shard_is_written_as_two_numbers():

@@ -118,7 +118,6 @@ class _Lines:
     ends: np.ndarray
     before: np.ndarray  # line ends before it, many at the start of the text; a paragraph's end counts twice
     after: np.ndarray
-    inside: np.ndarray
     ended: np.ndarray  # bool: it ends like a sentence
 
     @staticmethod
@@ -146,7 +145,7 @@ class _Lines:
             ended[some] = _are(sign, _ENDS) | (_are(sign, _CLOSERS) & _are(other, _ENDS))
             first = last
         between = at_start[1:] - at_end[:-1]
-        return _Lines(starts, ends, np.append(2, between), np.append(between, 2), at_end - at_start, ended)
+        return _Lines(starts, ends, np.append(2, between), np.append(between, 2), ended)
 
 
 def _are(codes: np.ndarray, those: np.ndarray) -> np.ndarray:
