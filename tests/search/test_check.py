@@ -72,7 +72,9 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     lost = replace(RIGHT[1][0], vector=np.array([np.nan, 0, 0, 1], np.float32))  # LanceDB refuses to write it
     monkeypatch.setattr(store, "scan", lambda: iter([[lost, *RIGHT[1][1:]]]))
     assert check(store) == [Damage("right", "the vector of passage 0 has the length nan instead of 1")]
-    with pytest.raises(StoreError, match=r"is damaged: a vector of document 'right' has the length nan instead of 1; run "):
+    with pytest.raises(
+        StoreError, match=r"is damaged: a vector of document 'right' has the length nan instead of 1; run .*--to index`"
+    ):
         PassageMatrix(["right"], np.array([0]), lost.vector[None], ["right"], "index")
     monkeypatch.undo()
     last = replace(store.last_commit(), documents=2, passages=4)
@@ -81,22 +83,9 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     assert damage.document is None and all(part in damage.reason for part in ("1 documents and 3", "2 documents and 4"))
 
 
-def test_bits_that_have_flipped_on_disk_and_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
-    place = tmp_path / "index"
-    with Index.create(place, embedder) as index:
-        index.add([Document(name, f"The {name} sat on the mat.") for name in ("cat", "dog", "bird")])
-        assert index.check() == []
-        vector = index.store.passages([("dog", 0)])["dog", 0].vector
-    [file] = [path for path in place.rglob("*") if path.is_file() and vector.tobytes() in path.read_bytes()]
-    data = bytearray(file.read_bytes())
-    data[data.find(vector.tobytes()) + 3] ^= 0x40  # the highest bit of an exponent
-    file.write_bytes(data)
-    with Index.open(place, embedder) as index:
-        [damage] = index.check()
-        assert damage.document == "dog" and "instead of 1" in damage.reason
-        with pytest.raises(StoreError, match=rf"a vector of document 'dog' .*--check --to {place}"):
-            index.search("the cat")
-    with Index.create(tmp_path / "other", embedder) as index:  # as if the vectors were searched by the store's own index
+def test_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
+    """As if the vectors were searched by the store's own index, which looks at no lengths."""
+    with Index.create(tmp_path / "index", embedder) as index:
         index.add([Document("cat", "The cat.")])
         nearest = index.store.nearest
         for score in (1.01, -3e38, float("nan")):

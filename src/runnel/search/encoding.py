@@ -21,7 +21,6 @@ from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import WHOLE, ContentHashes, DocumentRow, FieldType, IndexSettings, PassageRow, content_hash
-from runnel.text.documents.document import DocumentText
 from runnel.work import grouped
 
 log = logging.getLogger("runnel")
@@ -129,7 +128,7 @@ class DocumentEncoder:
 
     def _read(self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount) -> list[ReadDocument | str]:
         size = self.settings.passage_tokens
-        documents = [DocumentText.stored(row.text, Places(row.blocks)) if row.blocks else row.text for row in rows]
+        documents = [row.document() if row.blocks else row.text for row in rows]
         options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
         try:
             return list(read_documents(self._embedder, documents, saved, **options))

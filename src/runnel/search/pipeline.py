@@ -14,7 +14,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import Scored
-from runnel.records import Explanation, Hit, Places, RankPart, expect_count
+from runnel.records import Explanation, Hit, RankPart, expect_count
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
@@ -22,7 +22,6 @@ from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
-from runnel.text.documents.document import DocumentText
 
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
@@ -178,7 +177,7 @@ class Pipeline:
 
     def _content(self, document: DocumentRow, piece: bytes | None) -> Any:
         if piece is None:
-            return DocumentText.stored(document.text, Places(document.blocks))
+            return document.document()
         try:
             assert self._remembering is not None
             return self._remembering.scorer.kind.from_bytes(piece, document.text, "what is remembered of it")

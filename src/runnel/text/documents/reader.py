@@ -129,8 +129,11 @@ class DocumentReader:
         kind = recognize(head, name)
         file.seek(0)
         takes = FORMATS[kind].takes if kind in FORMATS else kind
-        if takes in ("packed", "rows"):
-            yield from self._read_packed(file, name) if kind == "packed" else self._read_rows(file, kind, name)
+        if takes == "packed":
+            yield from self._read_packed(file, name)
+            return
+        if takes == "rows":
+            yield from read_rows(file, kind, name, self.limits, self.encoding)
             return
         self.limits.check(os.fstat(file.fileno()).st_size, "file_bytes", name)
         if takes == "text":
@@ -151,13 +154,10 @@ class DocumentReader:
             if kind == "packed":
                 raise ReadError(f"{name} is packed twice; unpack it first")
             if kind in ROWS:
-                yield from self._read_rows(file, kind, name)
+                yield from read_rows(file, kind, name, self.limits, self.encoding)
                 return
             with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
                 yield from self._read(copy, Path(copy.name), name)
-
-    def _read_rows(self, file: BinaryIO, kind: str, name: str) -> Iterator[DocumentText]:
-        yield from reader_of(FORMATS[kind])(file, kind, name, self.limits, self.encoding)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
         try:
