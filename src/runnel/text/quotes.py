@@ -129,31 +129,19 @@ class _Letters:
 
 
 def _letters(text: str, *, fold_case: bool = True) -> _Letters:
-    codes = _codes(text)
-    seen = np.zeros(int(codes.max(initial=0)) + 1, dtype=bool)
-    seen[codes] = True
-    distinct = np.flatnonzero(seen)
-    folds = [_fold(chr(code), fold_case) for code in distinct.tolist()]
-    row_of = np.zeros(len(seen), dtype=np.int32)
-    row_of[distinct] = np.arange(len(distinct))
-    kinds = np.array([kind for kind, _ in folds], dtype=np.uint8)[row_of[codes]]
-    width = max((len(letters) for _, letters in folds), default=0)
-    table = _codes("".join(letters.ljust(width, "\0") for _, letters in folds)).reshape(len(folds), width)
-    lengths = np.array([len(letters) for _, letters in folds], dtype=np.int64)
-
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    folds = {ord(character): _fold(character, fold_case) for character in set(text)}
+    kind_of, length_of = np.zeros((2, max(folds, default=0) + 1), dtype=np.uint8)
+    for code, (kind, letters) in folds.items():
+        kind_of[code], length_of[code] = kind, len(letters)
+    folded = text.translate({code: letters for code, (_, letters) in folds.items()})
+    kinds = kind_of[codes]
     kept = np.flatnonzero(kinds == _LETTER)
-    rows = row_of[codes[kept]]
-    repeats = lengths[rows]
-    which = np.repeat(np.arange(len(kept)), repeats)
-    within = np.arange(len(which)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    folded = table[rows[which], within] if len(which) else np.zeros(0, dtype=np.uint32)
+    which = np.repeat(np.arange(len(kept)), length_of[codes[kept]])
+    first = np.diff(which, prepend=-1) > 0
     unspaced = np.logical_or.reduce([(codes[kept] >= low) & (codes[kept] <= high) for low, high in UNSPACED])
-    gaps = np.where(within == 0, _gaps(kinds, kept, unspaced)[which], _NONE).astype(np.uint8)
-    return _Letters(folded.tobytes().decode("utf-32-le", "surrogatepass"), kept[which], within == 0, gaps)
-
-
-def _codes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    gaps = np.where(first, _gaps(kinds, kept, unspaced)[which], _NONE).astype(np.uint8)
+    return _Letters(folded, kept[which], first, gaps)
 
 
 @cache

@@ -205,24 +205,12 @@ def tokenizer_file(folder: str | Path) -> Path | None:
 
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Move starts past leading whitespace, except in tokens that are all whitespace."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    within = np.flatnonzero(starts < len(codes))
-    leading = within[_is_space(codes[starts[within]])]
-    if not len(leading):
+    codes = np.minimum(np.frombuffer(f"{text}.".encode("utf-32-le"), dtype=np.uint32), len(_SPACES) - 1)
+    if not _SPACES[codes[starts]].any():
         return starts
-    moved, stops = starts[leading], ends[leading]
-    going = np.arange(len(leading))  # tokens that had only whitespace so far
-    while len(going):
-        moved[going] += 1
-        going = going[moved[going] < stops[going]]
-        going = going[_is_space(codes[moved[going]])]
-    starts = starts.copy()
-    starts[leading] = np.where(moved < stops, moved, starts[leading])
-    return starts
-
-
-def _is_space(codes: np.ndarray) -> np.ndarray:
-    return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
+    visible = np.flatnonzero(~_SPACES[codes])
+    moved = visible[np.searchsorted(visible, starts)]
+    return np.where(moved < ends, moved, starts)
 
 
 def unpack_saved(saved: str, *kinds: type, valid: Callable[..., bool]) -> list[Any]:

@@ -1,13 +1,17 @@
-"""Plain text and Markdown: the text stays as it is, blocks are marks in it."""
+"""Plain text, Markdown and source code: the text stays as it is, blocks are marks in it."""
+
+import time
 
 import pytest
 from helpers.document_checks import check, paths, shown
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
+from runnel.text.documents.code import read_code
 from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
 from runnel.text.documents.markdown import read_markdown
+from runnel.text.documents.reader import read_document
 from runnel.text.reading import Decoded
 
 MARKDOWN = """---
@@ -114,19 +118,11 @@ def test_any_lines(text):
     assert markdown(text) == markdown(text)
 
 
-@given(st.lists(st.tuples(st.text(max_size=9), st.sampled_from(["paragraph", "item", 1, 2, 3]), st.integers(0, 2))))
-def test_built_documents(parts):
+def test_halves_of_surrogate_pairs_are_replaced():
     canonical = Canonical()
-    canonical.page = 1
-    for text, kind, more in parts:
-        canonical.page += more
-        canonical.add(text, **({"level": kind} if isinstance(kind, int) else {"kind": kind}))
-    assert canonical.page is not None
-    document = check(canonical.finish("html", pages=canonical.page))
-    assert len(document.blocks) <= len(parts)
     canonical.add("one \ud800 two", level=1)
-    document = check(canonical.finish("html", title="\udc00", pages=canonical.page))
-    assert document.text.endswith("one \ufffd two") and "1 halves of surrogate pairs" in document.warnings[0]
+    document = check(canonical.finish("html", title="\udc00"))
+    assert document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]
 
 
 # ---- parts by characters, lines and pages; rows by id ----------------------------------------------------------------
@@ -184,3 +180,85 @@ def test_rows():
     ):
         with pytest.raises(InputError, match=named):
             choose_row(documents, "a.txt", row)
+
+
+# ---- source code -------------------------------------------------------------------------------------------------------
+
+PYTHON = '''"""A module."""
+import re
+
+@dataclass
+class Pipeline:
+    """Stages."""
+
+    def search(
+        self,
+    ) -> list:
+        def inner():
+            return 1
+        # a comment
+        return inner()
+
+    async def close(self):
+        pass
+
+TOP = 1
+'''
+
+
+def code(text):
+    document = check(read_code(Decoded(text, "utf-8")))
+    assert document.text == text.replace("\r\n", "\n") and document.kind == "code"
+    return document
+
+
+def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_path):
+    (tmp_path / "a.py").write_text(PYTHON)
+    document = code(PYTHON)
+    assert read_document(tmp_path / "a.py") == document
+    for headings, starts in {
+        (): ("import re", "@dataclass", "TOP"),
+        ("Pipeline",): ("class Pipeline", '"""Stages'),
+        ("Pipeline", "search"): ("def search",),
+        ("Pipeline", "search", "inner"): ("def inner",),
+        ("Pipeline", "close"): ("async def", "pass"),
+    }.items():
+        assert {document.block_at(document.text.index(start)).headings for start in starts} == {headings}
+    assert {kind for kind, _ in shown(document)} == {"code"}
+    assert ("code", '"""A module."""\nimport re') in shown(document)
+    blocks = [text for _, text in shown(code("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n"))]
+    assert blocks == ["a = 1\nb = 2", "def f():\n    pass", "c = 3"]
+    assert shown(code("")) == [] == shown(code(" \n\t\n"))
+    assert shown(code("x")) == [("code", "x")]
+
+
+@pytest.mark.parametrize(
+    ("text", "inner", "headings"),
+    [
+        ("struct Row {\n}\nimpl<T> Show for Row<T> {\n  pub(crate) fn show() {\n    x\n", "x", ("Show for Row", "show")),
+        ("func (r *Row) Name(a int) string {\n\treturn a\n}\n", "return", ("Name",)),
+        ("export default class App {\n  static async function* go() {\n    here\n", "here", ("App", "go")),
+        ("export const add = async (a, b) => {\n  here\n};\n", "here", ("add",)),
+        ("namespace a::b {\n  template <class T>\n  enum Kind { here\n", "here", ("a::b", "Kind")),
+        ("module Shop\n  class Cart\n    def empty?\n      here\n    end\n  end\nend\n", "here", ("Shop", "Cart", "empty?")),
+        ("public final class Cart {\n    private int count() {\n        here\n", "here", ("Cart",)),  # a method without a keyword
+        ("function f()\n  here\nend\nx\n", "x", ()),
+        ("definitely = 1\nclassify(x)\n", "classify", ()),
+    ],
+)
+def test_other_languages(text, inner, headings):
+    document = code(text)
+    assert document.block_at(document.text.index(inner)).headings == headings
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
+def test_any_code(text):
+    check(read_code(Decoded(text, "utf-8")))
+
+
+def test_hostile_lines_take_no_time():
+    start = time.process_time()
+    for line in ("export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000):
+        code(line)
+    assert time.process_time() - start < 5
