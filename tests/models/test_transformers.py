@@ -20,7 +20,7 @@ from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import load_model
 from runnel.models.transformers import Scores
-from runnel.text.templates import PAIR_TEMPLATES, PairTemplate, Template
+from runnel.text.templates import PAIR_TEMPLATES, Template
 
 pytestmark = [pytest.mark.filterwarnings("ignore:::transformers"), pytest.mark.filterwarnings("ignore:::sentence_transformers")]
 
@@ -241,7 +241,7 @@ def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Reranker.load(tmp_path / "opt", template="pair")
     with pytest.raises(InputError, match="'rankmamba-code' does not fit"):
         load_model(tmp_path / "plain", template="rankmamba-code", job="rerank")
-    monkeypatch.setitem(PAIR_TEMPLATES, "mine", PairTemplate(Template.parse("{document} ? {query}{end}"), None))
+    monkeypatch.setitem(PAIR_TEMPLATES, "mine", (Template.parse("{document} ? {query}{end}"), None))
     mine = load_model(tmp_path / "opt", template="mine", job="rerank").templates["rerank"]
     assert str(mine).endswith("{document} ? {query}{end}")
     write(tmp_path / "llama", "llama")

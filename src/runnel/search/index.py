@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, n
 from runnel.search.files import FileHashes, Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
-from runnel.search.records import ContentHashes, DocumentRow, FieldType, OnCommit
+from runnel.search.records import DocumentRow, FieldType, OnCommit
 from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -151,7 +151,14 @@ class Index:
             for batch in batches(rows, self._encoder.batch_documents):
                 if any(row.id in known for row in batch):
                     written.result()  # so that reads see it
-                new = self._encode(batch, known, changes, count.part())
+                old = self.store.documents([row.id for row in batch if row.id in known], saved=True)
+                saved = [old[row.id].saved if row.id in old else None for row in batch]
+                new = self._encoder.encode(batch, saved, count.part())
+                for row in new.documents:
+                    (changes.updated if row.id in known else changes.added).append(row.id)
+                changes.failed |= new.failed
+                changes.tokens += new.tokens
+                changes.tokens_read += new.tokens_read
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
             written.result()
@@ -215,19 +222,6 @@ class Index:
     def optimize(self) -> None:
         """Merge small pieces and update search structures; useful after many changes."""
         self.store.optimize()
-
-    def _encode(
-        self, rows: Sequence[DocumentRow], known: Mapping[str, ContentHashes], changes: Changes, progress: Progress | None
-    ) -> EncodedDocuments:
-        old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
-        saved = [old[row.id].saved if row.id in old else None for row in rows]
-        new = self._encoder.encode(rows, saved, progress)
-        for row in new.documents:
-            (changes.updated if row.id in known else changes.added).append(row.id)
-        changes.failed |= new.failed
-        changes.tokens += new.tokens
-        changes.tokens_read += new.tokens_read
-        return new
 
     def _write(self, new: EncodedDocuments, on_commit: OnCommit | None) -> None:
         if new.documents:

@@ -19,7 +19,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -284,21 +284,15 @@ CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {qu
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
-
-class PairTemplate(NamedTuple):
-    """How a reranker reads a pair; None: models of that kind cannot, except with the tokenizer's own form."""
-
-    one_way: Template | None  # for models that read from left to right
-    both_ways: str | None  # for others, in the notation, after the begin marker; `OWN_PAIR`: as the tokenizer writes pairs
-
-
 OWN_PAIR = "{query}{end}{document}{end}"
-# Those of the papers, of paper B's checkpoints, and the tokenizer's own; docs/models.md shows them.
-PAIR_TEMPLATES = {
-    "rankmamba": PairTemplate(DOCUMENT_THEN_QUERY, OWN_PAIR),
-    "rankmamba-code": PairTemplate(CAPITAL_DOCUMENT_THEN_QUERY, None),
-    "ssm-rerankers": PairTemplate(DOCUMENT_SEMICOLON_QUERY, " ; query: {query} ; document: {document}"),
-    "pair": PairTemplate(None, OWN_PAIR),
+# How a reranker reads a pair, for models that read from left to right and, in the notation after the begin marker, for others
+# (`OWN_PAIR`: as the tokenizer writes pairs); None: models of that kind cannot. They are the papers', those of paper B's
+# checkpoints, and the tokenizer's own; docs/models.md shows them.
+PAIR_TEMPLATES: dict[str, tuple[Template | None, str | None]] = {
+    "rankmamba": (DOCUMENT_THEN_QUERY, OWN_PAIR),
+    "rankmamba-code": (CAPITAL_DOCUMENT_THEN_QUERY, None),
+    "ssm-rerankers": (DOCUMENT_SEMICOLON_QUERY, " ; query: {query} ; document: {document}"),
+    "pair": (None, OWN_PAIR),
 }
 
 
