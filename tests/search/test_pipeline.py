@@ -293,21 +293,18 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, enco
     assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda own, other: own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], lambda own, other: own[:40], lambda own, other: other],
-    ids=["flipped", "cut", "of another text"],
-)
-def test_a_damaged_memory_is_damage_of_the_index(remembering, change):
+def test_a_damaged_memory_is_damage_of_the_index(remembering):
     rows = remembering.store.documents(["d5"])
     passages = [row for rows in remembering.store.scan() for row in rows if row.document == "d5"]
     memories = remembering.store.memories(["d4", "d5"])
-    remembering.store.commit([replace(rows["d5"], memory=change(memories["d5"], memories["d4"]))], passages, [])
-    for rerank in (0, 8):
-        with pytest.raises(StoreError, match="is damaged: document 'd5'"):
-            remembering.search(QUERY, top_k=20, rerank=rerank)
-    [found] = check(remembering.store)
-    assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
+    own, other = memories["d5"], memories["d4"]
+    for damaged in (own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], own[:40], other):  # flipped, cut, of another text
+        remembering.store.commit([replace(rows["d5"], memory=damaged)], passages, [])
+        for rerank in (0, 8):
+            with pytest.raises(StoreError, match="is damaged: document 'd5'"):
+                remembering.search(QUERY, top_k=20, rerank=rerank)
+        [found] = check(remembering.store)
+        assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
 
 
 def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch):
