@@ -56,12 +56,6 @@ class Archive:
             raise ReadError(f"its part {name!r} declares XML entities, which such a file does not need; reading it is not safe")
         return data
 
-    def xml_parts(self) -> Iterator[bytes]:
-        """Yield all XML entries, as `read_xml` does."""
-        for name in sorted(self.names):
-            if name.endswith((".xml", ".rels")):
-                yield self.read_xml(name)
-
 
 def parse(archive: Archive, name: str) -> Element:
     """Return the root element of a part."""
