@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,9 +18,8 @@ from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.models.second_look import TOGETHER
 from runnel.records import AnsweringSentence, Places
-from runnel.search.finding import FileDocument, FileRead, Findings, find, locate, read_documents
+from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
 from runnel.text.documents.document import DocumentText, read_plain
-from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.reading import Decoded
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it
@@ -105,19 +103,6 @@ def test_json_is_plain_and_complete():
         {"file": "a", **facts, "characters": 18, "sentences": 2},
         {"file": "b", **facts, "characters": 0, "sentences": 0},
     ]
-
-
-def test_files_that_cannot_be_read_are_listed_and_logged(tmp_path, caplog):
-    (tmp_path / "a.txt").write_text("One dog.")
-    (tmp_path / "b.txt").write_text(" ")
-    names = [str(tmp_path / name) for name in ("missing.txt", "a.txt", "b.txt")]
-    skipped: list[Skipped] = []
-    with caplog.at_level(logging.WARNING), DocumentReader() as reader:
-        findings = find(RETRIEVER, "dog", read_documents(names, reader, skipped))
-    assert [file.file for file in findings.files] == names[1:] and len(findings.sentences) == 1
-    [one] = skipped
-    assert one.file == names[0] and one.reason.startswith(f"no file {names[0]}; check the path")
-    assert caplog.messages == [f"error: {one.reason}", f"note: {names[2]} is empty"]
 
 
 # ---- with a model that reads the best sentences of all documents again -------------------------------------------------
