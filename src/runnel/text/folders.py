@@ -170,14 +170,6 @@ class Selection:
                     advice = "omit the !, or use the other option; expected one such as *.md or drafts/"
                     raise InputError(f"{name} has the glob {glob!r}, which is negated or can match nothing; {advice}")
 
-    @cached_property
-    def included(self) -> tuple[Glob, ...]:
-        return _parsed(self.include)
-
-    @cached_property
-    def excluded(self) -> tuple[Glob, ...]:
-        return _parsed(self.exclude)
-
 
 EVERYTHING = Selection()
 
@@ -272,7 +264,8 @@ def _raise(error: OSError) -> None:
 def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]:
     start = os.path.abspath(root.path)
     above = _rules_above(Path(start), on_error) if selection.ignore_files else ()
-    wanted = ((root.glob,) if root.glob else (), selection.included)
+    wanted = ((root.glob,) if root.glob else (), _parsed(selection.include))
+    excluded = _parsed(selection.exclude)
     folders = [_Folder(root.path, start, "", above, tuple(globs for globs in wanted if globs))]
     while folders:
         folder = folders.pop()
@@ -295,7 +288,7 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         inside: list[_Folder] = []
         for entry in entries:
             below, is_folder = folder.below + entry.name, entry.is_dir(follow_symlinks=False)
-            if entry.name.startswith(".") or decide(selection.excluded, below, folder=is_folder):
+            if entry.name.startswith(".") or decide(excluded, below, folder=is_folder):
                 continue
             if _ignored(rules, entry.path, folder=is_folder):
                 continue
