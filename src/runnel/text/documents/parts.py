@@ -137,11 +137,11 @@ class OpenRows:
 def paragraphs_and_rows(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[Element, str | None]]:
     """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text, and others at their starts.
 
-    A row's text has that of its paragraphs. Properties of paragraphs, which have tab stops, are also left out.
+    A row's text has that of its paragraphs. Tab stops, which are before a paragraph's words, are read as tabs.
     """
     paragraphs: list[list[str]] = []  # open ones: a text box nests paragraphs in a paragraph
     rows = OpenRows()
-    for event, element in walk(root, lambda one: tag(one) == "pPr" or left_out(one)):
+    for event, element in walk(root, left_out):
         name = tag(element)
         if event == "start" and name == "p":
             paragraphs.append([])
