@@ -52,6 +52,10 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
     changes = index.delete(["river", "nothing"])
     assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
     assert "river" not in {hit.id for hit in index.search("river")} and len(index) == 2
+    log = "The cat sat on the mat. " * 2500  # more than 16,384 tokens
+    index.add([Document("log", log)])
+    changes = index.add([Document("log", log + "The dog sat.")])  # costs the last passage and the new tokens
+    assert changes.tokens_read < 60 and changes.tokens > 16_384
 
 
 def test_search_finds_by_words_and_by_vectors_and_shows_sentences(index):
