@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import load_backbone, meta_backbone
+from runnel.backbones.checkpoint.load import Checkpoint, build, load_backbone, meta_backbone, recognize
+from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.errors import CheckpointError
 
@@ -35,12 +36,19 @@ def assert_holds(backbone: Any, config: object, tensors: dict[str, Tensor]) -> N
         assert torch.equal(found[name], tensor), name
 
 
-def refused(folder: Path, *varying: str) -> None:
-    """Assert that loading fails with a message of reasonable length that names the folder and has these parts."""
+def built(tensors: dict[str, Tensor], config: dict[str, Any] | None) -> Checkpoint:
+    """What loading a folder with these weights and, if there is one, this config gives, without the folder."""
+    known = recognize(config, from_tensors(tensors, "some.file"), "that/folder")
+    backbone = build(known.architecture, known.config, known.backbone, torch.float32, torch.device("cpu"), "that/folder")
+    return Checkpoint(backbone, {}, known.layout, Path("that/folder"))
+
+
+def refused(source: Path | tuple[dict[str, Tensor], dict[str, Any] | None], *varying: str) -> None:
+    """Assert that loading a folder, or what it would hold, fails with a message of reasonable length that has these parts."""
     with pytest.raises(CheckpointError) as caught:
-        load_backbone(folder, "float32")
+        load_backbone(source, "float32") if isinstance(source, Path) else built(*source)
     message = str(caught.value)
-    assert folder.name in message and len(message) < 700
+    assert (source.name if isinstance(source, Path) else "that/folder") in message and len(message) < 700
     assert all(part in message for part in varying), message
 
 
