@@ -19,15 +19,16 @@ from runnel.errors import Cancelled, InputError, NumericalError, StateError
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40))
-def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: int) -> None:
+@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40), whole=st.booleans())
+def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: int, whole: bool) -> None:
+    """Also horizontally, where each text is read in one step."""
     backbone = Toy()
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
     places = [[*reversed(range(n)), n // 2, 0] for n in lengths]
     requests = [Request(ids, positions=at, keep_state=True) for ids, at in zip(texts, places, strict=True)]
-    results = Engine(backbone, step_tokens=step).run(requests)
+    results = Engine(backbone, step, whole=whole).run(requests)
     assert sum(backbone.steps) == sum(lengths)
-    assert max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step)
+    assert whole or (max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step))
     for ids, at, result in zip(texts, places, results, strict=True):
         hidden, state = backbone(torch.as_tensor(ids))
         torch.testing.assert_close(result.hidden, hidden[at], rtol=1e-5, atol=1e-5)
@@ -81,7 +82,7 @@ def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
     tails = [ids_of(n, n) for n in (1, 20, 3, 5)]
     for tail, result in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
         torch.testing.assert_close(result.hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
-    assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9
+    assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9 and state.bytes == backbone.state_bytes
 
 
 def test_one_failing_request_does_not_harm_the_others() -> None:
@@ -161,20 +162,21 @@ def test_the_same_tokens_after_several_states() -> None:
 
 
 LONGEST = 40
+BEGIN = 7  # the id that begins a block
 
 
-class Whole(Toy):
-    """Every token becomes the sum of the embeddings of its text."""
+class Blocks(Toy):
+    """Every token becomes the sum of the embeddings of its block."""
 
-    title = "Toy transformer"
-    block, max_tokens = None, LONGEST
+    title = "Toy encoder"
+    block, max_tokens = 4, 9
 
     def __init__(self) -> None:
         super().__init__()
-        self.lengths: list[list[int]] = []  # of the texts in each step
+        self.lengths: list[list[int]] = []  # of the blocks in each step
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        raise NotImplementedError
+    def block_ends(self, ids: np.ndarray) -> np.ndarray:
+        return np.append(np.flatnonzero(ids[1:] == BEGIN) + 1, len(ids))
 
     def step(self, ids: Tensor, cu_seqlens: Tensor, *_: object) -> Tensor:
         self.check_whole(cu_seqlens, continues=False)
@@ -185,15 +187,33 @@ class Whole(Toy):
         return self.table[ids].sum(0).repeat(len(ids), 1).detach()
 
 
-@settings(max_examples=15, deadline=None)
-@given(lengths=st.lists(st.integers(1, LONGEST), min_size=1, max_size=12), step=st.integers(1, 100))
-def test_whole_requests_in_any_packing_and_step_size(lengths: list[int], step: int) -> None:
-    whole, texts = Whole(), [ids_of(n, seed) for seed, n in enumerate(lengths)]
-    results = Engine(whole, step_tokens=step).run([Request(ids, positions=range(len(ids))) for ids in texts])
-    for ids, result in zip(texts, results, strict=True):
-        torch.testing.assert_close(result.hidden, whole.alone(torch.as_tensor(ids)))
-    assert sorted(n for packed in whole.lengths for n in packed) == sorted(lengths), "each text whole, once"
-    assert all(sum(packed) <= step or len(packed) == 1 for packed in whole.lengths)
+class Whole(Blocks):
+    """A text is one block."""
+
+    title = "Toy transformer"
+    block, max_tokens = None, LONGEST
+    block_ends = Toy.block_ends
+
+
+def blocks_of(lengths: list[int]) -> np.ndarray:
+    ids = np.concatenate([ids_of(n, n) for n in lengths])
+    ids[ids == BEGIN] = BEGIN + 1
+    ids[np.cumsum([0, *lengths[:-1]])] = BEGIN
+    return ids
+
+
+@pytest.mark.parametrize("kind", [Blocks, Whole])
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(1, 40))
+def test_steps_are_of_whole_blocks(kind: type[Blocks], texts: list[list[int]], step: int) -> None:
+    backbone = kind()
+    texts = texts if kind is Blocks else [[min(sum(lengths), LONGEST)] for lengths in texts]
+    requests = [Request(blocks_of(lengths), positions=range(sum(lengths))) for lengths in texts]
+    for lengths, found in zip(texts, Engine(backbone, step_tokens=step).run(requests), strict=True):
+        parts = np.split(blocks_of(lengths), np.cumsum(lengths)[:-1])
+        torch.testing.assert_close(found.hidden, torch.cat([backbone.alone(torch.as_tensor(part)) for part in parts]))
+    assert sorted(n for packed in backbone.lengths for n in packed) == sorted(n for lengths in texts for n in lengths)
+    assert all(sum(packed) <= step or len(packed) == 1 for packed in backbone.lengths)
 
 
 def test_short_requests_share_a_step_and_a_long_one_takes_its_own() -> None:
@@ -220,17 +240,6 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
         torch.testing.assert_close(result.get().hidden[0], whole.alone(torch.as_tensor(good))[-1])
 
 
-@settings(max_examples=20, deadline=None)
-@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40))
-def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], step: int) -> None:
-    backbone = Toy()
-    requests = [Request(ids_of(n, seed), positions=range(n), keep_state=True) for seed, n in enumerate(lengths)]
-    vertical, horizontal = (list(Engine(backbone, step, whole=whole).map(requests)) for whole in (False, True))
-    for one, other in zip(vertical, horizontal, strict=True):
-        torch.testing.assert_close(one.get().hidden, other.get().hidden, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(one.state["h"], other.state["h"], rtol=1e-5, atol=1e-5)
-
-
 def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
     backbone, ids = Toy(), ids_of(50)
     Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
@@ -239,46 +248,6 @@ def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
     (result,) = engine.run([Request(ids[20:], state=state)])
     torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
-
-
-BEGIN = 7  # the id that begins a block
-
-
-class Blocks(Toy):
-    """Every token becomes the sum of the embeddings of its block."""
-
-    title = "Toy encoder"
-    block, max_tokens = 4, 9
-
-    def block_ends(self, ids: np.ndarray) -> np.ndarray:
-        return np.append(np.flatnonzero(ids[1:] == BEGIN) + 1, len(ids))
-
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        raise NotImplementedError
-
-    def step(self, ids: Tensor, cu_seqlens: Tensor, *_: object) -> Tensor:
-        self.steps.append(len(ids))
-        edges = sorted({*cu_seqlens.tolist(), *(ids == BEGIN).nonzero()[:, 0].tolist()})
-        return torch.cat([self.table[ids[a:b]].sum(0).repeat(b - a, 1) for a, b in pairwise(edges)])
-
-
-def blocks_of(lengths: list[int]) -> np.ndarray:
-    ids = np.concatenate([ids_of(n, n) for n in lengths])
-    ids[ids == BEGIN] = BEGIN + 1
-    ids[np.cumsum([0, *lengths[:-1]])] = BEGIN
-    return ids
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(1, 40))
-def test_a_step_ends_at_the_end_of_a_block(texts: list[list[int]], step: int) -> None:
-    backbone = Blocks()
-    requests = [Request(blocks_of(lengths), positions=range(sum(lengths))) for lengths in texts]
-    for lengths, found in zip(texts, Engine(backbone, step_tokens=step).run(requests), strict=True):
-        parts = np.split(blocks_of(lengths), np.cumsum(lengths)[:-1])
-        expected = torch.cat([backbone.table[part].sum(0).repeat(len(part), 1) for part in parts])
-        torch.testing.assert_close(found.hidden, expected)
-    assert max(backbone.steps) <= max(step, 9) and sum(backbone.steps) == sum(map(sum, texts))
 
 
 def test_long_blocks_and_states_are_refused_where_blocks_are_read() -> None:

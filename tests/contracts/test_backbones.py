@@ -399,11 +399,13 @@ def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> N
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_gradients_reach_every_parameter_and_the_state(model: Backbone) -> None:
-    start = model(token_ids(4))[1].detach()
-    for tensor in start.tensors.values():
-        tensor.requires_grad_()
-    trained = copy.deepcopy(model)
-    trained(token_ids(9), None, start if model.recurrent else None)[0].square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trained.parameters())
-    assert all(t.grad is not None and t.grad.abs().sum() > 0 for t in start.tensors.values())
+def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(model: Backbone) -> None:
+    trained, found = copy.deepcopy(model).train(), []
+    added, start = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5)), model(token_ids(4))[1].detach()
+    leaves = [*trained.parameters(), *(tensor.requires_grad_() for tensor in (added, *start.tensors.values()))]
+    for recompute in (False, True):
+        hidden, _ = trained(token_ids(9), None, start if model.recurrent else None, added, recompute=recompute)
+        found.append(torch.autograd.grad(hidden.square().sum(), leaves))
+    for plain, recomputed in zip(*found, strict=True):
+        assert plain.abs().sum() > 0
+        assert_close(recomputed, plain)

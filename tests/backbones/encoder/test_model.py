@@ -3,11 +3,9 @@
 import json
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.checkpoint_writing import write_checkpoint
@@ -15,14 +13,11 @@ from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_ba
 from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint.load import build_backbone, load_backbone
-from runnel.backbones.encoder.cpu import EncoderCpu
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
-from runnel.backbones.int8 import Int8Linear
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError, StateError
 
@@ -64,22 +59,6 @@ def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
 
 def model(dtype: torch.dtype = torch.float32) -> Encoder:
     return tiny_backbone(Encoder, TINY).to(dtype)
-
-
-def test_added_vectors_and_recomputed_layers_change_values_and_gradients_as_they_should() -> None:
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    added = torch.randn(len(ids), 24, dtype=torch.float64, generator=torch.Generator().manual_seed(5), requires_grad=True)
-    kept, again = model(torch.float64).train(), model(torch.float64).train()
-    hidden, _ = kept(ids, cu, added=added)
-    hidden.square().sum().backward()
-    expected, added.grad = added.grad, None
-    recomputed, _ = again(ids, cu, added=added, recompute=True)
-    recomputed.square().sum().backward()
-    assert not torch.equal(hidden, model(torch.float64)(ids, cu)[0])
-    assert_close(recomputed, hidden, 1e-12)
-    assert_close(added.grad, expected, 1e-12)
-    for ours, theirs in zip(kept.parameters(), again.parameters(), strict=True):
-        assert_close(theirs.grad, ours.grad, 1e-12)
 
 
 def test_a_state_or_too_long_a_sequence_is_refused() -> None:
@@ -171,33 +150,3 @@ def test_a_shortened_encoder_reads_the_same(bert: tuple[Path, Any]) -> None:
     assert (short.max_tokens, short.config.max_positions, len(short.positions.weight)) == (9, 9, 9)
     with pytest.raises(InputError, match=r"has 10 tokens .* reads at most 9"):
         short(token_ids(10))
-
-
-def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, workers: int) -> None:
-    """`int8_matmul.multiply` without the instructions that it is made of."""
-    groups = scales.shape[1]
-    rows = weights.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, x.shape[1] // groups)
-    numbers = (x.reshape(len(x), groups, rows.shape[2]).astype(np.float64) - 128) * scales[..., None]
-    products = np.einsum("tgk,ngk->tn", numbers, rows[: len(weights.scale)].astype(np.float64), optimize=True) * weights.scale
-    target = torch.from_numpy(out)
-    (target.view(torch.bfloat16) if out.dtype == np.uint16 else target).copy_(torch.from_numpy(products))
-
-
-@pytest.mark.slow
-def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("int8", "base"):
-        monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)
-    monkeypatch.setattr("runnel.backbones.cpu_step.multiply", emulated)
-    config = EncoderConfig(VOCABULARY, 64, 2, num_heads=2, intermediate_size=256, max_positions=72, passage_tokens=16)
-    exact = tiny_backbone(Encoder, config)
-    small = build_backbone("encoder", config.to_dict(), exact.state_dict(), "int8", "cpu")
-    assert isinstance(small.fast, EncoderCpu) and isinstance(small.layers[0].down, Int8Linear)
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
-    with torch.no_grad():
-        expected, fast = exact(ids, cu)[0], small(ids, cu)[0]
-        for start, end in pairwise(cu.tolist()):
-            assert torch.equal(small(ids[start:end])[0], fast[start:end])  # every scale is a token's own
-        small.fast = None
-        plain = small(ids, cu)[0]
-    for one, other in ((plain, expected), (fast, expected), (fast, plain)):
-        assert F.cosine_similarity(one, other).min() > 0.999
