@@ -93,16 +93,21 @@ def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, code: Any, cap
 
 
 def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path) -> None:
-    """Read both ways, with an end marker that the tokenizer's own class adds, and a prompt for queries."""
+    """Read both ways, with an end marker that the tokenizer's own class adds, and a prompt for queries.
+
+    Its code only copies what the library does for is_causal.
+    """
     folder = write(tmp_path / "a")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    code = {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}}
+    (folder / "config.json").write_text(json.dumps(config | code | {"is_causal": False}))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "the river "}}))
     frame(folder, add_eos_token=True, auto_map={"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", None]})
     ours = Embedder.load(folder, "float32", "cpu")
     frame(folder)
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder, add_end=True), atol=1e-5)
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, add_end=True, prompt_name="query"), atol=1e-5)
+    assert Embedder.load(folder, pooling="cls").dimension == 32  # which a causal model has not
 
 
 @pytest.mark.parametrize("setting", [{}, {"add_eos_token": False}, {"add_eos_token": True}])
@@ -196,12 +201,3 @@ def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(spec))
     with pytest.raises(CheckpointError, match=r"lowercases texts \(do_lower_case\) and its tokenizer does not"):
         Embedder.load(folder)
-
-
-@pytest.mark.parametrize("mode", ["cls", "mean"])
-def test_modernbert(tmp_path: Path, mode: str) -> None:
-    folder = write(tmp_path / "a", "modernbert", mode=mode)
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
-    ours = Embedder.load(folder, "float32", "cpu")
-    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
-    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)

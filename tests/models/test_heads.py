@@ -55,26 +55,11 @@ def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: in
     assert known(query, vectors, torch.zeros(sentences, FEATURES))[:, 6].tolist() == [0] * sentences
 
 
-def test_the_calibration_is_a_factor_and_a_summand():
-    head = stirred()
-    with torch.no_grad():
-        before = head(*drawn(5))
-        head.calibration.copy_(torch.tensor([0.5, -2.0]))
-        torch.testing.assert_close(head(*drawn(5)), before * 0.5 - 2)
-
-
 def test_a_head_that_matches_needs_token_features(tmp_path: Path):
     model = tiny_model(tmp_path, papers_heads=True)
     model.heads["sentences"] = MatchScore(32, 2, 8)
     with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
         model.head("sentences")
-
-
-def of_one_document(sentences: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `drawn`, but what `sentence_features` says of the whole document is the same for all sentences."""
-    query, vectors, features = drawn(sentences)
-    features[:, [9, 10, 11, 13]] = features[:1, [9, 10, 11, 13]]
-    return query, vectors, features
 
 
 def by_all_orders(head: VectorScore, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], row: int) -> dict[str, float]:
@@ -92,23 +77,18 @@ def by_all_orders(head: VectorScore, inputs: tuple[torch.Tensor, torch.Tensor, t
             after = head.combine(head.query(query), vector[None], mixed[None])
             sums[name] += float(after - before) / len(orders)
             before = after
-    return sums
+    return {name: total * float(head.calibration[0]) for name, total in sums.items()}
 
 
-@pytest.mark.parametrize("sentences", [1, 2, 7])
-def test_the_parts_of_a_score_sum_to_it(sentences: int):
-    head, inputs = stirred(), of_one_document(sentences)
+@pytest.mark.parametrize("sentences", [1, 2, 6])
+def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sentences: int):
+    head, (query, vectors, features) = stirred(), drawn(sentences)
+    features[:, [9, 10, 11, 13]] = features[:1, [9, 10, 11, 13]]  # of the whole document
     head.calibration.copy_(torch.tensor([0.5, -2.0]))
     with torch.no_grad():
-        for row, score in enumerate(head(*inputs).tolist()):
-            parts = head.parts(*inputs, row)
+        for row, score in enumerate(head(query, vectors, features).tolist()):
+            parts = head.parts(query, vectors, features, row)
             assert sum(parts.values()) == pytest.approx(score, abs=1e-5)
-            assert sentences > 1 or all(abs(parts[name]) < 1e-5 for name in PARTS)  # it is the average sentence
-
-
-def test_a_part_is_its_mean_change_over_all_orders():
-    head, inputs = stirred(), of_one_document(6)
-    with torch.no_grad():
-        parts = head.parts(*inputs, 2)
-        assert {name: parts[name] for name in PARTS} == pytest.approx(by_all_orders(head, inputs, 2), abs=1e-5)
-        assert len({round(value, 3) for value in parts.values()}) == 1 + len(PARTS)
+            expected = by_all_orders(head, (query, vectors, features), row)
+            assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
+            assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)  # one is the average sentence

@@ -275,16 +275,6 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         Embedder.load(tmp_path)
 
 
-def test_decoders_that_read_both_ways(tmp_path: Path) -> None:
-    """GTE-Qwen2: its code only copies what the library does for is_causal."""
-    write(tmp_path, "qwen2")
-    path = tmp_path / "config.json"
-    one_way = Embedder.load(tmp_path, "float32").encode(TEXTS)
-    code = {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}, "is_causal": False}
-    path.write_text(json.dumps(json.loads(path.read_text()) | code))
-    assert np.abs(Embedder.load(tmp_path, "float32", pooling="cls").encode(TEXTS) - one_way).max() > 1e-3
-
-
 def test_code_of_a_model_runs_only_if_the_name_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     write(tmp_path / "own", "bert")

@@ -39,8 +39,7 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
     from peft import LoraConfig, inject_adapter_in_model
 
     others = r"(sentence|judge|pair)_layers\..*"  # they read nothing in training
-    found = any(re.match(others, name) for name, _ in backbone.named_modules())
-    exclude = others if found else None  # PEFT warns if it names nothing
+    exclude = others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None  # PEFT warns of no match
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude)  # type: ignore[arg-type]
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))
@@ -61,15 +60,15 @@ def merge(model: Model) -> None:
     backbone = model.backbone
     expect_adapters(model, True)
     for name, layer in _adapters(backbone):
-        base = layer.get_base_layer()
-        delta = layer.get_delta_weight(_NAME)
-        weight = _plain_weight(base)
-        merged = (weight.to(delta.dtype) + delta).to(weight.dtype)
+        base, delta = layer.get_base_layer(), layer.get_delta_weight(_NAME)
         if base.weight.is_floating_point():
-            base.weight.data = merged
+            base.weight.data = (base.weight.data.to(delta.dtype) + delta).to(base.weight.dtype)
         else:
+            from bitsandbytes.functional import dequantize_4bit
+
+            weight = dequantize_4bit(base.weight.data, base.weight.quant_state).float()
             plain: Any = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
-            plain.weight, plain.bias = nn.Parameter(merged, requires_grad=False), base.bias
+            plain.weight, plain.bias = nn.Parameter((weight.to(delta.dtype) + delta).float(), requires_grad=False), base.bias
             base = plain
         backbone.set_submodule(name, base)
     del backbone.peft_config
@@ -138,16 +137,6 @@ def _quantize(backbone: Backbone) -> None:
         small.bias = layer.bias
         small.support_avx512bf16_for_cpu = False  # otherwise evaluation rearranges the bits of some layers for good
         backbone.set_submodule(name, small.to(layer.weight.device))  # `to` quantizes
-
-
-def _plain_weight(layer: Any) -> Tensor:
-    """Return the weight of a linear layer in floating point."""
-    weight: Tensor = layer.weight.data
-    if weight.is_floating_point():
-        return weight
-    from bitsandbytes.functional import dequantize_4bit
-
-    return dequantize_4bit(weight, layer.weight.quant_state).float()
 
 
 def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:

@@ -7,11 +7,10 @@ EmbeddingRWKV has its own (`embedding_rwkv.py`), as a sentence-transformers fold
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import Checkpoint, read_config
@@ -67,8 +66,11 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         return Parts(tokenizer, embedding_rwkv.read_heads(checkpoint), embedding_rwkv.TEMPLATES, embedding_rwkv.PROMPTS)
     heads = nn.ModuleDict({"embed": EndVector()})
     unit: Unit = "sentence"
-    if checkpoint.heads:
-        heads["sentences"], unit = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size), "clauses"
+    if checkpoint.heads:  # a single-pass scanner's
+        linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}
+        head = EndScore(checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear)
+        head.linear.load_state_dict(linear)
+        heads["sentences"], unit = head, "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
     templates = bare_templates(tokenizer)
     prompts: dict[str, str] = {}
@@ -147,13 +149,6 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
             f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub cache "
             f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason_of(error)}); put that file into the folder"
         ) from error
-
-
-def _scanner_head(tensors: Mapping[str, Tensor], hidden_size: int) -> EndScore:
-    weight, bias = tensors["weight"], tensors.get("bias")
-    head = EndScore(hidden_size, outputs=weight.shape[0], bias=bias is not None)
-    head.linear.load_state_dict({"weight": weight.float()} | ({"bias": bias.float()} if bias is not None else {}))
-    return head
 
 
 def vocabulary_name(tokenizer: Tokenizer) -> str | None:

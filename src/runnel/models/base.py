@@ -310,23 +310,18 @@ def load_model(
             model = read_folder(folder, config["runnel"], checkpoint, str(name))
         else:
             model = Model(checkpoint.backbone, **vars(read_bare(folder, checkpoint)), source=str(name))
-        return _changed(model, folder, pooling, template)
+        if pooling is not None:
+            check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
+            model.heads["embed"] = vector_head(pooling)
+        if template is not None:
+            before = "" if model.tokenizer.begin_id is None else "{begin}"
+            model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
+        return model
 
     if kept is None:
         return load()
     key = (str(name), path.absolute(), dtype, wanted_device(device), pooling, template, job if transformer else None)
     return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
-
-
-def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:
-    """Return the model with the given pooling and pair template, if any, in place of its own."""
-    if pooling is not None:
-        check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
-        model.heads["embed"] = vector_head(pooling)
-    if template is not None:
-        before = "" if model.tokenizer.begin_id is None else "{begin}"
-        model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
-    return model
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from runnel.errors import StateError, describe
 
 def pack(arrays: Mapping[str, Tensor | np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
     """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not stored."""
-    tensors = {name: _tensor(array).contiguous() for name, array in arrays.items()}
+    tensors = {}
+    for name, array in arrays.items():
+        numbers = np.frombuffer(bytearray(array), dtype=np.uint8) if isinstance(array, bytes) else array
+        tensors[name] = torch.as_tensor(numbers).contiguous()
     return save(tensors, {"runnel": f"{_digest(tensors, fingerprint, about)} {fingerprint}"})
 
 
@@ -58,12 +61,6 @@ def damage_in_state(place: str) -> Iterator[None]:
         raise StateError(
             f"{place} is damaged, or belongs to another kind of model ({what}); read the text again with this model"
         ) from error
-
-
-def _tensor(array: Tensor | np.ndarray | bytes) -> Tensor:
-    if isinstance(array, bytes):
-        array = np.frombuffer(bytearray(array), dtype=np.uint8)
-    return torch.from_numpy(np.ascontiguousarray(array)) if isinstance(array, np.ndarray) else array
 
 
 def _digest(tensors: Mapping[str, Tensor], model: str, about: str) -> str:

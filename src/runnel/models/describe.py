@@ -88,6 +88,10 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
     backbone = described.backbone
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = wanted_dtype("auto", torch.device(device))
+    attention = None
+    if not backbone.recurrent:  # what it adds per token, in a text of `_TEXT_TOKENS`, the longest allowed, or a passage
+        tokens = backbone.passage_tokens or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
+        attention = {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
     return {
         "path": str(described.checkpoint),
         "architecture": backbone.architecture,
@@ -112,14 +116,8 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
         "standard_flops_per_token": 2 * described.parameters,
-        "attention": None if backbone.recurrent else _attention(backbone),
+        "attention": attention,
     }
-
-
-def _attention(backbone: Backbone) -> dict[str, int]:
-    """Count the operations that attention adds per token, in `_TEXT_TOKENS` tokens, the longest text allowed, or a passage."""
-    tokens = backbone.passage_tokens or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
-    return {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
 
 
 def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:

@@ -163,7 +163,10 @@ class Embedder:
         prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
         if max_tokens is not None:
-            self._check_room(prefix, max_tokens)
+            fixed = template.encode(self.model.tokenizer, "document", prefix).ids
+            if (around := len(template.render(self.model.tokenizer, document=fixed).ids)) >= max_tokens:
+                kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
+                raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
         while batch := list(itertools.islice(source, _BATCH)):
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
@@ -176,13 +179,6 @@ class Embedder:
                 if self.reader.cuts(row):
                     row, _ = self.reader.lay_out(text, encoded.slice(0, len(encoded) - rendered.cut))
                 yield row
-
-    def _check_room(self, prefix: str, max_tokens: int) -> None:
-        template, tokenizer = self.model.templates["document"], self.model.tokenizer
-        around = len(template.render(tokenizer, document=template.encode(tokenizer, "document", prefix).ids).ids)
-        if around >= max_tokens:
-            kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
-            raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
 
     def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
         """Return a vector for each [start, end) character span, float32 (len(spans), d), from one pass over `text`.

@@ -87,7 +87,8 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     """Make the table of a vocabulary (piece to id) with the static idf (V,) of each id."""
     size = len(idf)
     vocabulary = {piece: number for piece, number in vocabulary.items() if number < size}
-    if (mark := _mark(vocabulary)) != "##":
+    counts = {mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")}
+    if (mark := max(counts, key=lambda mark: counts[mark])) != "##":  # what marks most pieces: continuations, or beginnings
         return _marked_table(vocabulary, mark, np.asarray(idf, dtype=np.float32))
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
@@ -101,12 +102,6 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     if "##s" in vocabulary:
         code[vocabulary["##s"]] = 0
     return WordTable(continues, np.ones(size, bool), stop, word, code, np.asarray(idf, dtype=np.float32))
-
-
-def _mark(vocabulary: Mapping[str, int]) -> str:
-    """Return what marks most pieces of a vocabulary: of continuations "##", of beginnings "▁" or "Ġ"."""
-    counts = {mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")}
-    return max(counts, key=lambda mark: counts[mark])
 
 
 def _core(piece: str, mark: str) -> tuple[str, bool]:

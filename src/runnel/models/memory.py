@@ -84,10 +84,6 @@ class Memory:
         document = self.documents[name]
         return document.load() if isinstance(document, StoredDocument) else document
 
-    def is_of(self, backbone: Backbone) -> bool:
-        """Return whether a model with this backbone, or one with the same weights, remembers the documents."""
-        return self.backbone is backbone or self.backbone.fingerprint() == backbone.fingerprint()
-
     def entries(self) -> list[tuple[str, str]]:
         """Return (id, text) of every document, in order."""
         return [(name, document.text) for name, document in self.documents.items()]

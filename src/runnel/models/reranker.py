@@ -92,7 +92,8 @@ class Reranker:
         """
         self.truncated = 0
         if isinstance(documents, Memory):
-            if not documents.is_of(self.model.backbone):
+            own, theirs = self.model.backbone, documents.backbone
+            if own is not theirs and own.fingerprint() != theirs.fingerprint():
                 raise InputError("this memory was made by another model; remember the documents again with this one")
             return self.scorer.score(query, documents, progress)
         if isinstance(documents, list) and any(isinstance(document, Remembered) for document in documents):

@@ -72,24 +72,6 @@ def test_original_options(tmp_path: Path) -> None:
     assert_same(load_backbone(write_checkpoint(tmp_path, tensors_of(config, "backbone."), declared), "float32"), config)
 
 
-@pytest.mark.parametrize(
-    "declared",
-    [None, {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}],
-)
-@pytest.mark.parametrize("with_lm_head", [True, False])
-def test_single_pass_scanner(tmp_path: Path, declared: dict[str, Any] | None, with_lm_head: bool) -> None:
-    tensors = tensors_of(SMALL_2, "backbone.")
-    tensors["backbone.embedding.weight"] = tensors.pop("backbone.embeddings.weight")
-    head = {"weight": torch.randn(1, 32), "bias": torch.randn(1)}
-    if with_lm_head:
-        tensors["lm_head.weight"] = tensors["backbone.embedding.weight"]
-    tensors |= {f"binary_head.{name}": tensor for name, tensor in head.items()}
-    found = load_checkpoint(write_checkpoint(tmp_path, tensors, declared, "pytorch_model.bin"), dtype="float32")
-    assert_same(found.backbone, SMALL_2)
-    assert found.layout == "Mamba-2, single-pass scanner layout"
-    assert all(torch.equal(found.heads[name], tensor) for name, tensor in head.items())
-
-
 @pytest.mark.parametrize(("stem", "suffix"), [("model", "safetensors"), ("pytorch_model", "bin")])
 def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
     tensors, weight_map = tensors_of(SMALL_2, "backbone."), {}
@@ -99,23 +81,6 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
         weight_map |= dict.fromkeys(chosen, file)
     (tmp_path / f"{stem}.{suffix}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     assert_same(load_backbone(tmp_path, "float32"), SMALL_2)
-
-
-def test_runnel_folder(tmp_path: Path) -> None:
-    tensors = tensors_of(GROUPED, "backbone.")
-    matrix = tensors["backbone.embeddings.weight"]
-    scale = matrix.abs().amax(dim=1) / 127
-    tensors["backbone.embeddings.weight"] = (matrix / scale[:, None]).round().to(torch.int8)
-    tensors["backbone.embeddings.weight.scale"] = scale
-    declared = {"runnel": {"version": 1, "backbone": {"architecture": "mamba2", "config": GROUPED.to_dict()}, "heads": {}}}
-    found = load_checkpoint(
-        write_checkpoint(tmp_path, tensors | {"heads.embed.weight": torch.ones(2)}, declared), dtype="float32"
-    )
-    assert found.backbone.config == GROUPED
-    assert found.layout == "Mamba-2, runnel layout"
-    assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
-    assert torch.equal(found.backbone.norm_f.weight, tensors["backbone.norm_f.weight"])
-    assert {name: tensor.tolist() for name, tensor in found.heads.items()} == {"embed.weight": [1, 1]}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 513, 1025])
