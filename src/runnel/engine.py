@@ -259,7 +259,9 @@ class Engine:
 
     def _remove(self, item: OpenRequest) -> None:
         """Free a request's row and forget it, after its call has got the news. A second time nothing happens."""
-        self._release(item)
+        if item.row >= 0:
+            self._free.append(item.row)
+            item.row = -1
         self._active.pop(item, None)
         item.call.active.pop(item, None)
 
@@ -323,26 +325,14 @@ class Engine:
         self._pool.tokens[row] = 0 if state is None else state.tokens[0]
         return row
 
-    def _release(self, item: OpenRequest) -> None:
-        if item.row >= 0:
-            self._free.append(item.row)
-            item.row = -1
-
 
 def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
     """Return the tokens of a step with a single text, and with several."""
     if memory_bytes is not None:
         step_tokens = fit(backbone, memory_bytes)
-    if step_tokens is None:
-        return _default_steps(backbone)
-    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
+    if step_tokens is None and backbone.device.type == "cuda":
+        room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
+        return min(_GPU_TEXT, room), room
+    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else _CPU_STEP if step_tokens is None else step_tokens
     expect_count(tokens, "step_tokens")
     return tokens, tokens
-
-
-def _default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default number of tokens of a step: with a single text, and with several."""
-    if backbone.device.type != "cuda":
-        return _CPU_STEP, _CPU_STEP
-    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
-    return min(_GPU_TEXT, room), room

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -126,8 +125,13 @@ class CpuStep(ABC):
     def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         """See `FastPath.step`."""
         rows = [index_array(tensor) for tensor in (cu_seqlens, read_rows, write_rows)]
-        with self._lock, _pool_arrays(pool, self._states) as states:
-            return self._run(hidden.float().contiguous(), states, *rows)
+        with self._lock:
+            tensors = [pool[name].to(torch.float32).contiguous() for name in self._states]
+            hidden = self._run(hidden.float().contiguous(), [tensor.numpy() for tensor in tensors], *rows)
+            for name, tensor in zip(self._states, tensors, strict=True):
+                if tensor.data_ptr() != pool[name].data_ptr():  # not the pool's own memory
+                    pool[name].copy_(tensor)
+            return hidden
 
     @abstractmethod
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
@@ -189,13 +193,3 @@ def count_workers() -> int:
 def count_groups(inputs: int, size: int) -> int:
     """Return the groups of a layer's inputs that share a scale in 8 bits: of `size` inputs where that divides them, else one."""
     return 1 if inputs % size else max(1, inputs // size)
-
-
-@contextmanager
-def _pool_arrays(pool: State, names: tuple[str, ...]) -> Iterator[list[Floats]]:
-    """Yield the pool's tensors as fp32 arrays to change: its own memory where possible, else written back at the end."""
-    tensors = [pool[name].to(torch.float32).contiguous() for name in names]
-    yield [tensor.numpy() for tensor in tensors]
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.data_ptr() != pool[name].data_ptr():
-            pool[name].copy_(tensor)

@@ -6,7 +6,7 @@ T tokens, D width, L layers, Di inner width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -90,22 +90,6 @@ class WideBiasLinear(nn.Linear):
 def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
     """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls the layer again."""
     return checkpoint(layer, *inputs, use_reentrant=False) if recompute and torch.is_grad_enabled() else layer(*inputs)
-
-
-def run_layers(
-    layers: Sequence[nn.Module], names: Sequence[str], recompute: bool, hidden: Tensor, cu_seqlens: Tensor, state: State | None
-) -> tuple[Tensor, State]:
-    """Run layers that map (hidden (T, D), cu_seqlens, *states) to (hidden, *states), with the states of these names.
-
-    The state is left unchanged; None: zero. The numbers of tokens in the new one are 0.
-    """
-    after: list[tuple[Tensor, ...]] = []
-    for index, layer in enumerate(layers):
-        before = [None if state is None else state[name][:, index].to(hidden.dtype) for name in names]
-        hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
-        after.append(tuple(ends))
-    tensors = {name: torch.stack(ends, dim=1) for name, ends in zip(names, zip(*after, strict=True), strict=True)}
-    return hidden, State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
 
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
@@ -216,6 +200,10 @@ class BlockBackbone(Backbone, Generic[Block]):
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(self.blocks, list(self.state_shapes()), recompute, hidden, cu_seqlens, state)
-        return self.norm_f(hidden), ends
+        hidden, names, after = hidden.to(stream_dtype(self.embeddings.weight)), list(self.state_shapes()), []
+        for index, layer in enumerate(self.layers):
+            before = [None if state is None else state[name][:, index].to(hidden.dtype) for name in names]
+            hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
+            after.append(ends)
+        tensors = {name: torch.stack(ends, dim=1) for name, ends in zip(names, zip(*after, strict=True), strict=True)}
+        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))

@@ -127,17 +127,14 @@ class Library(Backbone):
                 "attention_mask": pad_sequence([torch.ones_like(rows[i]) for i in batch], batch_first=True),
             }
             if self._types:
-                features["token_type_ids"] = self._segments(features["input_ids"])
+                separators = features["input_ids"].eq(self.model.tokenizer.sep_token_id).long()
+                before = separators.cumsum(dim=1) - separators
+                features["token_type_ids"] = before.clamp(max=1)  # 1 after the first, as tokenizers write pairs
             found = self.model(features)["scores" if self.scores else "sentence_embedding"]
             for row, i in zip(found, batch, strict=True):
                 outputs[i] = row.expand(lengths[i], -1)
         hidden = torch.cat(outputs) if outputs else torch.zeros(0, self.hidden_size)
         return hidden.to(ids.device, stream_dtype(next(self.parameters())))
-
-    def _segments(self, ids: Tensor) -> Tensor:
-        """Return token types (B, n): 1 after the first separator, as tokenizers write pairs."""
-        separators = ids.eq(self.model.tokenizer.sep_token_id).long()
-        return (separators.cumsum(dim=1) - separators).clamp(max=1)
 
 
 def is_decoder(model_type: str) -> bool:

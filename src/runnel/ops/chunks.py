@@ -29,11 +29,9 @@ class ChunkPlan(NamedTuple):
     row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
 
 
-def plan_chunks(
-    cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64], most: int = CHUNK
-) -> ChunkPlan:
-    """Return the chunks of the sequences of `cu_seqlens`, of at most `most` tokens."""
-    chunks = Chunks.of(cu_seqlens, most)
+def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> ChunkPlan:
+    """Return the chunks of the sequences of `cu_seqlens`."""
+    chunks = Chunks.of(cu_seqlens, CHUNK)
     row = np.concatenate([[0], np.cumsum(round_up(chunks.size, ROWS))])
     return ChunkPlan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
 

@@ -288,7 +288,12 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         declared = next((cls for cls in FAMILIES if config.get("model_type") in cls.model_types), BACKBONES[known.architecture])
         if "dim" not in config:  # these files say "mamba" whatever they hold
             expect_agreement({"the model": declared.title}, {"the model": BACKBONES[known.architecture].title}, where)
-    _check_sizes(known.backbone, known.config, where)
+    # Before hundreds of tensors are missing: a config that contradicts them.
+    expect_agreement({"num_layers": known.config.num_layers}, {"num_layers": count_layers(known.backbone)}, where)
+    largest = max((size for stored in known.backbone.values() for size in stored.shape), default=0)
+    for name, value in known.config.to_dict().items():
+        fits = name == "num_layers" or type(value) is not int or value <= largest
+        expect_fit(fits, f"tensors, of at most {largest:,} rows or columns, for {name} {value!r} of its config", where)
     return known._replace(layout=f"{BACKBONES[known.architecture].title}, {known.layout} layout")
 
 
@@ -327,15 +332,6 @@ def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
         problem = f"auto_map names code, {strange[0]}, which is never run; if the model is a plain one of its kind, remove it"
     if problem:
         raise CheckpointError(f"{where}/config.json: {problem}")
-
-
-def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
-    """Raise CheckpointError for a config that contradicts the tensors, before hundreds of them are missing."""
-    expect_agreement({"num_layers": config.num_layers}, {"num_layers": count_layers(backbone)}, where)
-    largest = max((size for stored in backbone.values() for size in stored.shape), default=0)
-    for name, value in config.to_dict().items():
-        fits = name == "num_layers" or type(value) is not int or value <= largest
-        expect_fit(fits, f"tensors, of at most {largest:,} rows or columns, for {name} {value!r} of its config", where)
 
 
 @dataclass(frozen=True)
@@ -406,22 +402,15 @@ def build(
     tensors = {}
     for name in expected:
         if name.endswith(in_8_bits):
-            tensors[name], tensors[name + "_scale"] = _read_int8(name, stored[name], where)
+            weight, rows = read_tensor(name, stored[name], where), stored[name].rows  # read also for its checks
+            q, scale = quantize(weight) if rows is None else (part.read() for part in rows)  # the file's own 8 bits have no loss
+            tensors[name], tensors[name + "_scale"] = q.contiguous(), scale.float().contiguous()
         else:
             target = whole if name.endswith(backbone.matrices) else small
             tensors[name] = read_tensor(name, stored[name], where, target, device)
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
     return backbone
-
-
-def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
-    """Return a weight in 8 bits and its scales: the file's own if it stores 8 bits, without loss."""
-    if stored.rows is None:
-        return quantize(read_tensor(name, stored, where))
-    read_tensor(name, stored, where)  # for its checks
-    q, scale = (part.read() for part in stored.rows)
-    return q.contiguous(), scale.float().contiguous()
 
 
 class NoRandomNumbers(TorchFunctionMode):

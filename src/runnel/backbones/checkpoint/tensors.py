@@ -89,15 +89,13 @@ def open_file(path: Path) -> dict[str, Stored]:
     except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
-        content = {key: torch.tensor(value) if _is_numbers(value) else value for key, value in content.items()}
+        lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
+        whole = {key for key, value in lists.items() if all(type(one) is int and abs(one) < 1 << 31 for one in value)}
+        content |= {key: torch.tensor(lists[key]) for key in whole}
     if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
         keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
     return from_tensors(content, path.name, _mapped(path))
-
-
-def _is_numbers(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(one) is int and abs(one) < 1 << 31 for one in value)
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:

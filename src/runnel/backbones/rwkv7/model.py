@@ -145,13 +145,11 @@ class Rwkv7TimeMix(nn.Module):
         r, log_decay, k, v, a, removed = (y.unflatten(-1, heads) for y in (r, log_decay, k, v, a, removed))
         kk = F.normalize(removed, dim=-1, eps=_KK_FLOOR)
         o, wkv = wkv7(r, log_decay, k, v.to(scan_dtype(self.value, v)), -kk, kk * a, cu_seqlens, wkv)
-        o = self._group_norm(o.to(v.dtype)) + (r * k * self.r_k).sum(-1, keepdim=True) * v
+        # Torch's group norm, which this is, refuses T = 0.
+        weight, bias = (p.to(v.dtype).view(o.shape[1:]) for p in (self.ln_x.weight, self.ln_x.bias))
+        o = F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=self.ln_x.eps) * weight + bias
+        o = o + (r * k * self.r_k).sum(-1, keepdim=True) * v
         return apply_linear(self.output, o.flatten(-2) * g), wkv, v_first
-
-    def _group_norm(self, o: Tensor) -> Tensor:
-        """o (T, H, N), normed within each head. Torch's group norm refuses T = 0."""
-        weight, bias = (p.to(o.dtype).view(o.shape[1:]) for p in (self.ln_x.weight, self.ln_x.bias))
-        return F.layer_norm(o, o.shape[-1:], eps=self.ln_x.eps) * weight + bias
 
 
 class Rwkv7ChannelMix(nn.Module):
