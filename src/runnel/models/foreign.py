@@ -95,7 +95,12 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
-            modes += _pooling_modes(read_model_json(folder / module["path"] / "config.json"), folder)
+            config = read_model_json(folder / module["path"] / "config.json")
+            if config.get("include_prompt") is False:
+                raise CheckpointError(f"{folder} leaves prompts out of pooling (include_prompt false), which is not supported")
+            old = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+            new = config.get("pooling_mode") or old
+            modes += [new] if isinstance(new, str) else new
     others = [module["type"] for module in rest if not (_theirs(module, "Pooling") or _theirs(module, "Normalize"))]
     if not _theirs(first, "Transformer"):
         others.append(first["type"])
@@ -150,15 +155,6 @@ def _longest(folder: Path) -> int | None:
     tokenizer = read_model_json(folder / "tokenizer_config.json", default={})
     limit = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
-
-
-def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
-    if config.get("include_prompt") is False:
-        raise CheckpointError(f"{folder} leaves prompts out of pooling (include_prompt false), which is not supported")
-    mode = config.get("pooling_mode")
-    if mode is not None:
-        return [mode] if isinstance(mode, str) else list(mode)
-    return [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
 
 
 def text_template(folder: Path) -> str:

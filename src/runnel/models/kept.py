@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +19,8 @@ log = logging.getLogger("runnel")
 @dataclass(frozen=True)
 class _Entry:
     value: Any
-    state: object  # of the files that it was made from
     messages: list[logging.LogRecord]
+    state: object  # of the files that it was made from
 
 
 class Kept:
@@ -37,9 +37,7 @@ class Kept:
         entry = self._entries.pop(key)
         if entry is None or entry.state != state:
             del entry  # before another one is loaded
-            messages: list[logging.LogRecord] = []
-            with _recording(messages):
-                entry = _Entry(make(), state, messages)
+            entry = _Entry(*_recorded(make), state)
         else:
             _repeat(entry.messages)
         self._entries.put(key, entry)
@@ -57,17 +55,16 @@ def file_states(paths: Iterable[Path]) -> object:
     return states
 
 
-@contextmanager
-def _recording(messages: list[logging.LogRecord]) -> Iterator[None]:
+def _recorded(make: Callable[[], T]) -> tuple[T, list[logging.LogRecord]]:
     """Record what is logged, also below the current level, because a later command may be verbose; then log it."""
-    recorder = logging.Handler()
+    recorder, messages = logging.Handler(), list[logging.LogRecord]()
     recorder.emit = messages.append  # type: ignore[assignment,method-assign]
     level, propagate = log.level, log.propagate
     log.addHandler(recorder)
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
-        yield
+        return make(), messages
     finally:
         log.removeHandler(recorder)
         log.setLevel(level)

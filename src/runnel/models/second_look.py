@@ -277,15 +277,12 @@ class Judging:
     ) -> tuple[np.ndarray, int, int]:
         """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`. `asked`: a query to begin with."""
         prompt = self._prompts["document"] if asked is None else np.append(asked, end)
-        longest, titles = whole_tokens(self._model.backbone, len(prompt)), self._titles_above(look, sentence)
+        longest = whole_tokens(self._model.backbone, len(prompt))
+        above = np.flatnonzero(_titles(look.kinds[:sentence]))[-_TITLES:]
+        if len(above) == _TITLES and above[0] != above[1] - 1:  # only those that follow each other
+            above = above[1:]
+        titles = np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in above)])
         return lay_around(look.ids, look.bounds, sentence, titles, longest, (begin, end), prompt)
-
-    def _titles_above(self, look: FirstLook, sentence: int) -> np.ndarray:
-        """Return the ids of the last titles above a sentence that follow each other."""
-        title = np.flatnonzero(_titles(look.kinds[:sentence]))[-_TITLES:]
-        if len(title) == _TITLES and title[0] != title[1] - 1:
-            title = title[1:]
-        return np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in title)])
 
     def _read(self, rows: Sequence[np.ndarray], form: Literal["judge", "pair"]) -> list[Tensor]:
         """Return the hidden vectors (T, D) fp32 of each row."""

@@ -82,7 +82,12 @@ class EncoderCpu(CpuStep):
         out = torch.empty(tokens, len(forms) * width)
         for i, (form, target) in enumerate(zip(forms, out.split(width, dim=1), strict=True)):
             if i:
-                self._lower(work)  # the form before has changed these inputs, but not `hidden`
+                # The form before has changed the inputs of the next product, but not `hidden`.
+                if self._int8 and work.normed:
+                    with parallel():
+                        quantize_rows(work.residual.numpy(), work.normed.array, work.normed.scale)
+                elif work.normed:
+                    work.normed.tensor.copy_(work.residual)
             self._read(work, self._forms[form][shared:], target)
         return out
 
@@ -125,14 +130,6 @@ class EncoderCpu(CpuStep):
         """Add what a product gave to the residual stream, and norm it into `target` and the next product's inputs."""
         low = work.normed or Activations.of(residual.new_empty(len(residual), 0))
         add_layer_norm(*flat_rows(residual), work.out.array, bias, *norm, *flat_rows(target), low.array, low.scale)
-
-    def _lower(self, work: _Work) -> None:
-        """Set the next product's inputs from the residual stream."""
-        if self._int8 and work.normed:
-            with parallel():
-                quantize_rows(work.residual.numpy(), work.normed.array, work.normed.scale)
-        elif work.normed:
-            work.normed.tensor.copy_(work.residual)
 
     def _work(self, residual: Tensor, cu_seqlens: Indices, longest: int) -> _Work:
         c, tokens, low = self._config, len(residual), self._int8 or self._dtype != torch.float32

@@ -55,8 +55,12 @@ def recognizes(config: Mapping[str, Any], names: Collection[str] = ()) -> bool:
 
 def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`; the encoder's texts are read whole."""
-    left = {_plain(name): tensor for name, tensor in tensors.items()}
-    left = {name: tensor for name, tensor in left.items() if not _LEFT_OUT.search(name)}
+    left: dict[str, Stored] = {}
+    for name, tensor in tensors.items():  # the first published files have gamma and beta
+        plain = re.sub(r"^(bert|roberta)\.", "", name)
+        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if not _LEFT_OUT.search(plain):
+            left[plain] = tensor
     vocab_size, hidden_size = shape_of(left, "embeddings.word_embeddings.weight", 2, where)
     rows, _ = shape_of(left, "embeddings.position_embeddings.weight", 2, where)
     sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": rows}
@@ -73,12 +77,6 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         passage_tokens=1,
     )
     return Recognized(Encoder.architecture, "transformers", parsed, _tensors(parsed, left, padding, where), {})
-
-
-def _plain(name: str) -> str:
-    """Return a name without prefix; the first published files have gamma and beta."""
-    name = re.sub(r"^(bert|roberta)\.", "", name)
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where: str) -> dict[str, Stored]:

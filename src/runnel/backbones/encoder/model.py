@@ -86,18 +86,15 @@ class EncoderConfig(BackboneConfig):
         return self.num_layers - max(map(self.own_layers, forms))
 
 
-class Padded(NamedTuple):
-    """A sub-batch of sequences side by side."""
-
-    tokens: Tensor  # (B, n) int64: the packed token at each place; any token of the sequence where `valid` is False
-    valid: Tensor | None  # (B, n) bool; None: no padding
-
-
 class Packing(NamedTuple):
-    """Where the tokens of packed sequences are, made once for all layers."""
+    """Where the tokens of packed sequences are, made once for all layers.
+
+    A sub-batch of sequences side by side is tokens (B, n) int64, the packed token at each place, and valid (B, n) bool: where it
+    is False, which token of the sequence does not matter; None: no padding.
+    """
 
     positions: Tensor  # (T,) int64, from 0 in each sequence
-    batches: list[Padded]
+    batches: list[tuple[Tensor, Tensor | None]]
     order: Tensor  # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
 
 
@@ -112,7 +109,7 @@ def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
         place = torch.arange(int(own.max()))
         tokens, valid = cu[batch, None] + place.clamp(max=own - 1), place < own
         read.append(tokens[valid])
-        batches.append(Padded(tokens.to(device), None if bool(valid.all()) else valid.to(device)))
+        batches.append((tokens.to(device), None if bool(valid.all()) else valid.to(device)))
     return Packing(positions.to(device), batches, torch.cat(read).argsort().to(device))
 
 
@@ -203,10 +200,10 @@ class Encoder(Backbone):
         table = self.positions.weight
         self.positions.weight = nn.Parameter(table.detach()[: self.max_tokens], requires_grad=table.requires_grad)
 
-    def in_passages(self, begin_id: int, most: int = 160) -> Encoder:
-        """Return this encoder, with the same weights in memory, reading long texts in passages of up to `most` tokens."""
+    def in_passages(self, begin_id: int) -> Encoder:
+        """Return this encoder, with the same weights in memory, reading long texts in passages of up to 160 tokens."""
         other = copy.copy(self)
-        other.config = replace(self.config, begin_id=begin_id, passage_tokens=min(most, self.config.max_positions - MARKERS))
+        other.config = replace(self.config, begin_id=begin_id, passage_tokens=min(160, self.config.max_positions - MARKERS))
         other.block = other.config.passage_tokens
         return other
 
