@@ -28,7 +28,7 @@ from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import BackendUnavailable, install_command
 from runnel.ops import backend
 from runnel.ops.ssd.gpu import ssd_gpu
-from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward, without_empty
+from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward
 from runnel.ops.wkv7.gpu import wkv7_gpu
 
 HERE = Path(__file__).parent
@@ -110,12 +110,6 @@ def test_rows_of_a_wider_matrix_are_not_copied():
     assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6)
     copied, distance = rows(wide[:, ::2])
     assert (copied.is_contiguous(), distance) == (True, 3)
-
-
-def test_sequences_without_tokens_are_left_out():
-    state = torch.arange(4.0)[:, None]
-    left, cu, (kept, none) = without_empty(torch.tensor([0, 0, 3, 3, 5]), state, None)
-    assert (left.tolist(), cu.tolist(), kept.tolist(), none) == ([1, 3], [0, 3, 5], [[1.0], [3.0]], None)
 
 
 def test_backward_of_the_torch_path():

@@ -58,7 +58,7 @@ def wants_gradients(*inputs: Tensor | None) -> bool:
 
 
 def with_torch_backward(
-    forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None
+    forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
 ) -> tuple[Tensor, ...]:
     """Run `forward(*inputs)` differentiably: the backward pass reruns `path`, the same function in torch operations.
 
@@ -72,7 +72,7 @@ def with_torch_backward(
 
 class _TorchBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, forward: Any, path: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, forward: Any, path: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.path = path
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
@@ -82,25 +82,23 @@ class _TorchBackward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[2:]
-        leaves = [
-            None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(ctx.saved_tensors, wanted, strict=True)
-        ]
+        leaves = [x.detach().requires_grad_(needed) for x, needed in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
             outputs = ctx.path(*leaves)
         used = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
-        targets = [x for x, needed in zip(leaves, wanted, strict=True) if needed and x is not None]
         if not used:
             return (None,) * (2 + len(leaves))
-        found = iter(torch.autograd.grad([y for y, _ in used], targets, [g for _, g in used], allow_unused=True))
-        return None, None, *(next(found) if needed and x is not None else None for x, needed in zip(leaves, wanted, strict=True))
+        targets, given = [leaf for leaf in leaves if leaf.requires_grad], [g for _, g in used]
+        found = iter(torch.autograd.grad([y for y, _ in used], targets, given, allow_unused=True))
+        return None, None, *(next(found) if needed else None for needed in wanted)
 
 
-def without_empty(cu: Tensor, *states: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the CPU and states (S, ...).
+def without_empty(cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the CPU and a state (S, ...).
 
-    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their states.
+    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their state.
     """
     left = cu.diff().nonzero().squeeze(1)
     if left.numel() == cu.numel() - 1:
-        return left, cu, list(states)
-    return left, torch.cat([cu[:1], cu[left + 1]]), [None if s is None else s[left.to(s.device)] for s in states]
+        return left, cu, state
+    return left, torch.cat([cu[:1], cu[left + 1]]), state[left.to(state.device)]

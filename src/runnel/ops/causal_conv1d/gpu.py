@@ -18,8 +18,8 @@ def causal_conv1d_gpu(
     from fla.modules.causal_conv1d import causal_conv1d as convolve
 
     start = x.new_zeros(cu.numel() - 1, weight.shape[0], weight.shape[1] - 1).float() if state is None else state.float()
-    left, cu, (kept,) = without_empty(cu, start)
-    if not left.numel() or not x.numel() or kept is None:
+    left, cu, kept = without_empty(cu, start)
+    if not left.numel() or not x.numel():
         return x.clone(), start.clone()
     y, end = convolve(  # in fp32, because end states take the dtype of x
         x[None].float(), weight, bias, initial_state=F.pad(kept, (1, 0)), output_final_state=True,

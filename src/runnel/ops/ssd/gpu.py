@@ -36,11 +36,22 @@ def ssd_gpu(
         return ssd_torch(x, dt, A, B, C, D, cu, state)
     start = x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32) if state is None else state.float()
     wide = x.float()
-    left, cu, (kept,) = without_empty(cu, start)
+    left, cu, kept = without_empty(cu, start)
     if not left.numel() or not x.numel():
         return x.clone(), start.clone()
-    y, end = _attend(wide, dt.float(), A.float(), B, C, cu, kept, "chunk" if form == "chunk" else "recurrent")
-    end = start.index_copy(0, left.to(x.device), end.float())
+    from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+
+    per_group = x.shape[1] // B.shape[1]
+    query, key = (coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None] for coefficients in (C, B))
+    value, decay = (dt.float()[..., None] * wide)[None], (dt.float() * A.float())[None]
+    run, more = fused_recurrent_simple_gla, {}
+    if form == "chunk":  # only this kernel needs one dtype and reads the boundaries on the CPU
+        value, run, more = value.to(key.dtype), chunk_simple_gla, {"cu_seqlens_cpu": cu}
+    y, end = run(
+        query, key, value, decay, scale=1.0, initial_state=kept.transpose(2, 3).contiguous(),
+        output_final_state=True, cu_seqlens=cu.to(x.device), **more,
+    )  # fmt: skip
+    y, end = y[0].float(), start.index_copy(0, left.to(x.device), end.transpose(2, 3).float())
     if D is not None:
         y = y + D.float()[:, None] * wide
     return y.to(x.dtype), end
@@ -64,23 +75,3 @@ def _miscompiled(x: Tensor) -> bool:
         return False
     version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("triton"))[:3]))
     return (3, 4) <= version < (3, 7, 1)
-
-
-def _attend(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
-) -> tuple[Tensor, Tensor]:
-    """Map x (T, H, P), dt (T, H), A (H,) in fp32 and start (S, H, P, N) to y (T, H, P) without D x and end state; none empty."""
-    from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
-
-    per_group = x.shape[1] // B.shape[1]
-    query, key = (coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None] for coefficients in (C, B))
-    value, decay = (dt[..., None] * x)[None], (dt * A)[None]
-    # Only the chunked kernel needs one dtype and reads the boundaries on the CPU.
-    if form == "chunk":
-        value = value.to(key.dtype)
-    run, more = (chunk_simple_gla, {"cu_seqlens_cpu": cu}) if form == "chunk" else (fused_recurrent_simple_gla, {})
-    y, end = run(
-        query, key, value, decay, scale=1.0, initial_state=None if start is None else start.transpose(2, 3).contiguous(),
-        output_final_state=True, cu_seqlens=cu.to(x.device), **more,
-    )  # fmt: skip
-    return y[0].float(), end.transpose(2, 3)

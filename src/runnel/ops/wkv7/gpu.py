@@ -32,11 +32,21 @@ def wkv7_gpu(
     if form == "torch":
         return wkv7_torch(*inputs, cu, state)
     start = v.new_zeros(cu.numel() - 1, *k.shape[1:], v.shape[2], dtype=torch.float32) if state is None else state.float()
-    left, cu, (kept,) = without_empty(cu, start)
+    left, cu, kept = without_empty(cu, start)
     if not left.numel() or not v.numel():
         return v.clone(), start.clone()
-    o, end = _recur(inputs, cu, kept, form)
-    return o.to(v.dtype), start.index_copy(0, left.to(v.device), end.float())
+    from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
+
+    # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the boundaries on the CPU.
+    run, more = fused_recurrent_rwkv7, {}
+    if form == "chunk":
+        r, k, a, b = (x.to(v.dtype) for x in (r, k, a, b))
+        run, more = chunk_rwkv7, {"cu_seqlens_cpu": cu}
+    o, end = run(
+        r[None], w[None].float(), k[None], v[None], a[None], b[None], scale=1.0, initial_state=kept.contiguous(),
+        output_final_state=True, cu_seqlens=cu.to(v.device), **more,
+    )  # fmt: skip
+    return o[0].to(v.dtype), start.index_copy(0, left.to(v.device), end.float())
 
 
 def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Literal["recurrent", "chunk", "torch"]:
@@ -50,22 +60,3 @@ def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Liter
         what, why = f"gradients of heads of less than {_LEAST_VALUES} columns", "the GPU kernels do not compile for them"
     say_once(f"wkv7: plain torch for {what}, because {why}")
     return "torch"
-
-
-def _recur(
-    inputs: tuple[Tensor, ...], cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
-) -> tuple[Tensor, Tensor]:
-    """Map inputs as in `wkv7_gpu` and start (S, H, K, V) in fp32 to o and the end state; no sequence may be empty."""
-    from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
-
-    # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the boundaries on the CPU.
-    r, w, k, v, a, b = (x[None] for x in inputs)
-    run, more = fused_recurrent_rwkv7, {}
-    if form == "chunk":
-        r, k, a, b = (x.to(v.dtype) for x in (r, k, a, b))
-        run, more = chunk_rwkv7, {"cu_seqlens_cpu": cu}
-    o, end = run(
-        r, w.float(), k, v, a, b, scale=1.0, initial_state=None if start is None else start.contiguous(),
-        output_final_state=True, cu_seqlens=cu.to(v.device), **more,
-    )  # fmt: skip
-    return o[0], end
