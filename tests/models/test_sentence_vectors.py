@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Encoder, lay_out, passages_of
+from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.lexical import static_bm25, word_table
@@ -42,19 +41,18 @@ def documents() -> st.SearchStrategy[str]:
     return st.lists(st.sampled_from([*SENTENCES, LONG]), max_size=12).map("".join)
 
 
-def expected_sums(model: Model, text: str) -> torch.Tensor:
-    tokens = read_sentences(text, [model.tokenizer.encode(text)])
-    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
-    blocks = np.split(row.ids, _ends(model, row.ids))
-    hidden = torch.cat([_read(model.backbone, torch.from_numpy(block).long()) for block in blocks])
+def sums_of(model: Model, ids: np.ndarray, bounds: np.ndarray, *, sentences: bool) -> torch.Tensor:
+    """The sums of hidden vectors of a document's sentences, or of its passages as texts, block by block, without markers."""
+    row = lay_out(ids, bounds, model.backbone, model.tokenizer.markers())
+    blocks = [torch.from_numpy(block).long() for block in np.split(row.ids, model.backbone.block_ends(row.ids)[:-1])]
+    if sentences and model.backbone.own_sentences:
+        read = [model.backbone.step_forms(block, torch.tensor([0, len(block)]), forms=("sentences",)) for block in blocks]
+    else:
+        read = [model.backbone(block)[0] for block in blocks]
+    hidden = torch.cat(read)
     hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
-    return torch.stack([hidden[a:b].sum(0) for a, b in zip(row.starts, row.ends, strict=True)])
-
-
-def _read(backbone: Backbone, ids: torch.Tensor) -> torch.Tensor:
-    if not isinstance(backbone, Encoder) or not backbone.own_sentences:
-        return backbone(ids)[0]
-    return backbone.step_forms(ids, torch.tensor([0, len(ids)]), forms=("sentences",))
+    places = zip(row.starts, row.ends, strict=True) if sentences else pairwise(row.edges.tolist())
+    return torch.stack([hidden[a:b].sum(0) for a, b in places])
 
 
 @settings(max_examples=15, deadline=None)
@@ -70,7 +68,7 @@ def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str
     if not len(found.ids):
         assert not found.vectors.any()
         return
-    expected = expected_sums(model, text)
+    expected = sums_of(model, found.ids, found.bounds, sentences=True)
     error = (found.sums() - expected).abs().amax(1)
     assert bool((error <= expected.abs().amax(1) / 127 * 0.51 + 1e-4).all())
 
@@ -138,31 +136,6 @@ def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriev
     assert scores[0] != scores[1] != scores[2]
 
 
-def test_vectors_of_passages_are_those_of_texts(model: Model) -> None:
-    """Whichever layers read the sentences, a passage is the mean that an Embedder gives."""
-    text = "".join([*SENTENCES, LONG]) * 2
-    (found,) = Reranker(model).remember([text]).documents.values()  # type: ignore[union-attr]
-    again = SentenceVectors.from_bytes(found.to_bytes(), text)
-    (read,) = read_documents(Embedder(model), [text])
-    for one in (found, again):
-        sums = one.passage_sums(model.backbone)
-        starts = passages_of(one.bounds, model.backbone)
-        assert len(sums) == len(starts) - 1 == len(read.passages)
-        row = lay_out(one.ids, one.bounds, model.backbone, model.tokenizer.markers())
-        blocks = np.split(row.ids, _ends(model, row.ids))
-        hidden = torch.cat([model.backbone(torch.from_numpy(block).long())[0] for block in blocks])
-        hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
-        expected = torch.stack([hidden[a:b].sum(0) for a, b in pairwise(row.edges.tolist())])
-        assert bool(((sums - expected).abs().amax(1) <= expected.abs().amax(1) / 127 * 3 + 1e-4).all())
-    assert (found.passages is not None) == model.backbone.own_sentences
-
-
-def _ends(model: Model, ids: np.ndarray) -> np.ndarray:
-    ends = model.backbone.block_ends(ids)
-    assert ends is not None
-    return ends[:-1]
-
-
 def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path, sentence_layers=1)
     (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
@@ -213,17 +186,15 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     linear = model.heads["rerank"].linear
     assert model.features is not None
     table = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
-    text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} " * 2
+    text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} {LONG}" * 2
     ids = [model.tokenizer.encode(text).ids for text in (QUESTION, text)]
-    memory = reranker.remember([text])
-    document = memory["0"]
-    assert isinstance(document, SentenceVectors)
+    document = reranker.remember([text])["0"]
+    assert isinstance(document, SentenceVectors) and (document.passages is not None) == model.backbone.own_sentences
+    sums = sums_of(model, document.ids, document.bounds, sentences=False)
+    for one in (document, SentenceVectors.from_bytes(document.to_bytes(), text)):
+        error = (one.passage_sums(model.backbone) - sums).abs().amax(1)
+        assert len(sums) > 2 and bool((error <= sums.abs().amax(1) / 127 * 3 + 1e-4).all())
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
-
-    row = lay_out(document.ids, document.bounds, model.backbone, model.tokenizer.markers())
-    blocks = np.split(row.ids, row.edges[1:-1])
-    sums = torch.stack([model.backbone(torch.from_numpy(block).long())[0][1:-1].sum(0) for block in blocks])
-    assert len(sums) > 2
     nearest = float(F.cosine_similarity(sums, ask[None]).max())
     features = [nearest, float(F.cosine_similarity(sums.sum(0), ask, dim=0)), static_bm25(ids[1], ids[0], table)]
     expected = linear.weight[0] @ linear.weight.new_tensor(features) + linear.bias[0]
