@@ -51,23 +51,14 @@ _POOLINGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True)
 class SentenceTransformer:
-    """Settings of a sentence-transformers folder.
+    """Settings of a sentence-transformers folder."""
 
-    Attributes:
-        pooling: which hidden vectors are used; None: a mode that runnel does not compute, or more modules follow.
-        after: what follows the Transformer, for messages.
-        prompts: by name.
-        default_prompt: the name of the prompt that sentence-transformers puts before texts that are neither query nor document.
-        max_tokens: the longest text that sentence-transformers reads, special tokens included; None: no limit given.
-        path: of the first module's folder.
-    """
-
-    pooling: Pooling | None
-    after: str
-    prompts: dict[str, str]
-    default_prompt: str | None
-    max_tokens: int | None
-    path: str = ""
+    pooling: Pooling | None  # which hidden vectors are used; None: a mode that runnel does not compute, or more modules follow
+    after: str  # what follows the Transformer, for messages
+    prompts: dict[str, str]  # by name
+    default_prompt: str | None  # the name of what sentence-transformers puts before texts that are neither query nor document
+    max_tokens: int | None  # the longest text that it reads, special tokens included; None: no limit given
+    path: str = ""  # of the first module's folder
 
 
 def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ pair layers. Last, a document is judged as a whole: whether it answers at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -49,39 +49,27 @@ _NEAREST = 4  # best cosines whose mean says how near a document is
 
 @dataclass(frozen=True, eq=False)
 class FirstLook:
-    """What the first look found in a document.
+    """What the first look found in a document."""
 
-    Attributes:
-        query: (Q,) ids of the query, without markers.
-        ids, bounds, kinds: as of `SentenceVectors`.
-        plain: (S,) float32 scores of the head; -inf for a sentence without a token.
-        scores: (S,) float32: with what titles passed on; -inf also for asides.
-        facts: (F,) what is known of the whole document.
-    """
-
-    query: np.ndarray
-    ids: np.ndarray
+    query: np.ndarray  # (Q,) its ids, without markers
+    ids: np.ndarray  # this and the next two: as of `SentenceVectors`
     bounds: np.ndarray
     kinds: np.ndarray
-    plain: np.ndarray
-    scores: np.ndarray
-    facts: np.ndarray
+    plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
+    scores: np.ndarray  # (S,) float32: with what titles passed on; -inf also for asides
+    facts: np.ndarray  # (F,) what is known of the whole document
 
 
 @dataclass(frozen=True, eq=False)
 class SecondLook:
-    """Scores (S,) float32 of a document's sentences, and the logit that the document answers, if the judge is fitted.
+    """What the second look found in a document."""
 
-    `read`: (S,) bool, what was read again; `judged`: (S,) what was said of it, and a constant for the rest; `apart`: (n,) what
-    the judge layers alone said of those that were read; `led`: (S,) what titles passed on of `judged`.
-    """
-
-    scores: np.ndarray
-    answers: float | None
-    read: np.ndarray
-    judged: np.ndarray
-    apart: np.ndarray
-    led: np.ndarray = field(repr=False)
+    scores: np.ndarray  # (S,) float32
+    answers: float | None  # the logit that the document answers, if the judge is fitted
+    read: np.ndarray  # (S,) bool: what was read again
+    judged: np.ndarray  # (S,) what was said of it, and a constant for the rest
+    apart: np.ndarray  # (n,) what the judge layers alone said of those that were read
+    led: np.ndarray  # (S,) what titles passed on of `judged`
 
 
 def first_look(query: np.ndarray, document: Any, plain: np.ndarray, evidence: np.ndarray, *, lead: bool) -> FirstLook:

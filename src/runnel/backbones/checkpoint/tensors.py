@@ -33,18 +33,14 @@ _LFS_POINTER = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file, not read yet. `dtype` is the file's; None where `read` computes the tensor from others.
-
-    `rows`: the two that it is computed from, if it is kept in 8 bits: numbers (N, K) int8 and one scale per row (N,).
-    `mapping`: where the file is mapped, as addresses; None: `read` returns memory of its own.
-    """
+    """A tensor in a file, not read yet."""
 
     shape: tuple[int, ...]
     file: str
     read: Callable[[], Tensor]
-    dtype: torch.dtype | None = None
-    rows: tuple[Stored, Stored] | None = None
-    mapping: tuple[int, int] | None = None
+    dtype: torch.dtype | None = None  # the file's; None where `read` computes the tensor from others
+    rows: tuple[Stored, Stored] | None = None  # what it is computed from if in 8 bits: numbers (N, K) int8, a scale per row (N,)
+    mapping: tuple[int, int] | None = None  # where the file is mapped, as addresses; None: `read` returns memory of its own
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
         """Return what `change` makes of the tensor, not read yet."""

@@ -44,12 +44,7 @@ _LAYERS: dict[Form, str] = {"sentences": "sentence_layers", "judge": "judge_laye
 
 @dataclass(frozen=True)
 class EncoderConfig(BackboneConfig):
-    """Shape of an encoder.
-
-    Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
-    None: any text is one sequence. `sentence_layers`, `judge_layers` and `pair_layers`: how many upper layers have another form
-    for sentences, for the best of them, and for the query and one of these together.
-    """
+    """Shape of an encoder."""
 
     vocab_size: int
     hidden_size: int
@@ -58,11 +53,11 @@ class EncoderConfig(BackboneConfig):
     intermediate_size: int
     max_positions: int = 512
     layer_norm_eps: float = 1e-12
-    passage_tokens: int = 160
-    begin_id: int | None = None
-    sentence_layers: int = 0
-    judge_layers: int = 0
-    pair_layers: int = 0
+    passage_tokens: int = 160  # the most of a passage, between the markers
+    begin_id: int | None = None  # the token that begins a passage; None: any text is one sequence
+    sentence_layers: int = 0  # how many upper layers have another form for sentences, ...
+    judge_layers: int = 0  # ... for the best of them, ...
+    pair_layers: int = 0  # ... and for the query and one of these together
     unchecked = ("begin_id", *_LAYERS.values())
 
     def __post_init__(self) -> None:
@@ -297,23 +292,14 @@ NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A document as an encoder reads it.
+    """A document as an encoder reads it. Markers are inside a sentence only if it is longer than the longest block."""
 
-    Attributes:
-        ids: int32, of the text and the markers around its blocks.
-        places: (T,) int64, the index of each token of the text in `ids`.
-        starts, ends: int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than the
-            longest block.
-        passages: int64, the first sentence of each passage, and the number of sentences.
-        edges: int64, the start of each passage in `ids`, including its marker, and the length of `ids`.
-    """
-
-    ids: np.ndarray
-    places: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    passages: np.ndarray
-    edges: np.ndarray
+    ids: np.ndarray  # int32, of the text and the markers around its blocks
+    places: np.ndarray  # (T,) int64, the index of each token of the text in `ids`
+    starts: np.ndarray  # int64, the first token of each sentence in `ids`
+    ends: np.ndarray  # int64, the token after its last
+    passages: np.ndarray  # int64, the first sentence of each passage, and the number of sentences
+    edges: np.ndarray  # int64, the start of each passage in `ids`, including its marker, and the length of `ids`
 
 
 def whole_tokens(backbone: Backbone, prompt: int = 0) -> int:

@@ -34,14 +34,11 @@ from runnel.ops.trapezoid.torch import CHUNK
 
 @dataclass(frozen=True)
 class Mamba3Config(HeadsConfig):
-    """Shape of a Mamba-3 backbone.
+    """Shape of a Mamba-3 backbone."""
 
-    `ranks` None: without mimo. `angles` 0: a quarter of `state_size`, as published. `ffn_size` None: no feed-forward layers.
-    """
-
-    ranks: int | None = None
-    angles: int = 0
-    ffn_size: int | None = None
+    ranks: int | None = None  # None: without mimo
+    angles: int = 0  # 0: a quarter of `state_size`, as published
+    ffn_size: int | None = None  # None: no feed-forward layers
     out_norm: bool = False
     decay_floor: float = 1e-4
 

@@ -37,20 +37,16 @@ _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the of
 
 @dataclass(frozen=True)
 class Rwkv7Config(BackboneConfig):
-    """Shape of an RWKV-7 backbone. `ffn_size` 0: 4 x hidden_size, as published.
-
-    The default ranks are from the published 0.1B and 0.4B models; no formula gives the ranks of all published models, so they are
-    read from a checkpoint's tensors. `v_rank` is without effect on a model of one layer.
-    """
+    """Shape of an RWKV-7 backbone, by default with the ranks of the published 0.1B and 0.4B models."""
 
     vocab_size: int
     hidden_size: int
     num_layers: int
     head_size: int = 64
-    ffn_size: int = 0
+    ffn_size: int = 0  # 0: 4 x hidden_size, as published
     decay_rank: int = 64
     a_rank: int = 64
-    v_rank: int = 32
+    v_rank: int = 32  # without effect on a model of one layer
     gate_rank: int = 128
     norm_eps: float = 1e-5
 

@@ -31,27 +31,18 @@ _FORGET_GATE_BIAS = 3.0, 6.0  # and by keeping what it has for 20 (first head) t
 
 @dataclass(frozen=True)
 class XlstmConfig(BackboneConfig):
-    """Shape of an xLSTM backbone.
-
-    Args:
-        qk_size: width of the queries of all heads together, and of the keys (published: hidden_size / 2).
-        v_size: width of the values of all heads together (published: hidden_size).
-        ffn_size: width of the feed-forward layers (published: 8/3 hidden_size, rounded up to a multiple of 64).
-        gate_cap: input and forget gates stay within +- this, before their exponential and sigmoid.
-        norm_eps: of all norms.
-        cell_eps: added to the divisor of the memory's output.
-    """
+    """Shape of an xLSTM backbone."""
 
     vocab_size: int
     hidden_size: int
     num_layers: int
     num_heads: int
-    qk_size: int
-    v_size: int
-    ffn_size: int
-    gate_cap: float = 15.0
-    norm_eps: float = 1e-6
-    cell_eps: float = 1e-6
+    qk_size: int  # width of the queries of all heads together, and of the keys (published: hidden_size / 2)
+    v_size: int  # width of the values of all heads together (published: hidden_size)
+    ffn_size: int  # width of the feed-forward layers (published: 8/3 hidden_size, rounded up to a multiple of 64)
+    gate_cap: float = 15.0  # input and forget gates stay within +- this, before their exponential and sigmoid
+    norm_eps: float = 1e-6  # of all norms
+    cell_eps: float = 1e-6  # added to the divisor of the memory's output
 
     def __post_init__(self) -> None:
         super().__post_init__()
