@@ -396,20 +396,6 @@ def test_a_thread_with_other_work_gets_its_turn_beside_a_long_text() -> None:
     long.check()
 
 
-def test_short_texts_of_many_threads_share_steps() -> None:
-    backbone = Gate()
-    engine = Engine(backbone, step_tokens=64)
-    first = Caller(engine, 5)
-    assert backbone.started.acquire(timeout=GIVE_UP_S)
-    others = [Caller(engine, 4) for _ in range(16)]
-    wait_for(lambda: len(engine._active) == 17)
-    for _ in range(2):
-        backbone.allowed.release()
-    for caller in (first, *others):
-        caller.check()
-    assert backbone.steps == [5, 64]
-
-
 def test_threads_share_an_engine() -> None:
     engine = Engine(Toy(), step_tokens=16)
     for caller in [Caller(engine, 50 + i, 3, 17) for i in range(6)]:

@@ -1,6 +1,7 @@
 """8-bit linear layers: their weights, and where they are refused. How they run is in tests/contracts/test_backbones.py."""
 
 import copy
+import gc
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -153,10 +154,8 @@ def held_bytes(model: nn.Module) -> int:
             sizes[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
         elif isinstance(thing, np.ndarray):
             sizes.setdefault(thing.ctypes.data, thing.nbytes)
-        elif isinstance(thing, dict | list | tuple | set):
-            stack.extend(thing.values() if isinstance(thing, dict) else thing)
-        elif hasattr(thing, "__dict__"):
-            stack.append(vars(thing))
+        else:
+            stack += gc.get_referents(thing)
     return sum(sizes.values())
 
 

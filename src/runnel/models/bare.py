@@ -153,7 +153,4 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
 
 def vocabulary_name(tokenizer: Tokenizer) -> str | None:
     """Return the name of a published vocabulary, recognized by a few of its tokens; None for any other."""
-    for name, tokens in _VOCABULARIES.items():
-        if all(tokenizer.vocabulary.get(token) == number for token, number in tokens.items()):
-            return name
-    return None
+    return next((name for name, tokens in _VOCABULARIES.items() if tokens.items() <= tokenizer.vocabulary.items()), None)

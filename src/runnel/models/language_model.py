@@ -46,8 +46,6 @@ class LanguageModel:
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
         _expect_recurrent(backbone, "the model")
-        if head.weight is not None and head.weight.shape[1:] != (backbone.hidden_size,):
-            raise InputError(f"the LM head is {tuple(head.weight.shape)}; expected rows of {backbone.hidden_size} numbers")
         self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
 
     @classmethod
