@@ -20,7 +20,6 @@ from runnel.planning import ENOUGH
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.safetensors"))
-SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 
 
 def rwkv7(hidden: int, layers: int, *ranks: int) -> Rwkv7Config:
@@ -90,19 +89,6 @@ def test_what_is_told_without_reading_is_what_loads(folder: str, unread: None, m
     assert facts.stored.keys() == stored and facts.folder == GOLDEN / folder
 
 
-def test_several_dtypes_parts_and_heads(tmp_path: Path, unread: None) -> None:
-    tensors = {f"backbone.{name}": tensor.bfloat16() for name, tensor in Mamba2(SMALL).state_dict().items()}
-    save_file(tensors, tmp_path / "model-00001-of-00002.safetensors")
-    head = {"binary_head.weight": torch.zeros(1, 32), "binary_head.bias": torch.zeros(1)}
-    save_file(head, tmp_path / "model-00002-of-00002.safetensors")
-    facts = describe_checkpoint(tmp_path)
-    assert facts.layout == "Mamba-2, single-pass scanner layout"
-    assert facts.heads == {"weight": (1, 32), "bias": (1,)}
-    assert list(facts.files) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    assert facts.stored == {torch.bfloat16: 2 * facts.parameters, torch.float32: 4 * 33}
-    assert facts.checkpoint == facts.folder == tmp_path
-
-
 BARE = Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16)
 KEYS = [
     *("model", "path", "architecture", "title", "layout", "layers", "width", "vocabulary", "config"),
@@ -156,10 +142,14 @@ def test_the_built_in_model(unread: None) -> None:
     assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
 
 
-def test_a_bare_checkpoint_with_and_without_a_tokenizer(tmp_path: Path, unread: None) -> None:
-    tensors = {f"backbone.{name}": tensor for name, tensor in Mamba2(BARE).state_dict().items()}
-    save_file(tensors | {"binary_head.weight": torch.ones(1, 32)}, tmp_path / "model.safetensors")
-    facts = describe_model(str(tmp_path))
+def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(tmp_path: Path, unread: None) -> None:
+    parts = [tmp_path / f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    save_file({f"backbone.{name}": tensor.bfloat16() for name, tensor in Mamba2(BARE).state_dict().items()}, parts[0])
+    save_file({"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.zeros(1)}, parts[1])
+    known, facts = describe_checkpoint(tmp_path), describe_model(str(tmp_path))
+    assert known.layout == "Mamba-2, single-pass scanner layout" and known.heads == {"weight": (1, 32), "bias": (1,)}
+    assert list(known.files) == [path.name for path in parts] and known.checkpoint == known.folder == tmp_path
+    assert known.stored == {torch.bfloat16: 2 * known.parameters, torch.float32: 4 * 33}
     assert list(facts) == KEYS
     assert "tokenizer" in facts["problem"] and str(tmp_path) in facts["problem"]
     assert facts["tokenizer"] is None and facts["markers"] is None and facts["heads"] == {}
@@ -167,7 +157,7 @@ def test_a_bare_checkpoint_with_and_without_a_tokenizer(tmp_path: Path, unread: 
     write_tokenizer(tmp_path)
     facts = describe_model(str(tmp_path))
     assert list(facts) == KEYS and facts["problem"] is None
-    assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 32, "unit": "clauses"}
+    assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 33, "unit": "clauses"}
     assert facts["heads"]["embed"] == {"kind": "EndVector", "parameters": 0}
     assert set(facts["templates"]) == {"document", "rerank", "sentences"}
 

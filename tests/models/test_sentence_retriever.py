@@ -91,16 +91,6 @@ def test_many_documents_at_once_and_tokenized_in_pieces(retriever: SentenceRetri
     assert list(retriever.score_many(QUERY, documents)) == together
 
 
-def test_the_papers_head_reads_each_sentences_last_token(tmp_path: Path) -> None:
-    model = tiny_model(tmp_path, papers_heads=True)
-    sentences = SentenceRetriever(model).score("cat", DOCUMENT)
-    query, document = model.tokenizer.encode("cat"), model.tokenizer.encode(DOCUMENT)
-    ids = np.concatenate([[2], query.ids, [3], document.ids]).astype(np.int64)
-    hidden = model.backbone(torch.from_numpy(ids))[0]
-    last = [2 + len(query.ids) + int((document.starts < s.end).sum()) - 1 for s in sentences]
-    np.testing.assert_allclose(scores(sentences), model.heads["sentences"](hidden[last]).numpy(), atol=2e-4)
-
-
 @pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
 def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Path, papers_heads: bool) -> None:
     model = byte_level_model(tmp_path, papers_heads=papers_heads)
