@@ -12,6 +12,7 @@ from helpers.toy import Toy
 from torch.nn import functional as F
 
 from runnel.backbones.base import BackboneConfig
+from runnel.backbones.encoder.model import EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
@@ -45,6 +46,7 @@ CONFIGS = {
     "mamba3": Mamba3Config(**SHAPE, state_size=8, head_size=8),
     "rwkv7": Rwkv7Config(**SHAPE, head_size=16),
     "xlstm": XlstmConfig(**SHAPE, num_heads=3, qk_size=24, v_size=36, ffn_size=40),
+    "encoder": EncoderConfig(**SHAPE, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16),
 }
 
 
@@ -96,6 +98,11 @@ def test_config_round_trip_is_strict(config: BackboneConfig) -> None:
         ("rwkv7", {"norm_eps": math.nan}, "norm_eps nan"),
         ("xlstm", {"qk_size": 25}, "qk_size 25 and num_heads 3"),
         ("xlstm", {"gate_cap": math.inf}, "gate_cap inf"),
+        ("encoder", {"num_heads": 5}, "hidden_size 48 and num_heads 5"),
+        ("encoder", {"passage_tokens": 71}, "passage_tokens 71 and max_positions 72"),
+        ("encoder", {"sentence_layers": 4}, "sentence_layers 4 and num_layers 3"),
+        ("encoder", {"judge_layers": -1}, "judge_layers -1"),
+        ("encoder", {"layer_norm_eps": 0.0}, r"layer_norm_eps 0\.0"),
     ],
 )
 def test_shapes_that_do_not_fit(kind: str, changes: dict[str, float], message: str) -> None:

@@ -117,11 +117,8 @@ NONE = torch.zeros(0)  # in place of a tensor that is taken away
 @pytest.mark.parametrize(
     ("tensors", "name", "changed", "parts"),
     [
-        (PUBLISHED, "blocks.1.ffn.proj_down.weight", NONE, ["missing tensor 'layers.1.ffn.proj_down.weight'"]),
         (PUBLISHED, "blocks.0.mlstm_layer.q.weight", NONE, ["missing tensor 'layers.0.mlstm_layer.q.weight'"]),
-        (PUBLISHED, "blocks.0.mlstm_layer.q.bias", torch.zeros(64), ["unexpected tensor", "q.bias"]),
         (PUBLISHED, "embedding.weight", torch.zeros(256, 128), ["the same tensor twice", "keep one"]),
-        (PUBLISHED, "out_norm.weight", torch.zeros(23), ["mis-shaped tensor 'norm_f.weight' is (23,)"]),
         (fused(), "blocks.1.mlstm_layer.ifgate_preact.bias", torch.zeros(5), ["is (5,), its rows must divide into 2 parts"]),
         (fused(), "blocks.1.ffn.proj_up_gate_z.weight", torch.zeros(130, 128), ["1.ffn.proj_up_gate.weight' is (65, 128)"]),
         (fused(), "blocks.1.mlstm_layer.qkv_opreact.weight", torch.zeros(385, 128), ["mis-shaped", "mlstm_layer.ogate_preact.w"]),

@@ -1,4 +1,4 @@
-"""Pieces of the encoder's kernels whose errors whole steps would hide; for steps see tests/contracts/test_backbones.py."""
+"""Pieces of kernels whose errors whole steps would hide; for steps see tests/contracts/test_backbones.py."""
 
 from itertools import pairwise
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
+from runnel.backbones.rwkv7.kernels import ROWS, square_relu_bytes
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import as_array, flat_rows, parallel
 
@@ -90,3 +91,17 @@ def test_gelu_is_exact_everywhere() -> None:
     small = x.abs() < 1
     assert torch.all((out[0] - expected)[small].abs() <= 5e-7 * expected[small].abs() + 1e-38)
     assert damaged.isnan().tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("width", "groups"), [(256, 2), (50, 1), (1, 1), (12, 4)])
+def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> None:
+    x = numbers(ROWS + 1, width).to(dtype)
+    x[3] = -1
+    out = np.zeros((len(x), groups * bytes_per_group(width, groups)), np.uint8)
+    scales = np.full((len(x), groups), np.nan, np.float32)
+    with parallel():
+        square_relu_bytes(as_array(x), out, scales)
+    exact = x.float().relu().square()
+    largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
+    assert ((from_bytes(out, scales, width // groups) - exact).abs() <= largest / 127 * 0.501).all()
