@@ -1,17 +1,14 @@
 """One pass over documents gives what `encode_document` and `encode_spans` give, and transformers read each passage apart."""
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_model, write_tokenizer
-from helpers.tiny_transformers import LONGEST, write_transformer
+from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, processors
 
 from runnel import Document, Embedder, Index, Reranker
 from runnel.backbones.encoder.model import Encoder
@@ -140,25 +137,15 @@ def test_passages_tile_hold_tokens_and_are_stable(lengths: list[int], most: int,
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
-APART = "The cat sat on the mat. A river runs to the sea, and the dog runs to the river. Dog! The mat is executed." * 5
+GOLDEN = Path(__file__).parents[1] / "golden" / "transformers"
+APART = "The cat sat on the mat. A river runs to the sea, the dog too. Dog! The mat is executed." * 5
 
 
-@pytest.fixture(
-    scope="module", params=[("modernbert", None, {}), ("bert", "mean", {"document": "the river "})], ids=["cls", "mean"]
-)
-def transformer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-    architecture, pooling, prompts = request.param
-    folder = tmp_path_factory.mktemp(architecture)
-    write_transformer(folder, architecture)
-    write_tokenizer(folder)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}))
-    loaded = Embedder.load(folder, "float32", "cpu", pooling=pooling)
-    loaded.model.prompts = dict(prompts)
+@pytest.fixture(scope="module", params=["bert-mean", "bert-cls", "opt"])
+def transformer(request: pytest.FixtureRequest) -> Embedder:
+    loaded = Embedder.load(GOLDEN / request.param, "float32", "cpu")
+    if request.param == "bert-mean":
+        loaded.model.prompts["document"] = "the river "
     return loaded
 
 
@@ -170,8 +157,9 @@ def test_passages_have_the_vectors_of_their_texts(transformer: Embedder, passage
         assert edges[0] == 0 and edges[-1] == len(text) and edges[1:-1:2] == edges[2::2]  # they tile the text
         pieces = [text[start:end] for start, end in read.spans]
         np.testing.assert_allclose(read.passages, transformer.encode_document(pieces), atol=1e-6)
-        rows = list(transformer.render(pieces, prompt="document" if transformer.model.prompts else None))
-        assert max(map(len, rows)) <= LONGEST and read.tokens == read.tokens_read == sum(map(len, rows))
+        rows = list(transformer.render(pieces, prompt="document" if "document" in transformer.model.prompts else None))
+        assert max(map(len, rows)) <= transformer.model.backbone.max_tokens
+        assert read.tokens == read.tokens_read == sum(map(len, rows))
         mean = sum(len(row) * vector for row, vector in zip(rows, read.passages, strict=True))
         np.testing.assert_allclose(read.vector, mean / np.linalg.norm(mean), atol=1e-6)
         if len(pieces) == 1:
@@ -180,7 +168,7 @@ def test_passages_have_the_vectors_of_their_texts(transformer: Embedder, passage
 
 
 def test_a_sentence_longer_than_a_transformer_reads_is_an_error(transformer: Embedder) -> None:
-    with pytest.raises(InputError, match=r"has 5. tokens with its special ones, and this .* reads at most 40"):
+    with pytest.raises(InputError, match=r"has \d+ tokens with its special ones, and this .* reads at most (30|38|40)"):
         read_documents(transformer, ["A river. " + "dog " * 50])
 
 
