@@ -164,15 +164,6 @@ def stand_in(monkeypatch):
         h = w.exp()[:, :, None] * h + b[:, :, None] * (a[:, :, None] * h).sum(1)[:, None] + k[:, :, None] * v[:, None]
         return h, (r[:, :, None] * h).sum(1)
 
-    for module, names, step in (
-        ("simple_gla", ("chunk_simple_gla", "fused_recurrent_simple_gla"), gated),
-        ("rwkv7", ("chunk_rwkv7", "fused_recurrent_rwkv7"), delta),
-    ):
-        stand_in = ModuleType(f"fla.ops.{module}")
-        for name in names:
-            setattr(stand_in, name, recurrence(name, step))
-        monkeypatch.setitem(sys.modules, f"fla.ops.{module}", stand_in)
-
     def convolve(x, weight, bias, *, initial_state, output_final_state, activation, cu_seqlens, cu_seqlens_cpu):
         assert output_final_state and bool((cu_seqlens.diff() > 0).all()) and torch.equal(cu_seqlens, cu_seqlens_cpu)
         called.append("causal_conv1d")
@@ -185,12 +176,15 @@ def stand_in(monkeypatch):
         called.append("rmsnorm_fn")
         return ops.gated_rms_norm(x, z, weight, eps, x.shape[1] // group_size, backend="torch")
 
-    for module, function in (("causal_conv1d", convolve), ("norm.layernorm_gated", rmsnorm_fn)):
-        stand_in = ModuleType(f"fla.modules.{module}")
-        setattr(stand_in, "causal_conv1d" if function is convolve else "rmsnorm_fn", function)
-        monkeypatch.setitem(sys.modules, f"fla.modules.{module}", stand_in)
-    for parent in ("fla", "fla.ops", "fla.modules", "fla.modules.norm"):
-        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    modules = {
+        f"fla.ops.{module}": {name: recurrence(name, step) for name in (f"chunk_{module}", f"fused_recurrent_{module}")}
+        for module, step in (("simple_gla", gated), ("rwkv7", delta))
+    }
+    modules |= {"fla.modules.causal_conv1d": {"causal_conv1d": convolve}}
+    modules |= {"fla.modules.norm.layernorm_gated": {"rmsnorm_fn": rmsnorm_fn}}
+    for name in ("fla", "fla.ops", "fla.modules", "fla.modules.norm", *modules):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(modules.get(name, {}))
     backend.say_once.cache_clear()
     return called
 
