@@ -20,25 +20,6 @@ from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError, StateError
 
-
-def test_changed_weights_are_seen_after_training() -> None:
-    torch.manual_seed(0)
-    backbone = Mamba2(Mamba2Config(vocab_size=16, hidden_size=32, num_layers=1, state_size=16, head_size=16)).eval()
-    ids = torch.arange(10)
-    with torch.no_grad():
-        before, fingerprint = backbone(ids)[0], backbone.fingerprint()
-        backbone.train()
-        backbone.layers[0].mixer.out_proj.weight.mul_(-1)
-        backbone.layers[0].mixer.D.add_(1)
-        backbone.eval()
-        after = backbone(ids)[0]
-    assert float((before - after).abs().max()) > 1e-3 and backbone.fingerprint() != fingerprint
-    with torch.enable_grad():
-        slow = backbone(ids)[0]
-    torch.testing.assert_close(slow.detach(), after, rtol=1e-4, atol=1e-5)
-    assert slow.requires_grad and not after.requires_grad
-
-
 SHAPE = {"vocab_size": 50, "hidden_size": 48, "num_layers": 3}
 CONFIGS = {
     "mamba1": Mamba1Config(**SHAPE),
