@@ -198,40 +198,26 @@ def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
 @recurrent
 @pytest.mark.parametrize("fast", [True, False])
 def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model: Backbone, fast: bool) -> None:
+    """Also by sequences without tokens, which move a state as it is, or zeros."""
     prefix, ends = token_ids(6, seed=1), [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
     runner = model if fast else architecture.build()
-    pool = runner.new_state(4)
+    pool = runner.new_state(6)
     for tensor in pool.tensors.values():
         tensor.fill_(7.0)  # rows in use by others
     nowhere = torch.tensor([-1])
     runner.step(prefix, cumulative((6,)), pool, nowhere, torch.tensor([2]))
     kept = pool.clone()
-    out = runner.step(torch.cat(ends), cumulative((4, 5, 2)), pool, torch.tensor([2, 2, -1]), torch.tensor([0, -1, 3]))
+    reads, writes = torch.tensor([2, 2, -1, 2, -1]), torch.tensor([0, -1, 3, 4, 5])
+    out = runner.step(torch.cat(ends), cumulative((4, 5, 2, 0, 0)), pool, reads, writes)
     whole = [model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])]
     assert_close(out, torch.cat([whole[0][0][6:], whole[1][0][6:], whole[2][0]]))
     assert_states_close(pool.select([0]), whole[0][1])
     assert_states_close(pool.select([3]), whole[2][1])
+    runner.step(token_ids(0), torch.tensor([0, 0]), pool, torch.tensor([4]), torch.tensor([3]))  # no token at all
     for name in pool.tensors:
-        assert torch.equal(pool[name][1:3], kept[name][1:3])
-    assert pool.tokens.tolist() == [10, 0, 6, 2]
-
-
-@recurrent
-def test_nothing_to_read_moves_the_state(model: Backbone) -> None:
-    with torch.no_grad():
-        _, state = model(token_ids(5))
-        hidden, same = model(token_ids(0), torch.tensor([0, 0]), state)
-        pool = State.concatenate([state, model.new_state(2)])
-        for tensor in pool.tensors.values():
-            tensor[2] = 7.0
-        nothing = torch.zeros(3, dtype=torch.int64)
-        model.step(token_ids(0), nothing, pool, torch.tensor([0, -1]), torch.tensor([1, 2]))
-    assert hidden.shape == (0, model.hidden_size)
-    for name in state.tensors:
-        assert torch.equal(state[name], same[name])
-        assert torch.equal(pool[name][1], state[name][0])
-        assert not pool[name][2].any()
-    assert pool.tokens.tolist() == [5, 5, 0]
+        assert torch.equal(pool[name][1:3], kept[name][1:3]) and not pool[name][5].any()
+        assert torch.equal(pool[name][3], kept[name][2]) and torch.equal(pool[name][4], kept[name][2])
+    assert pool.tokens.tolist() == [10, 0, 6, 6, 6, 0]
 
 
 @recurrent
