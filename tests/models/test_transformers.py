@@ -17,7 +17,7 @@ from runnel import Embedder, Reranker
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.library import Library
-from runnel.errors import CheckpointError, InputError, MissingDependency
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
 from runnel.models.base import load_model
 from runnel.models.transformers import Scores
 from runnel.text.templates import PAIR_TEMPLATES, Template
@@ -224,6 +224,8 @@ def test_only_the_document_is_cut(tmp_path: Path) -> None:
         assert score == pytest.approx(reranker.score(QUERY, [left])[0], abs=1e-5)
     with pytest.raises(InputError, match="cannot remember"):
         reranker.remember(["a cat"])
+    with pytest.raises(BackendUnavailable, match="Transformer has no 8-bit kernels"):
+        Reranker.load(tmp_path, "int8", "cpu")
 
 
 def test_what_cannot_rerank_or_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,13 +82,9 @@ def first_look(query: np.ndarray, document: Any, plain: np.ndarray, evidence: np
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return what is known of a whole document after the first look, (4,) float64.
+    """Return what is known of a whole document from its sentences with a token, plain and cosines (S,), features (S, F) -> (4,).
 
-    They are the best score, the mean of the best cosines, the share of the query's idf in the document, and its length.
-
-    Args:
-        plain, cosines: (S,) of the sentences with a token, at least one.
-        features: (S, F) of `sentence_features`.
+    They are the best score, the mean of the best cosines, the share of the query's idf in the document, and its length, fp64.
     """
     nearest = np.sort(cosines)[-_NEAREST:].mean()
     return np.array([plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64)

@@ -58,9 +58,7 @@ def over_time(
 ) -> tuple[Tensor, ...]:
     """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype, and the states (S, *shape).
 
-    Args:
-        step: maps a token and the states before it to its row of y and the states after it, in `accumulation_dtype(y)`.
-        state: the states before each sequence; None: zeros.
+    `step` maps a token and the states before it to its row of y and the states after it; `state` None: zeros.
     """
     dtype, rows = accumulation_dtype(y), []
     start = [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes] if state is None else state

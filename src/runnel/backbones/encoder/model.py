@@ -269,11 +269,7 @@ class Encoder(Backbone):
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Run sequences through the lower layers and then `upper`, those of a form in training; gradients reach only these.
 
-        Args:
-            ids: (T,) int64; cu_seqlens: (N+1,) int64, no sequence longer than `max_tokens`.
-
-        Returns:
-            hidden (T, D) fp32.
+        ids (T,) and cu_seqlens (S+1,) int64, no sequence longer than `max_tokens` -> hidden (T, D) fp32.
         """
         with torch.no_grad():
             packing, hidden = self._begin(self.embed(ids), cu_seqlens)
@@ -361,14 +357,10 @@ def passages_of(bounds: np.ndarray, backbone: Backbone, *, prompt: int = 0, begu
 
 
 def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
-    """Group sentences into passages, from the start, so that appended text changes only the last one.
+    """Group sentences into passages, from the start, so that appended text changes only the last one; each holds a token.
 
-    Args:
-        bounds: token bounds of the sentences, one more than these.
-        most: the most tokens of a passage of several sentences.
-
-    Returns:
-        The first sentence of each passage, and the number of sentences. Every passage holds a token.
+    From the sentences' token bounds, one more than these, and the most tokens of a passage of several, return the first sentence
+    of each passage, and the number of sentences.
     """
     chosen = [0]
     for sentence in range(1, len(bounds) - 1):
