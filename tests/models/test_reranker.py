@@ -156,16 +156,13 @@ def test_only_documents_are_cut_and_counted_one_by_one(reranker: Reranker, caplo
         reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)
 
 
-def test_bad_input(reranker: Reranker, tmp_path: Path) -> None:
+def test_bad_input(reranker: Reranker) -> None:
     for documents in (DOCUMENTS, reranker.remember(DOCUMENTS)):
         for query in (" ", "\u200b"):
             with pytest.raises(InputError, match="the query"):
                 reranker.score(query, documents)
     with pytest.raises(InputError, match="dtype is 'int4'"):
         reranker.remember(DOCUMENTS, dtype="int4")
-    other = Reranker(tiny_model(tmp_path / "other", seed=5))
-    with pytest.raises(InputError, match="made by another model"):
-        reranker.score(QUERY, other.remember(DOCUMENTS))
 
 
 def test_a_template_with_the_query_first_forks_its_state(tmp_path: Path) -> None:

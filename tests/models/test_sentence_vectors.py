@@ -176,9 +176,9 @@ DOCUMENTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "
 QUESTION = "where does the river run"
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
-def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reranker:
-    return Reranker(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
+@pytest.fixture(scope="module")
+def reranker(model: Model) -> Reranker:
+    return Reranker(model)
 
 
 def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None:
