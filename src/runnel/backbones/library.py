@@ -1,6 +1,6 @@
 """Models of sentence-transformers behind the interface of every backbone: its own modules read, pool and score.
 
-T  tokens of the packed batch   S  sequences   B  sequences of a padded sub-batch   n  its longest   D  width of the output
+T  tokens of the packed batch   S  sequences   D  width of the output
 
 Every token of a sequence gets the one output that the library has for it: the vector of a text, or the logits of a pair. There is
 no state, and a text is read whole or not at all.
