@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,18 +19,29 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the GPU kernels run o
 DEVICE = {"reference": "cpu", "torch": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda", "torch:cuda": "cuda"}
 
 Inputs = dict[str, Tensor]
-Call = Callable[[Inputs, Tensor | None, Tensor | None, str], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Operator:
     """One operator at one shape: how to make its inputs and how to call it."""
 
-    make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64; those with T rows are per token
-    run: Call  # (inputs, cu_seqlens, state, backend) -> (y, end state)
+    make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64, by their names; those with T rows are per token
+    function: Callable[..., tuple[Tensor, Any]]  # of `ops`
     state_shape: tuple[int, ...] | None  # None: the operator carries nothing between tokens
     per_token: tuple[str, ...]
     fp32_inputs: tuple[str, ...] = ()  # stay fp32 when the others are bf16, as the backbones pass them
+    state_parts: tuple[tuple[int, ...], ...] = ()  # a state of several tensors (S, H, ...) is here one, (S, H, their elements)
+
+    def run(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        sizes = [math.prod(shape) for shape in self.state_parts]
+        parts: Any = state
+        if sizes and state is not None:
+            split = zip(state.split(sizes, dim=2), self.state_parts, strict=True)
+            parts = tuple(part.reshape(*state.shape[:2], *shape) for part, shape in split)
+        y, end = self.function(**(inputs | {"cu_seqlens": cu, "state": parts, "backend": backend}))
+        if sizes:
+            end = torch.cat([part.reshape(*part.shape[:2], size) for part, size in zip(end, sizes, strict=True)], 2)
+        return y, end
 
     def call(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
         """`run` on the backend's device, with results on the CPU."""
@@ -46,26 +60,17 @@ def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> O
         inputs = {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)}
         return inputs | ({"bias": normal(g, channels)} if bias else {})
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.causal_conv1d(i["x"], i["weight"], i.get("bias"), cu, state, activation=activation, backend=backend)
-
-    return Operator(make, call, (channels, width - 1), ("x",), ("weight", "bias"))
+    function = partial(ops.causal_conv1d, activation=activation)
+    return Operator(make, function, (channels, width - 1), ("x",), ("weight", "bias"))
 
 
 def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {
-            "x": normal(g, tokens, heads, size),
-            "dt": F.softplus(normal(g, tokens, heads) - 2),
-            "A": -normal(g, heads).exp() * 4,
-        }
-        inputs |= {"B": normal(g, tokens, groups, width), "C": normal(g, tokens, groups, width)}
+        inputs = {"x": normal(g, tokens, heads, size), "dt": F.softplus(normal(g, tokens, heads) - 2)}
+        inputs |= {"A": -normal(g, heads).exp() * 4, "B": normal(g, tokens, groups, width), "C": normal(g, tokens, groups, width)}
         return inputs | ({"D": normal(g, heads)} if skip else {})
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.ssd(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
-
-    return Operator(make, call, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+    return Operator(make, ops.ssd, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
 
 
 def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
@@ -74,33 +79,22 @@ def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
         inputs |= {"A": -normal(g, channels, width).exp() * 4, "B": normal(g, tokens, width), "C": normal(g, tokens, width)}
         return inputs | ({"D": normal(g, channels)} if skip else {})
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.selective_scan(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
-
-    return Operator(make, call, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+    return Operator(make, ops.selective_scan, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
 
 
 def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.607) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
         keys = (tokens, heads, key_size)
         removal = F.normalize(normal(g, *keys), dim=-1)
-        return {
-            "r": normal(g, *keys),
-            "w": -strongest * normal(g, *keys).sigmoid(),
-            "k": normal(g, *keys),
-            "v": normal(g, tokens, heads, value_size),
-            "a": -removal,
-            "b": removal * normal(g, *keys).sigmoid(),
-        }
+        inputs = {"r": normal(g, *keys), "w": -strongest * normal(g, *keys).sigmoid(), "k": normal(g, *keys)}
+        inputs["v"] = normal(g, tokens, heads, value_size)
+        return inputs | {"a": -removal, "b": removal * normal(g, *keys).sigmoid()}
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.wkv7(i["r"], i["w"], i["k"], i["v"], i["a"], i["b"], cu, state, backend=backend)
-
-    return Operator(make, call, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
+    return Operator(make, ops.wkv7, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
 
 
 def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]) -> Operator:
-    """Gates are uniform in the ranges of i and f; the state is C, n and m in one tensor (H, K*V + K + 1)."""
+    """Gates are uniform in the ranges of i and f; the state is C, n and m."""
 
     def make(tokens: int, g: torch.Generator) -> Inputs:
         # Keys and queries lean to one side: where n . q cancels, h and its gradients are as large as their rounding errors.
@@ -110,35 +104,21 @@ def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float
             inputs[name] = low + (high - low) * torch.rand(tokens, heads, generator=g, dtype=torch.float64)
         return inputs
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        parts = None
-        if state is not None:
-            C, n, m = state.split((width * size, width, 1), dim=2)
-            parts = (C.unflatten(2, (width, size)), n, m.squeeze(2))
-        h, (C, n, m) = ops.mlstm(i["q"], i["k"], i["v"], i["i"], i["f"], cu, parts, backend=backend)
-        return h, torch.cat([C.flatten(2), n, m[:, :, None]], 2)
-
-    return Operator(make, call, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"))
+    parts = ((width, size), (width,), ())
+    return Operator(make, ops.mlstm, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"), parts)
 
 
 def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
-    """The state is S, k and v in one tensor (H, P*N + R*N + R*P)."""
-    parts = ((size, width), (rank, width), (rank, size))
-    sizes = [rows * columns for rows, columns in parts]
+    """The state is S, k and v."""
 
     def make(tokens: int, g: torch.Generator) -> Inputs:
         inputs = {name: normal(g, tokens, heads, rank, width) for name in "qk"} | {"v": normal(g, tokens, heads, rank, size)}
         inputs |= {"dt": F.softplus(normal(g, tokens, heads) - 2), "A": -normal(g, tokens, heads).exp() * 4}
         return inputs | {"trap": normal(g, tokens, heads).sigmoid()}
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        start = None
-        if state is not None:
-            start = tuple(part.unflatten(2, shape) for part, shape in zip(state.split(sizes, dim=2), parts, strict=True))
-        y, end = ops.trapezoid(i["q"], i["k"], i["v"], i["dt"], i["A"], i["trap"], cu, start, backend=backend)
-        return y, torch.cat([part.flatten(2) for part in end], 2)
-
-    return Operator(make, call, (heads, sum(sizes)), ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"))
+    parts = ((size, width), (rank, width), (rank, size))
+    shape = (heads, size * width + rank * width + rank * size)
+    return Operator(make, ops.trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts)
 
 
 _MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
@@ -148,11 +128,11 @@ def _gated_norm(channels: int, groups: int) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
         return {"y": normal(g, tokens, channels), "z": normal(g, tokens, channels), "weight": normal(g, channels)}
 
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        no_state = torch.zeros(0, dtype=torch.float64 if i["y"].dtype == torch.float64 else torch.float32)
-        return ops.gated_rms_norm(i["y"], i["z"], i["weight"], 1e-5, groups, backend=backend), no_state
+    def function(y: Tensor, z: Tensor, weight: Tensor, *, backend: str, **_: object) -> tuple[Tensor, Tensor]:
+        no_state = torch.zeros(0, dtype=torch.float64 if y.dtype == torch.float64 else torch.float32)
+        return ops.gated_rms_norm(y, z, weight, 1e-5, groups, backend=backend), no_state
 
-    return Operator(make, call, None, ("y", "z"), ("weight",))
+    return Operator(make, function, None, ("y", "z"), ("weight",))
 
 
 OPERATORS: dict[str, Operator] = {
