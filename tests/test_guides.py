@@ -1,12 +1,16 @@
-"""The guides are true: their blocks run, in order, and print what is shown; commands of all pages exist with their options."""
+"""The README and the guides are true: their blocks run, in order, and print what is shown; commands, extras and links exist."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import platform
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ import torch
 import typer
 from helpers.document_files import pdf
 from helpers.pages import blocks, commands, missing, printed
+from helpers.stub_endpoint import serve
 
 from runnel import Embedder, Engine, Request
 from runnel.cli import COMMANDS, LAB, app, lab
@@ -22,7 +27,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GUIDES = ("quickstart", "how-it-works", "embed", "integrations", "search", "documents")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDES = ("README", "quickstart", "how-it-works", "embed", "integrations", "search", "documents")
+REFERENCE = "python-reference.txt"  # of Python 3.11.7 in the README
 ROW = '{"id": "1", "text": "The board approved the budget."}\n'
 # The files and names that the blocks of a page suppose; without an entry, the files of examples/files.
 FILES = {
@@ -35,7 +42,7 @@ NAMES = {"search": {"text": "The board met in March."}}
 
 def page(name):
     """Return a page; of integrations.md the last section, as tests/integrations/test_documented.py runs the others."""
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = README if name == "README" else (DOCS / f"{name}.md").read_text(encoding="utf-8")
     return text[text.rindex("\n## ") :] if name == "integrations" else text
 
 
@@ -52,6 +59,12 @@ def call(run, command):
     return done.out
 
 
+def numbers(text):
+    """Return all numbers; percentages, whose last digit differs between processors, as shares."""
+    found = re.findall(r"(-?\d[\d,]*(?:\.\d+)?)( %)?", text)
+    return [float(number.replace(",", "")) / (100 if percent else 1) for number, percent in found]
+
+
 def execute(program, name, names):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -60,15 +73,18 @@ def execute(program, name, names):
 
 
 def run_block(run, name, language, body, names):
-    """Run a block; those of text are not run."""
+    """Run a block; those of text are not run. The numbers of training have its time among them."""
     if language == "python":
-        execute(body, name, names)
+        execute(body.replace(REFERENCE, "part.txt"), name, names)
     shown = commands(body) if language == "console" else []
     if language == "sh":
         shown = [(line, "") for line in body.splitlines() if line.startswith("runnel ")]
     for command, output in shown:
         printed_now = call(run, command)
         assert missing(output.splitlines(), printed_now) == [], printed_now
+        if " train " not in command and (REFERENCE not in command or platform.python_version() == "3.11.7"):
+            near = numbers(printed_now)
+            assert [one for one in numbers(output) if all(abs(one - other) > 0.05 for other in near)] == [], printed_now
 
 
 def run_new_line(run, folder, line, names):
@@ -77,7 +93,7 @@ def run_new_line(run, folder, line, names):
         assert (folder / line.removeprefix("cat ")).stat().st_size
     elif not line.startswith("runnel "):
         execute(line, line, names)
-    elif not line.startswith("runnel lab train "):  # tests/test_readme.py trains
+    elif not line.startswith("runnel lab train "):  # the README trains
         call(run, line)
 
 
@@ -86,6 +102,10 @@ def test_blocks(tmp_path, run, terminal, name):
     """Named blocks are files. The tables of a section come after its blocks."""
     if name not in FILES:
         shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
+    if name == "README":
+        subprocess.run([sys.executable, ROOT / "examples" / "python_reference.py", tmp_path / REFERENCE], check=True)
+        text = (tmp_path / REFERENCE).read_text(encoding="utf-8")
+        write(tmp_path / "part.txt", text[200_000:250_000])  # with the answers; Python would read all of it for 25 s
     for file, content in FILES.get(name, {}).items():
         write(tmp_path / file, content)
     names = {"__name__": "__main__", **NAMES.get(name, {})}
@@ -111,6 +131,16 @@ def new_lines(section):
 def test_every_kind_of_block_and_the_tables_from_other_tools_are_checked():
     assert {kind for name in GUIDES for kind, file, _ in blocks(page(name)) if not file} <= {"python", "console", "sh", "text"}
     assert len([*new_lines(page("integrations"))]) > 25
+
+
+def test_an_answer_of_a_language_model(run, tmp_path, terminal):
+    """The model says what the README shows, with the citation that is removed."""
+    shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
+    [(command, shown)] = [pair for kind, _, body in blocks(README) if kind == "text" for pair in commands(body)]
+    with serve(lambda messages: shown.splitlines()[0].replace(". (no source)", " [7].")) as stub:
+        *arguments, url = shlex.split(command)[1:]
+        done = run(*arguments, stub.url)
+    assert (done.code, done.out.split()) == (3, shown.split()) and url.startswith("http://127.0.0.1")
 
 
 def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
@@ -161,3 +191,47 @@ def test_commands_that_pages_mention_exist_with_their_options():
         assert command in ("COMMAND", "...", "lab COMMAND") or options <= OPTIONS[command], (
             f"{page}: runnel {command} {' '.join(arguments)}"
         )
+
+
+# ---- what pages name ---------------------------------------------------------------------------------------------------------
+
+
+def dry_run(*arguments):
+    """Return what make would run."""
+    return subprocess.run(["make", "-n", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_install_commands_name_the_distribution_and_extras_that_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for one in (*PAGES, ROOT / "CONTRIBUTING.md"):
+        text = one.read_text(encoding="utf-8")
+        installed = re.findall(r"""["' ]([\w.-]+)\[([a-z,-]+)\]["'`]""", "\n".join(re.findall("pip install.*", text)))
+        assert {name for name, _ in installed} <= {project["name"], "."}, one
+        named = {*re.findall(r"extra `([a-z-]+)`", text), *(extra for _, extras in installed for extra in extras.split(","))}
+        assert named <= project["optional-dependencies"].keys(), one
+
+
+def test_shell_blocks_are_what_the_makefile_does():
+    lines = [line for kind, _, body in blocks(README) if kind == "sh" for line in body.splitlines()]
+    assert lines == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -c constraints.txt -e .", "make demo"]
+    assert "cp -R examples/files/. runs/demo" in dry_run("demo")
+
+
+@pytest.mark.parametrize(
+    ("target", "installed"),
+    [("demo", ["-e ."]), ("docs", ["-e .", "--group docs"]), ("test", ["-e .", "-e '.[$EXTRAS]' --group dev"])],
+)
+def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, installed):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = ",".join(project["optional-dependencies"].keys() - {"all", "gpu"})
+    found = re.findall(r"pip install -qq .*-c constraints.txt ((?:-e|--group) .+)", dry_run(target, f"VENV={tmp_path}"))
+    assert [sorted(re.split(r"\W+", line)) for line in found] == [
+        sorted(re.split(r"\W+", line.replace("$EXTRAS", extras))) for line in installed
+    ]
+
+
+def test_make_targets_and_files_that_the_readme_names_exist():
+    for target in set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))):
+        dry_run(target)
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
