@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+JSON = "application/json"
 HEAD = {"id": "1", "created": 1, "model": "stub"}
 WORD = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
 ENDLESS = {"words": f"data: {json.dumps(HEAD | WORD)}\n\n".encode(), "line": b"data: " + b"x" * 9999, "comments": b": ping\n\n"}
@@ -75,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault in ENDLESS:
             self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)
         elif fault == "no text":
-            self._send({"id": "1", "object": "chat.completion", "created": 1, "model": "stub", "choices": []})
+            self._send(HEAD | {"object": "chat.completion", "choices": []})
         else:
             if fault == "slow":
                 time.sleep(self.stub.slow_s)
@@ -83,34 +84,25 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, text: str, stream: bool, fault: object) -> None:
         finish = "length" if fault == "cut" else "stop"
-        usage, head = usage_of(text), HEAD
         if not stream or fault == "not streamed":
             whole = json.dumps(completion(text, finish)).encode()
             self._raw(whole, kept=len(whole) // 2 if fault == "truncated" else None)
             return
-        chunks = [text[at : at + 3] for at in range(0, len(text), 3)]
-        events: list[dict[str, Any]] = [{"index": 0, "delta": {"content": one}, "finish_reason": None} for one in chunks]
+        chunks = [{"delta": {"content": text[at : at + 3]}, "finish_reason": None} for at in range(0, len(text), 3)]
+        events: list[dict[str, Any]] = [{"choices": [{"index": 0} | chunk]} for chunk in chunks]
         if fault == "truncated":
             events = events[: len(events) // 2]
         else:
-            events.append({"index": 0, "delta": {}, "finish_reason": finish})
-        lines = [head | {"object": "chat.completion.chunk", "choices": [event]} for event in events]
-        if fault != "truncated":
-            lines.append(head | {"object": "chat.completion.chunk", "choices": [], "usage": usage})
-        body = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
-        self._raw((body + ("" if fault == "truncated" else "data: [DONE]\n\n")).encode(), kind="text/event-stream")
+            events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+            events.append({"choices": [], "usage": usage_of(text)})
+        lines = [json.dumps(HEAD | {"object": "chat.completion.chunk"} | event) for event in events]
+        lines += [] if fault == "truncated" else ["[DONE]"]
+        self._raw("".join(f"data: {line}\n\n" for line in lines).encode(), kind="text/event-stream")
 
     def _send(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self._raw(json.dumps(value).encode(), status, headers)
 
-    def _raw(
-        self,
-        body: bytes,
-        status: int = 200,
-        headers: dict[str, str] | None = None,
-        kind: str = "application/json",
-        kept: int | None = None,
-    ) -> None:
+    def _raw(self, body: bytes, status: int = 200, headers: Any = None, kind: str = JSON, kept: int | None = None) -> None:
         """Send an answer; with `kept`, the connection ends after this number of bytes."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():

@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,17 +30,20 @@ BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.BPE())
+def _trained(model: Any, trainer: Any, pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(model)
     library.normalizer = normalizer
     library.pre_tokenizer = pre
+    library.train_from_iterator(CORPUS, trainer)
+    return library
+
+
+def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
+    settings = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "special_tokens": ["<|endoftext|>"]}
+    trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False, **settings)
+    library = _trained(models.BPE(), trainer, pre, normalizer)
     library.post_processor = processors.ByteLevel(trim_offsets=True)
     library.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    library.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False),
-    )
     return library
 
 
@@ -51,21 +54,14 @@ def neox_like() -> tokenizers.Tokenizer:
 
 
 def bert_like() -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=12))
-    library.normalizer = normalizers.BertNormalizer()
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    library.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False))
-    return library
+    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    model = models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=12)
+    return _trained(model, trainer, pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer())
 
 
 def metaspace(scheme: str) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    library.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
-    )
-    return library
+    return _bpe(pre_tokenizers.Metaspace(prepend_scheme=scheme), special=("<unk>", "<s>", "</s>"), fuse_unk=True)
 
 
 def sentencepiece_like() -> tokenizers.Tokenizer:
@@ -78,20 +74,14 @@ def sentencepiece_like() -> tokenizers.Tokenizer:
 
 
 def unigram() -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.Unigram())
-    library.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
-    library.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", special_tokens=["<unk>", "</s>"], show_progress=False)
-    library.train_from_iterator(CORPUS, trainer)
-    return library
+    clean = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
+    return _trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), clean)
 
 
-def _bpe(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
-    library.normalizer = normalizer
-    library.pre_tokenizer = pre
-    library.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False))
-    return library
+def _bpe(pre: Any, normalizer: Any = None, special: Sequence[str] = ("<unk>",), **options: Any) -> tokenizers.Tokenizer:
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(special), show_progress=False)
+    return _trained(models.BPE(unk_token="<unk>", **options), trainer, pre, normalizer)
 
 
 BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
