@@ -17,45 +17,35 @@ SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {"torch", "numpy", "numba", "tokenizers", "safetensors", "huggingface_hub", "sentencex", "transformers"}
 
 
-def loaded_after(code):
-    """Top-level modules in a fresh interpreter after running `code`."""
-    program = (
-        f"import sys\n{code}\nsys.stdout.write('\\nMODULES ' + ' '.join(sorted({{m.partition('.')[0] for m in sys.modules}})))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stdout.rpartition("MODULES ")[2].split())
-
-
-def test_import_runnel_imports_nothing_heavy():
-    loaded = loaded_after("import runnel; runnel.Sentence; runnel.RunnelError")
-    assert not loaded & (HEAVY | {"rich", "typer"})
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["find", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(arguments):
-    code = f"""
-sys.argv = ['runnel', *{arguments!r}]
+COMMAND = """
+sys.argv = ['runnel', *{!r}]
 from runnel.cli import main
 try:
     main()
 except SystemExit as end:
-    assert end.code == 0
+    assert not end.code, sys.argv
 """
-    assert not loaded_after(code) & HEAVY
 
 
-@pytest.mark.parametrize("model", ["pocket", "pocket-mamba2"])
-def test_loading_a_model_does_not_import_what_torch_itself_leaves_out(model):
-    """torch's Python code for meta tensors imports sympy: half of the time of a first load."""
-    assert "sympy" not in loaded_after(f"import runnel; runnel.SentenceRetriever.load({model!r})")
+def run_python(code, **options):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_records_and_errors_are_light():
-    assert not loaded_after("import runnel.records, runnel.errors") & HEAVY
-
-
-def test_reading_files_needs_no_torch():
-    assert "torch" not in loaded_after("import runnel.text.documents.reader, runnel.commands.rows")
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import runnel; runnel.Sentence; runnel.RunnelError", HEAVY | {"rich", "typer"}),
+        ("import runnel.text.documents.reader, runnel.commands.rows", {"torch"}),
+        *((COMMAND.format(arguments), HEAVY) for arguments in (["--help"], ["find", "--help"], ["--version"])),
+        # torch's Python code for meta tensors imports sympy: half of the time of a first load
+        *((f"import runnel; runnel.SentenceRetriever.load({name!r})", {"sympy"}) for name in ("pocket", "pocket-mamba2")),
+    ],
+)
+def test_what_is_not_imported(code, absent):
+    program = f"import sys\n{code}\nprint('\\nMODULES', *{{m.partition('.')[0] for m in sys.modules}})"
+    assert not absent.intersection(run_python(program).rpartition("MODULES ")[2].split())
 
 
 @pytest.mark.slow
@@ -65,7 +55,7 @@ def test_every_module_imports_alone():
     needs = {"gpu.py": "triton", "gpu_kernels.py": "triton"}  # imported when a GPU kernel is to run
     paths = [path for path in paths if path.name not in needs or importlib.util.find_spec(needs[path.name])]
     modules = sorted(".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for p in paths)
-    loaded_after("import importlib\n" + "\n".join(f"importlib.import_module({m!r})" for m in reversed(modules)))
+    run_python("\n".join(f"import {module}" for module in reversed(modules)))
 
 
 def distributions_of(requirements):
@@ -103,16 +93,5 @@ def test_base_dependencies_are_enough(tmp_path):
     assert {"transformers", "lancedb", "pypdfium2"} & hidden and not hidden & {"torch", "typer", "yaml"}
     (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
     commands = (["find", "dog", "a.txt"], ["embed", "a.txt", "--to", "a.npy"], ["rerank", "dog", "a.txt"], ["info", "pocket"])
-    code = f"""
-HIDDEN = {sorted(hidden)!r}
-{HIDE}
-from runnel.cli import main
-for arguments in {commands!r}:
-    sys.argv = ['runnel', *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        assert not end.code, arguments
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    program = f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n" + "".join(COMMAND.format(arguments) for arguments in commands)
+    run_python(program, cwd=tmp_path)

@@ -1,9 +1,11 @@
 """What a request wants is the same wherever the stream of hidden vectors is cut."""
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-from helpers.streams import WIDTH, data, mean, segments
 from helpers.toy import Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,26 @@ from runnel.errors import InputError
 from runnel.request import OpenRequest, RangeSums, Request, Result, TokenCount
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
+WIDTH, VOCABULARY = 6, 30
+
+
+def data(length: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+    """Ids, hidden vectors, and a weight for each id."""
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(0, VOCABULARY, (length,), generator=generator).numpy()
+    return ids, torch.randn(length, WIDTH, generator=generator), torch.rand(VOCABULARY, generator=generator) + 0.1
+
+
+def mean(ids: np.ndarray, hidden: torch.Tensor, weight: torch.Tensor, a: int, b: int) -> torch.Tensor:
+    """The weighted mean of tokens [a, b)."""
+    w = weight[torch.from_numpy(ids[a:b])]
+    return (w @ hidden[a:b]) / w.sum()
+
+
+def segments(hidden: torch.Tensor, cuts: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Start and hidden vectors of each segment of a text that is cut at `cuts`."""
+    for a, b in pairwise([0, *sorted({c % len(hidden) for c in cuts} - {0}), len(hidden)]):
+        yield a, hidden[a:b]
 
 
 def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
