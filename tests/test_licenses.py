@@ -11,16 +11,13 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 PINS = (Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines()
-PERMISSIVE = {
+PERMISSIVE = {  # in license expressions, in classifiers, and in other words
     *("MIT", "MIT-0", "MIT-CMU", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "ISC", "Zlib", "CC0-1.0", "BSL-1.0", "PSF-2.0"),
-    "CNRI-Python",
-    *("Apache-2.0", "LLVM-exception", "MPL-2.0"),  # the MPL asks for changed files of the library alone
-}
-CLASSIFIERS = {
+    *("Apache-2.0", "LLVM-exception", "CNRI-Python", "MPL-2.0"),  # the MPL asks for changed files of the library alone
     *("MIT License", "BSD License", "Apache Software License", "ISC License (ISCL)", "Academic Free License (AFL)"),
     *("Python Software Foundation License", "Mozilla Public License 2.0 (MPL 2.0)", "Freely Distributable"),
+    *("Apache 2.0", "Apache 2.0 License", "Apache License, Version 2.0", "3-Clause BSD License"),
 }
-SPELLINGS = {"Apache 2.0", "Apache 2.0 License", "Apache License, Version 2.0", "3-Clause BSD License"}
 REVIEWED = {  # what states its license in words alone
     "pypdfium2": "BSD-3-Clause and Apache-2.0; PDFium inside is permissive; GPL of build tools alone, with their exceptions",
     "tiktoken": "the text of MIT",
@@ -31,16 +28,14 @@ def problem(name: str, package: Distribution) -> str | None:
     """Return what is wrong with the license in a distribution's metadata, or None."""
     metadata = package.metadata
     classifiers = [c.rpartition("::")[2].strip() for c in metadata.get_all("Classifier") or [] if c.startswith("License ::")]
-    expression, text = metadata.get("License-Expression") or "", (metadata.get("License") or "").strip()
-    stated = expression or "; ".join(classifiers) or text[:80]
-    if re.search(r"GPL|General Public|Affero|SSPL|BUSL|Commons Clause|-NC", f"{expression} {classifiers} {text[:80]}"):
-        return f"{name}: {stated} is not permissive: replace it, or add it to REVIEWED with the reason"
+    expression, text = metadata.get("License-Expression") or "", (metadata.get("License") or "").strip()[:80]
+    if re.search(r"GPL|General Public|Affero|SSPL|BUSL|Commons Clause|-NC", f"{expression} {classifiers} {text}"):
+        return f"{name}: {expression or classifiers or text} is not permissive: replace it, or add it to REVIEWED with the reason"
     words = set(re.findall(r"[\w.+-]+", expression or text)) - {"AND", "OR", "WITH"}
-    if words and words <= PERMISSIVE:
+    stated = [words] if expression else [words, {text}, set(classifiers)]
+    if any(names and names <= PERMISSIVE for names in stated):
         return None
-    if not expression and (text in SPELLINGS or (classifiers and CLASSIFIERS.issuperset(classifiers))):
-        return None
-    return f"{name}: the license {stated!r} is unknown: read it, and add its name here or the distribution to REVIEWED"
+    return f"{name}: the license {stated} is unknown: read it, and add its name here or the distribution to REVIEWED"
 
 
 def installed() -> dict[str, Distribution]:
