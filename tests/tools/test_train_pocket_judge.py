@@ -35,16 +35,14 @@ def test_training_makes_what_answers_win(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), "an answer is no wrong one"
         assert (one.sections[one.answers] == one.sections[one.answers[0]]).all()
     begin, end = model.tokenizer.markers()
-    monkeypatch.setattr(judge, "LAYERS", 1)
-    monkeypatch.setattr(judge, "_CLS", begin)
-    monkeypatch.setattr(judge, "_SEP", end)
+    small = {"LAYERS": 1, "_QUESTIONS": 4, "_SENTENCES": 6, "_MOST_QUERY": {form: 5}, "_CLS": begin, "_SEP": end}
+    for name, value in small.items():
+        monkeypatch.setattr(judge, name, value)
     assert isinstance(model.backbone, Encoder)
-    monkeypatch.setattr(judge, "_MOST_QUERY", {"judge": 5, "pair": 5})
     training = judge._Training(model.backbone, {"faq": asked}, model.words.idf, form)
-    weights = [*training.layers.parameters(), training.head.mix]
-    optimizer = torch.optim.AdamW(weights, lr=1e-2)
+    optimizer = torch.optim.AdamW([*training.layers.parameters(), training.head.mix], lr=1e-2)
     losses = []
-    for _ in range(60):
+    for _ in range(40):
         loss = training.loss()
         optimizer.zero_grad()
         loss.backward()
