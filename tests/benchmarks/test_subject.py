@@ -1,4 +1,4 @@
-"""What is timed: the model agrees with the plain path, and its linear layers are all of them."""
+"""What is timed: the model agrees with the plain path, its linear layers are all of them, and other systems have its weights."""
 
 import pytest
 import torch
@@ -7,7 +7,9 @@ from helpers.tiny_shapes import same
 from benchmarks.measure import compare
 from benchmarks.shapes import load_subject
 from benchmarks.subject import LinearLayers, Subject
+from benchmarks.systems import EqualBert, TransformersLibrary
 from runnel.backbones.int8 import int8_problem
+from runnel.errors import InputError
 
 INT8_PROBLEM = int8_problem(torch.device("cpu"))
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
@@ -48,3 +50,20 @@ def test_eight_bits_agree_with_the_plain_path_and_are_compared_with_bf16(tiny_sh
     assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
     assert linear.flops_per_token == whole.flops_per_token
     assert linear.error() < 0.05
+
+
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "xlstm"])
+def test_the_transformers_library_has_the_same_weights(tiny_shapes, architecture):
+    name = f"tiny-{architecture}"
+    same(TransformersLibrary(name, "fp32", "cpu").hidden(TEXTS), Subject(name, "fp32", "cpu").plain_hidden(TEXTS))
+    with pytest.raises(InputError, match="the library has no RWKV-7"):
+        TransformersLibrary("tiny-rwkv7", "fp32", "cpu")
+
+
+def test_bert_of_equal_size():
+    system = EqualBert("pocket-mamba2", "bf16", "cpu")
+    weights = sum(p.numel() for name, p in system.model.named_parameters() if "encoder" in name)
+    ours = sum(m.weight.numel() for m in load_subject("pocket-mamba2", torch.float32).modules() if isinstance(m, torch.nn.Linear))
+    assert 0.75 < weights / ours < 1.33
+    assert system.title == "BERT, 3 layers of 384"
+    same(system.hidden(TEXTS), system.plain_hidden(TEXTS), "bf16")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,17 +17,17 @@ HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
 READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000}
 
 _SECONDS = {"engine": [0.95, 0.95], "index": [1.0, 1.0], "remember": [1.9, 1.9]}
-INDEX: dict[str, Answers] = {
+SAME: dict[str, Answers] = {
+    "hidden": {"tokens": len(HIDDEN)},
+    "gradient": {},
+    "products": {"error": 0.0},
     "fill_index": {"passages": 68_500, "disk_bytes": 1 << 30, "keeps_sentences": True},
     "time_indexing": {"tokens": 1000, "seconds": _SECONDS, "processor": _SECONDS},
     "time_searches": {"seconds": {"first stage": [0.01, 0.01], "whole search": [0.2, 0.2]}, "peak_bytes": 1 << 30},
 }
 
 
-class StandIn:
-    def __enter__(self) -> Self:
-        return self
-
+class StandIn(AbstractContextManager[Any]):
     def __exit__(self, *error: object) -> None:
         return None
 
@@ -52,16 +53,10 @@ class FakeWorker(StandIn):
         chosen = self._chosen(op, request)
         if chosen is not None:
             return chosen
-        if op == "hidden":
-            np.save(request["file"], HIDDEN)
-            return {"tokens": len(HIDDEN)}
-        if op == "gradient":
-            np.save(request["file"], HIDDEN.ravel())
-            return {}
-        if op == "products":
-            return {"error": 0.0}
-        if op in INDEX:
-            return INDEX[op]
+        if op in ("hidden", "gradient"):
+            np.save(request["file"], HIDDEN if op == "hidden" else HIDDEN.ravel())
+        if op in SAME:
+            return SAME[op]
         seconds = request["batch"] * request["tokens"] / (4000 if request.get("part") == "linear" else 1000)
         return {"seconds": seconds, "peak_bytes": 1 << 20}
 

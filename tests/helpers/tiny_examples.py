@@ -13,6 +13,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
+from helpers.tiny_transformers import write_transformer
 from torch import nn
 
 from runnel.backbones.base import Backbone
@@ -80,23 +81,21 @@ def _examples(recipe: str, stem: str, job: str, format: str | None, number: int,
 
 @cache
 def tiny_checkpoint(architecture: str) -> Path:
-    folder = Path(_MADE.name, architecture)
-    write_model(folder, architecture)
-    return folder
-
-
-def write_model(folder: Path, architecture: str) -> None:
     """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder" or "bert"."""
+    folder = Path(_MADE.name, architecture)
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
     if architecture == "encoder":
         _encoder(tokenizer).save(folder)
     elif architecture == "bert":
-        _write_bert(folder, tokenizer.vocab_size)
+        write_transformer(folder, "bert", vocab_size=tokenizer.vocab_size)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(BUILT_IN["pocket"] / name, folder / name)
     else:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
         heads = {"embed": EndVector(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
         Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
+    return folder
 
 
 def _encoder(tokenizer: Tokenizer) -> Model:
@@ -106,17 +105,6 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
     heads = {"features": features, "embed": PlainMeanVector(), "sentences": VectorScore(_WIDTH, size=8)}
     return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
-
-
-def _write_bert(folder: Path, vocabulary: int) -> None:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        vocab_size=vocabulary, hidden_size=_WIDTH, num_hidden_layers=_LAYERS, num_attention_heads=2, intermediate_size=2 * _WIDTH
-    )
-    BertModel(config).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUILT_IN["pocket"] / name, folder / name)
 
 
 def write_examples(path: Path, *, evidence: bool, number: int = 0, sets: int = 1) -> None:
