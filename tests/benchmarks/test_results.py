@@ -34,11 +34,11 @@ def data(tmp_path):
     write_lines(folder / "queries.jsonl.zst", [{"_id": f"q{n}", "text": " ".join(text(n).split()[-4:])} for n in range(5)])
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(5)))
-    for name in ("new", "cuad"):
+    for name, documents in (("new", 2), ("cuad", 20)):  # of cuad only what is held back is measured
         document = " ".join(text(f"{name}{n}", 6).capitalize() for n in range(8))
         first = document.index(".") + 1
         row = {"question": f"number{name}0", "document": document, "evidence": [[0, first]]}
-        rows = [{"id": f"{d}-{n}", "doc_id": str(d), **row} for d in range(20) for n in range(6)]
+        rows = [{"id": f"{d}-{n}", "doc_id": str(d), **row} for d in range(documents) for n in range(6)]
         write_lines(tmp_path / "data" / "evidence" / f"{name}.jsonl.zst", rows)
     return tmp_path / "data"
 
