@@ -3,7 +3,6 @@
 All commands are parsed; the ones that need no training, hub, endpoint or GPU run on small stand-ins for the published files.
 """
 
-import json
 import random
 import re
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
 
 from benchmarks.__main__ import _parser
@@ -30,13 +30,7 @@ COMMANDS = [
     line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines() if line[0] != "#"
 ]
 ROWS, REST = PAGE.partition("## Not yet")[::2]
-ITEMS = {  # tables and figures of each paper
-    "A": (2, 1),
-    "B": (3, 1),
-    "C": (11, 1),
-    "D": (13, 10),
-    "E": (28, 12),
-}
+ITEMS = {"A": (2, 1), "B": (3, 1), "C": (11, 1), "D": (13, 10), "E": (28, 12)}  # tables and figures of each paper
 _LIST = r"\d+(?:(?:, | and | to )\d+)*"
 
 
@@ -117,43 +111,36 @@ def stand_ins(folder):
     """Write small files with the names and in the forms of the published ones, and models with random weights."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=12)) for _ in range(40)]
-    queries = "".join(f"{n}\t{text[:20]}\n" for n, text in enumerate(texts[:3]))
-    files = {"msmarco/collection.tsv": "".join(f"{n}\t{text}\n" for n, text in enumerate(texts))}
-    files["msmarco/msmarco-docs.tsv"] = "".join(f"D{n}\thttp://a.b\ttitle\t{text}\n" for n, text in enumerate(texts))
+    queries = [f"{n}\t{text[:20]}" for n, text in enumerate(texts[:3])]
+    files = {"msmarco/collection.tsv": [f"{n}\t{text}" for n, text in enumerate(texts)], "meeting.txt": [". ".join(texts)]}
+    files["msmarco/msmarco-docs.tsv"] = [f"D{n}\thttp://a.b\ttitle\t{text}" for n, text in enumerate(texts)]
     names = ["queries.train", "queries.dev.small", "msmarco-test2019-queries", "msmarco-test2020-queries"]
     names += ["msmarco-docdev-queries", "msmarco-doctrain-queries"]
     files |= {f"msmarco/{name}.tsv": queries for name in names}
     passages = ["qrels.train.tsv", "qrels.dev.small.tsv", "2019qrels-pass.txt", "2020qrels-pass.txt"]
     documents = ["msmarco-doctrain-qrels.tsv", "msmarco-docdev-qrels.tsv", "2019qrels-docs.txt", "2020qrels-docs.txt"]
     for names, letter in ((passages, ""), (documents, "D")):
-        files |= {f"msmarco/{name}": "".join(f"{n} 0 {letter}{n} 1\n" for n in range(3)) for name in names}
-    run = "".join(f"{n} Q0 {rank} {rank + 1} {-rank} x\n" for n in range(3) for rank in range(40))
-    files |= {"bm25.trec": run, "bge-train.trec": run, "meeting.txt": ". ".join(texts)}
+        files |= {f"msmarco/{name}": [f"{n} 0 {letter}{n} 1" for n in range(3)] for name in names}
+    run = [f"{n} Q0 {rank} {rank + 1} {-rank} x" for n in range(3) for rank in range(40)]
     rows = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
-    files |= {name: _lines(rows) for name in ("documents.jsonl", "locov0-train/corpus.jsonl")}
+    files |= {"bm25.trec": run, "bge-train.trec": run, "documents.jsonl": rows, "locov0-train/corpus.jsonl": rows}
     for name in BEIR:
-        files |= {f"{name}/corpus.jsonl": _lines(rows[:9]), f"{name}/queries.jsonl": _lines(rows[:1])}
-        files[f"{name}/qrels/test.tsv"] = "query-id\tcorpus-id\tscore\n0\t0\t1\n"
-    scrolls = _lines({"id": str(n), "input": text, "output": text[:9]} for n, text in enumerate(texts[:9]))
+        files |= {f"{name}/corpus.jsonl": rows[:9], f"{name}/queries.jsonl": rows[:1]}
+        files[f"{name}/qrels/test.tsv"] = ["query-id\tcorpus-id\tscore", "0\t0\t1"]
+    scrolls = [{"id": str(n), "input": text, "output": text[:9]} for n, text in enumerate(texts[:9])]
     files |= {f"locov0/{name}/validation.jsonl": scrolls for name in ("summ_screen_fd", "gov_report", "qmsum")}
-    sections = [{"section_name": "One", "paragraphs": texts[:2]}]
-    papers = {name: {"title": name, "abstract": texts[0], "full_text": sections} for name in ("1", "2")}
-    files["locov0/qasper/qasper-test-v0.3.json"] = json.dumps(papers)
-    files["longembed/qmsum/corpus.jsonl"] = _lines({"doc_id": row["_id"], "text": row["text"]} for row in rows)
-    files["longembed/qmsum/queries.jsonl"] = _lines([{"qid": "q", "text": "a cat"}])
-    files["longembed/qmsum/qrels.jsonl"] = _lines([{"qid": "q", "doc_id": "0"}])
-    evidence = _lines([{"id": "1", "question": "a cat", "document": ". ".join(texts), "evidence": [[0, 9]]}])
+    paper = {"title": "A paper", "abstract": texts[0], "full_text": [{"section_name": "One", "paragraphs": texts[:2]}]}
+    files["locov0/qasper/qasper-test-v0.3.json"] = [{"1": paper, "2": paper}]
+    files["longembed/qmsum/corpus.jsonl"] = [{"doc_id": row["_id"], "text": row["text"]} for row in rows]
+    files["longembed/qmsum/queries.jsonl"] = [{"qid": "q", "text": "a cat"}]
+    files["longembed/qmsum/qrels.jsonl"] = [{"qid": "q", "doc_id": "0"}]
+    evidence = [{"id": "1", "question": "a cat", "document": ". ".join(texts), "evidence": [[0, 9]]}]
     files |= {"evidence.jsonl": evidence, "qa-copied/narrativeqa.evidence.jsonl": evidence}
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
+    for name, lines in files.items():
+        write_rows(folder / name, lines)
     model = tiny_model(folder / "tokenizer", papers_heads=True)
     for name in {*re.findall(r"\b[a-e]-[\w.]+/model\b", "\n".join(RUN)), "BAAI/bge-large-en-v1.5", "Qwen2-1.5B"}:
         model.save(folder / name)
-
-
-def _lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def test_commands_run_in_the_order_of_the_page(run, tmp_path):

@@ -9,7 +9,7 @@ from helpers.bench_workers import HIDDEN, wrong_hidden
 from benchmarks.extras import remembered, searched, training
 from benchmarks.measure import answer, compare
 from benchmarks.segments import Grid, sweep, sweep_chunks
-from benchmarks.speed import Settings, measure
+from benchmarks.speed import OTHERS, Settings, measure
 from runnel.errors import BackendUnavailable, InputError
 
 
@@ -46,14 +46,13 @@ def test_failures_are_answers():
     assert "out_of_memory" in answer(Mock(side_effect=MemoryError("m")))
 
 
-ALL = ("transformers", "llama.cpp", "bert")
+def quiet(message):
+    """No progress."""
 
 
 def bench(lengths=(64, 128), batches=(1,), **changes):
-    said = []
     cells = tuple((batch, tokens) for batch in batches for tokens in lengths)
-    report = measure(Settings(("m",), cells, **changes), said.append)
-    return report, said
+    return measure(Settings(("m",), cells, **changes), quiet)
 
 
 def figures(report):
@@ -65,7 +64,7 @@ def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
     timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
     turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
     assert timed == turn + turn
-    report, _ = bench(batches=(1, 4), dtypes=("bf16", "fp32"), others=ALL)
+    report = bench(batches=(1, 4), dtypes=("bf16", "fp32"), others=OTHERS)
     cells = {(batch, tokens) for batch in (1, 4) for tokens in (64, 128)}
     systems = {(p.system, p.dtype) for p in report.points}
     assert systems == {
@@ -76,7 +75,7 @@ def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
     assert {(p.batch, p.tokens) for p in report.points if p.system == "bert"} == cells
     assert len(report.points) == len(systems) * len(cells)
     assert not report.wrong
-    point = figures(bench(batches=(4,), rounds=2)[0])["runnel", "bf16", 4, 64]
+    point = figures(bench(batches=(4,), rounds=2))["runnel", "bf16", 4, 64]
     assert point["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
     figure = point["ms_per_document"], point["of_roofline"]["median"], point["gflops_per_s"]
     assert figure == pytest.approx((64, 0.25, 2)) and point["peak_bytes"] is None and "seconds" not in point
@@ -85,7 +84,7 @@ def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
 @pytest.mark.parametrize("system", ["runnel", "transformers", "bert"])
 def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system):
     fake_workers.answers = {system: {"hidden": wrong_hidden}}
-    report, _ = bench(others=("transformers", "bert"), memory=True)
+    report = bench(others=("transformers", "bert"), memory=True)
     assert report.wrong
     for point in report.points:
         shown = point.to_dict()
@@ -114,7 +113,7 @@ def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
         return {"out_of_memory": "killed"} if request["tokens"] > 64 else {"seconds": 1.0}
 
     fake_workers.answers = {"runnel": {"time": short}}
-    found = figures(bench()[0])
+    found = figures(bench())
     assert found["runnel", "bf16", 1, 64]["outcome"] == "ok"
     assert found["runnel", "bf16", 1, 128] | {"outcome": "out of memory", "note": "killed"} == found["runnel", "bf16", 1, 128]
     assert found["runnel", "bf16", 1, 128]["tokens_per_s"] is None
@@ -122,7 +121,7 @@ def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
 
 def test_slow_cells_are_left_out_and_say_so(fake_workers):
     """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with the square."""
-    report, _ = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
+    report = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
     found = figures(report)
     assert found["runnel", "bf16", 1, 8192]["tokens_per_s"]["runs"] == 1  # long cells are measured once
     assert found["runnel", "bf16", 1, 64]["tokens_per_s"]["runs"] == 2
@@ -133,7 +132,7 @@ def test_slow_cells_are_left_out_and_say_so(fake_workers):
 
 @pytest.mark.parametrize("dtypes", [("bf16", "int8"), ("int8", "bf16"), ("int8",)])
 def test_eight_bits_are_compared_with_the_linear_layers_in_bf16(fake_workers, dtypes):
-    found = figures(bench(dtypes=dtypes, lengths=(64,), others=("bert",), rounds=2)[0])
+    found = figures(bench(dtypes=dtypes, lengths=(64,), others=("bert",), rounds=2))
     assert found.keys() == {("runnel", dtype, 1, 64) for dtype in dtypes} | {
         (s, "bf16", 1, 64) for s in ("linear layers", "bert")
     }
@@ -141,8 +140,7 @@ def test_eight_bits_are_compared_with_the_linear_layers_in_bf16(fake_workers, dt
 
 
 def trained(**changes):
-    said = []
-    return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, said.append, **changes)]
+    return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, quiet, **changes)]
 
 
 def test_no_figure_with_a_wrong_gradient(fake_workers):
@@ -161,7 +159,7 @@ def reranked(fake_workers, **agreement):
     ways = {"whole pairs": [10.0, 12.0], "fp32 states": [1.0, 1.0], "int8 states": [2.0, 2.0]}
     correlations = {"whole pairs": 1.0, "fp32 states": 1.0, "int8 states": 0.99} | agreement
     fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": correlations}}}
-    return {row.way: row.to_dict() for row in remembered("m", "bf16", lambda message: None, documents=100, rounds=2)}
+    return {row.way: row.to_dict() for row in remembered("m", "bf16", quiet, documents=100, rounds=2)}
 
 
 def test_remembered_over_whole_pairs_of_the_same_round_if_their_scores_agree(fake_workers):
@@ -183,7 +181,7 @@ def test_an_index(fake_workers):
     stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
     answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
     fake_workers.answers = {"runnel": answers}
-    row = searched("m", "n", lambda message: None, documents=30, read=40).to_dict()
+    row = searched("m", "n", quiet, documents=30, read=40).to_dict()
     assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
     whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
     assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
@@ -198,7 +196,7 @@ def test_an_index(fake_workers):
 
 def test_every_segment_that_is_shorter_than_the_texts(fake_workers):
     grid = Grid("m", ((1, 256), (4, 64)), (64, 128, 256, None))
-    points, checked = sweep(grid, 3, lambda message: None)
+    points, checked = sweep(grid, 3, quiet)
     expected = [(batch, tokens, segment) for batch, tokens in grid.cells for segment in (64, 128, None)]
     assert checked.passed and [(p.batch, p.tokens, p.segment) for p in points] == expected
     assert {(len(p.seconds), p.peak_bytes) for p in points} == {(3, 1 << 20)}
@@ -208,7 +206,7 @@ def test_every_segment_that_is_shorter_than_the_texts(fake_workers):
 
 def test_chunks_of_every_operator_agree():
     cells = ((1, 50), (2, 30))
-    found = sweep_chunks((8, 32), cells, rounds=2, progress=lambda message: None)
+    found = sweep_chunks((8, 32), cells, rounds=2, progress=quiet)
     assert [(c.batch, c.tokens, c.operator, c.chunk) for c in found] == [
         (*cell, name, q) for cell in cells for name in ("ssd", "wkv7", "mlstm") for q in (8, 32)
     ]

@@ -4,6 +4,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+OPEN_XML, RELATIONS = "http://schemas.openxmlformats.org", "officeDocument/2006/relationships"
 Piece = tuple[float | None, float, float, str]
 Line = str | Sequence[Piece] | None
 
@@ -131,35 +132,29 @@ def pptx(
     more: Mapping[str, str | bytes] | None = None,
 ) -> None:
     """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the shapes of its notes}."""
-    spaces = (
-        'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
-        'xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main" '
-        'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" '
-        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
-    )
-    kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    names = {"a": "drawingml/2006/main", "p": "presentationml/2006/main", "mc": "markup-compatibility/2006", "r": RELATIONS}
+    spaces = " ".join(f'xmlns:{name}="{OPEN_XML}/{rest}"' for name, rest in names.items())
 
     def relations(*targets: tuple[str, str]) -> str:
         rows = (
-            f'<Relationship Id="rId{i}" Type="{kinds}/{kind}" Target="{target}"/>' for i, (kind, target) in enumerate(targets)
+            f'<Relationship Id="rId{i}" Type="{OPEN_XML}/{RELATIONS}/{kind}" Target="{target}"/>'
+            for i, (kind, target) in enumerate(targets)
         )
-        return (
-            f'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{"".join(rows)}</Relationships>'
-        )
+        return f'<Relationships xmlns="{OPEN_XML}/package/2006/relationships">{"".join(rows)}</Relationships>'
 
     ids = "".join(f'<p:sldId id="{256 + i}" r:id="rId{i}"/>' for i in range(len(slides)))
     # The names of slides do not have their order: only the list of ids has.
-    names = [f"slides/slide{len(slides) - i}.xml" for i in range(len(slides))]
+    parts = [f"slides/slide{len(slides) - i}.xml" for i in range(len(slides))]
     files: dict[str, str | bytes] = {
         "ppt/presentation.xml": f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>",
-        "ppt/_rels/presentation.xml.rels": relations(*(("slide", name) for name in names)),
+        "ppt/_rels/presentation.xml.rels": relations(*(("slide", part) for part in parts)),
         "docProps/core.xml": f'<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></c>',
     }
-    for number, (name, shapes) in enumerate(zip(names, slides, strict=True), start=1):
-        files[f"ppt/{name}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
+    for number, (part, shapes) in enumerate(zip(parts, slides, strict=True), start=1):
+        files[f"ppt/{part}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
         if notes and number in notes:
             files[f"ppt/notesSlides/notes{number}.xml"] = f"<p:notes {spaces}><p:spTree>{notes[number]}</p:spTree></p:notes>"
-            files[f"ppt/slides/_rels/{name[7:]}.rels"] = relations(("notesSlide", f"../notesSlides/notes{number}.xml"))
+            files[f"ppt/slides/_rels/{part[7:]}.rels"] = relations(("notesSlide", f"../notesSlides/notes{number}.xml"))
     _write_zip(path, files | dict(more or {}))
 
 

@@ -54,7 +54,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backbone: Backbone | None = None) -> Model:
-    """Two Mamba-2 layers, or `backbone` (32 wide, 128 tokens); `papers_heads`: the papers' heads, not the built-in model's."""
+    """Two Mamba-2 layers, or `backbone` (32 wide); `papers_heads`: the papers' heads, not the built-in model's."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
     tokenizer = Tokenizer.load(folder, begin=2, end=3)
@@ -66,7 +66,7 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
     if papers_heads:
         heads = nn.ModuleDict({"embed": EndVector(), "sentences": EndScore(32), "rerank": EndScore(32)})
     else:
-        features = TokenFeatures(128, 32)
+        features = TokenFeatures(backbone.vocab_size, 32)
         nn.init.normal_(features.mark_vectors)
         nn.init.normal_(features.log_weight, std=0.3)
         features.idf.uniform_()
@@ -122,9 +122,5 @@ def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:
     tokenizer = build("neox_like")
     config = Mamba2Config(vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=2, state_size=16, head_size=16)
     torch.manual_seed(1)
-    model = tiny_model(folder, papers_heads=papers_heads, backbone=Mamba2(config).requires_grad_(False).eval())
-    if not papers_heads:
-        features = TokenFeatures(config.vocab_size, 32)
-        nn.init.normal_(features.mark_vectors)
-        model.heads["features"] = features
+    model = tiny_model(folder, papers_heads=papers_heads, backbone=Mamba2(config))
     return dataclasses.replace(model, tokenizer=tokenizer, templates={"sentences": QUERY_LINE_THEN_DOCUMENT})

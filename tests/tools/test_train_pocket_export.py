@@ -73,11 +73,8 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp
 def test_what_is_no_judge_layer_is_refused() -> None:
     model, layers = load_model("pocket", "float32", "cpu"), new_layers(1)
     assert isinstance(model.backbone, Encoder)
-    for tensors, message in (
-        ({**layers, "judge.weight": torch.zeros(3)}, "unexpected tensor 'judge.weight'"),
-        ({"judge_layers.0.norm.bias": layers["judge_layers.0.norm.bias"]}, "missing tensors? .*judge_layers.0"),
-        ({**layers, "judge_layers.0.norm.bias": torch.zeros(3)}, r"mis-shaped tensor 'judge_layers.0.norm.bias' is \(3,\)"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            with_judge(model, tensors)
+    del layers["judge_layers.0.norm.bias"]
+    with pytest.raises(CheckpointError, match=r"judge_layers\.0\.norm\.bias.*judge\.weight"):
+        with_judge(model, layers | {"judge.weight": torch.zeros(3)})
+    layers = new_layers(1)
     assert with_judge(model, layers).judge_engine("judge") is not model.judge_engine("judge")
