@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.tiny_shapes import same
+from helpers.bench_workers import same
 
 from benchmarks.measure import compare
 from benchmarks.shapes import load_subject
