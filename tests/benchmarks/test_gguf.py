@@ -1,5 +1,6 @@
 """GGUF files for llama.cpp."""
 
+import io
 import struct
 
 import numpy as np
@@ -12,16 +13,14 @@ from benchmarks.shapes import SHAPES, load_subject, random_backbone
 
 def read_gguf(data):
     """Return the values and the tensors of a file: just enough of GGUF for ours."""
-    at = 0
+    file = io.BytesIO(data)
 
     def take(form):
-        nonlocal at
-        found = struct.unpack_from(form, data, at)
-        at += struct.calcsize(form)
+        found = struct.unpack(form, file.read(struct.calcsize(form)))
         return found if len(found) > 1 else found[0]
 
     def text():
-        return take(f"<{take('<Q')}s").decode()
+        return file.read(take("<Q")).decode()
 
     def value():
         return text() if (kind := take("<I")) == 8 else take({4: "<I", 6: "<f"}[kind])
@@ -40,7 +39,7 @@ def read_gguf(data):
     assert (magic, version) == (b"GGUF", 3)
     about = {text(): value() for _ in range(values)}
     infos = [(text(), tuple(take("<Q") for _ in range(take("<I")))[::-1], take("<I"), take("<Q")) for _ in range(tensors)]
-    start = at + -at % 32
+    start = file.tell() + -file.tell() % 32
     return about, {name: tensor(start + offset, kind, shape) for name, shape, kind, offset in infos}
 
 

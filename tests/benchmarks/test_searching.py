@@ -34,7 +34,7 @@ def test_texts():
 
 def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
     monkeypatch.setattr(searching, "_COMMIT", 2)
-    assert check_words(monkeypatch, 40) == 40
+    monkeypatch.setattr(texts, "__defaults__", (40,))  # words
     facts = fill(str(tmp_path / "index"), model, 5, 2)
     index = Index.open(tmp_path / "index", model)
     assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
@@ -51,50 +51,41 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
 
 
 def test_indexing_is_timed_next_to_the_engine(model, monkeypatch):
-    check_words(monkeypatch, 20)
+    monkeypatch.setattr(texts, "__defaults__", (20,))
     found = time_indexing(model, 3, 2)
     assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"engine": 2, "index": 2, "remember": 2}
     assert found["tokens"] == sum(map(len, Embedder.load(model).render(texts(3, 20))))
 
 
-def check_words(monkeypatch, words):
-    monkeypatch.setattr(texts, "__defaults__", (words,))
-    return words
-
-
-@pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
+@pytest.mark.parametrize("fault", ["passages", "nearest", "memories"])
 def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
-    check_words(monkeypatch, 30)
+    monkeypatch.setattr(texts, "__defaults__", (30,))
     documents = texts(8)
     named = {f"d{i}": text for i, text in enumerate(documents)}
     with Index.create(tmp_path / "index", model, remember=True) as index:
         index.add(Document(name, text) for name, text in named.items())
         assert check(index, documents) == ""
         store, sentences = index.store, remembers_sentences(index.embedder)
-        passages, nearest = store.passages, store.nearest
-        if fault == "vectors":
-
-            def turned(names):
-                return {name: replace(row, vector=row.vector[::-1]) for name, row in passages(names).items()}
-
-            monkeypatch.setattr(store, "passages", turned)
-            assert "vectors of a document differ" in check(index, documents)
-        elif fault == "nearest":
-            monkeypatch.setattr(store, "nearest", lambda vector, count, where: nearest(-vector, count, where))
-            assert "nearest passages are not" in check(index, documents)
-        elif sentences:
-            memories = store.memories(list(named))
+        memories, passages, nearest = store.memories(list(named)), store.passages, store.nearest
+        wrong = {name: memories["d7" if name == "d0" else "d0"] for name in named}
+        if sentences:
             read = {name: SentenceVectors.from_bytes(memories[name], text) for name, text in named.items()}
             wrong = {name: mirrored(one).to_bytes() for name, one in read.items()}
-            monkeypatch.setattr(store, "memories", lambda names: {name: wrong[name] for name in names})
-            assert "agree with whole pairs by" in check(index, documents)
-        else:
-            memories = store.memories(list(named))
-            monkeypatch.setattr(
-                store, "memories", lambda names: {name: memories["d7" if name == "d0" else "d0"] for name in names}
-            )
+
+        def turned(names):
+            return {name: replace(row, vector=row.vector[::-1]) for name, row in passages(names).items()}
+
+        replaced, message = {
+            "passages": (turned, "vectors of a document differ"),
+            "nearest": (lambda vector, count, where: nearest(-vector, count, where), "nearest passages are not"),
+            "memories": (lambda names: {name: wrong[name] for name in names}, "agree with whole pairs by"),
+        }[fault]
+        monkeypatch.setattr(store, fault, replaced)
+        if fault == "memories" and not sentences:
             with pytest.raises(StateError, match="belongs to another text"):
                 check(index, documents)
+        else:
+            assert message in check(index, documents)
 
 
 def mirrored(read):

@@ -21,12 +21,10 @@ def printed(program: str) -> list[str]:
     return re.findall(r"^ *# -> (.*)$", program, re.M)
 
 
-def words(text: str) -> list[str]:
-    """Return what is compared of an output: its words, without the numbers, which differ a little between processors."""
-    return re.findall(r"[A-Za-z]{2,}", text)
-
-
 def missing(shown: Iterable[str], output: str) -> list[str]:
-    """Return the lines of `shown` whose words are not in the output; a line `...` is any output."""
-    found = " ".join(words(output))
-    return [line for line in shown if line.strip() != "..." and " ".join(words(line)) not in found]
+    """Return the lines of `shown` whose words are not in the output, without numbers; a line `...` is any output."""
+
+    def words(text: str) -> str:
+        return " ".join(re.findall(r"[A-Za-z]{2,}", text))
+
+    return [line for line in shown if line.strip() != "..." and words(line) not in words(output)]

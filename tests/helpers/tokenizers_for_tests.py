@@ -39,8 +39,8 @@ def _trained(model: Any, trainer: Any, pre: Any, normalizer: Any = None) -> toke
 
 
 def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
-    settings = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "special_tokens": ["<|endoftext|>"]}
-    trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False, **settings)
+    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), ["<|endoftext|>"]
+    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False)
     library = _trained(models.BPE(), trainer, pre, normalizer)
     library.post_processor = processors.ByteLevel(trim_offsets=True)
     library.decoder = decoders.ByteLevel()
