@@ -4,6 +4,7 @@ import pytest
 from helpers.bench_workers import READY
 
 from benchmarks import bars
+from benchmarks.__main__ import main
 from benchmarks.bars import BARS, bar_values, check_bars, rows
 
 ROOFLINES = ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled")
@@ -89,7 +90,7 @@ def test_a_failed_check_loses_the_bar(system):
     assert "differs" in found[lost].shown
 
 
-def test_the_whole_check(fake_workers, monkeypatch):
+def test_the_whole_check(fake_workers, monkeypatch, capsys):
     """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
     monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
     monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
@@ -104,3 +105,9 @@ def test_the_whole_check(fake_workers, monkeypatch):
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
+    assert main(["check"]) == 1
+    out = capsys.readouterr().out
+    assert f"| {BARS['help'].what} | <= 0.3 | 0.1 | holds |" in out and out.count("| fails") == len(lost)
+    assert f"| {BARS['llama.cpp'].what} | >= 3 | - | not measured |" in out
+    monkeypatch.setattr(bars, "check_bars", lambda progress: [row for row in found.values() if not row.lost])
+    assert main(["check"]) == 0

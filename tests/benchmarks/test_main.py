@@ -4,23 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import bars, compare
+from benchmarks import compare
 from benchmarks.__main__ import main
-from benchmarks.bars import BarResult
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_check_prints_each_bar_with_its_value(monkeypatch, capsys, lost):
-    verdict = "fails by 16.7%" if lost else "holds"
-    found = [
-        BarResult("speed over x", ">= 0.6", 0.5 if lost else 0.7, "", lost, verdict),
-        BarResult("on a GPU", ">= 3", None, "no GPU here", False, "not measured"),
-    ]
-    monkeypatch.setattr(bars, "check_bars", lambda progress: found)
-    assert main(["check"]) == int(lost)
-    out = capsys.readouterr().out
-    assert f"| speed over x | >= 0.6 | {0.5 if lost else 0.7} | {verdict} |" in out
-    assert "| on a GPU | >= 3 | no GPU here | not measured |" in out
 
 
 def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
