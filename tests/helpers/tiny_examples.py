@@ -1,18 +1,18 @@
-"""Tiny runs of shipped recipes: random models, and examples from the language reference that CPython includes."""
+"""Tiny runs of shipped recipes: random models, and made-up examples."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import torch
+from helpers.evidence_examples import examples
+from helpers.qa_files import write_rows
 from helpers.tiny_transformers import write_transformer
 from torch import nn
 
@@ -29,7 +29,7 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 _WIDTH, _LAYERS = 32, 2
-_PARAGRAPHS, _NEGATIVES = 4, 16  # used of a chapter, and of a triple
+_NEGATIVES = 16  # of a triple
 _BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "mamba1": lambda vocabulary: Mamba1(Mamba1Config(vocabulary, _WIDTH, _LAYERS, state_size=8)),
     "mamba2": lambda vocabulary: Mamba2(Mamba2Config(vocabulary, _WIDTH, _LAYERS, state_size=16, head_size=16)),
@@ -64,18 +64,17 @@ def tiny_recipe(name: str, *changes: str) -> Recipe:
     name = JOBS.get(name, name)
     architecture, settings = TINY[name]
     recipe = recipes.read(name, changes=(*settings.split(), f"model.name={tiny_checkpoint(architecture)}", *changes))
-    sets = recipe.data.sets
-    made = [
-        replace(one, path=str(_examples(name, Path(one.path).stem, recipe.job, one.format, number, len(sets))))
-        for number, one in enumerate(sets)
-    ]
+    made = []
+    for number, one in enumerate(recipe.data.sets):
+        evidence = recipe.job in ("sentences", "generate") or one.format == "evidence"
+        made.append(replace(one, path=str(_examples(Path(one.path).stem, evidence, number))))
     return replace(recipe, data=replace(recipe.data, sets=tuple(made)))
 
 
 @cache
-def _examples(recipe: str, stem: str, job: str, format: str | None, number: int, sets: int) -> Path:
-    path = Path(_MADE.name, recipe, f"{stem}.jsonl")
-    write_examples(path, evidence=job in ("sentences", "generate") or format == "evidence", number=number, sets=sets)
+def _examples(stem: str, evidence: bool, number: int) -> Path:
+    path = Path(_MADE.name, f"{evidence}-{number}", f"{stem}.jsonl")
+    write_examples(path, evidence=evidence, number=number)
     return path
 
 
@@ -107,39 +106,16 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
 
 
-def write_examples(path: Path, *, evidence: bool, number: int = 0, sets: int = 1) -> None:
-    """Titles of chapters are the queries, their paragraphs the answers; set `number` of `sets` has its own chapters."""
-    chapters, make = _chapters(), _evidence if evidence else _triple
-    mine = range(number, len(chapters), sets)
-    lines = [json.dumps(make(chapters, i, place)) for i in mine for place in range(len(chapters[i][1]))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-@cache
-def _chapters() -> list[tuple[str, list[str]]]:
-    """The titles of chapters with their first paragraphs of prose."""
-    chapters = []
-    for name in sorted(topics):
-        title, *paragraphs = topics[name].strip().split("\n\n")
-        prose = [" ".join(p.split()) for p in paragraphs if not p.startswith(" ") and len(p) > 60]
-        if prose:
-            chapters.append((title.splitlines()[0].replace('"', ""), prose[:_PARAGRAPHS]))
-    return chapters
-
-
-def _triple(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
-    title, paragraphs = chapters[index]
-    others = [chapters[(index + 7 * (n + 1) + place) % len(chapters)][1][0] for n in range(_NEGATIVES)]
-    return {"query": title, "positive": paragraphs[place], "negative": [o for o in others if o not in paragraphs]}
-
-
-def _evidence(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
-    """Evidence of a paragraph between paragraphs of two other chapters, and an answer of its first words."""
-    title, paragraphs = chapters[index]
-    before, after = (chapters[(index + step) % len(chapters)][1][0] for step in (5, 11))
-    text = "\n\n".join([before, paragraphs[place], after])
-    start = len(before) + 2
-    evidence = [[start, start + len(paragraphs[place])]]
-    answer = " ".join(paragraphs[place].split()[:5])
-    return {"id": f"{title} {place}", "query": title, "document": text, "evidence": evidence, "answer": answer}
+def write_examples(path: Path, *, evidence: bool, number: int = 0) -> None:
+    """Made-up examples, others for each set. A query of triples has two positives, a sentence and its document."""
+    made, rows = examples(100, seed=number, sentences=(3, 6)), list[dict[str, Any]]()
+    for place, one in enumerate(made):
+        [(start, end)] = one.spans
+        sentence = one.document[start:end]
+        if evidence:
+            row = {"id": one.id, "query": one.query, "document": one.document, "evidence": [[start, end]], "answer": sentence}
+            rows.append(row)
+        else:
+            others = [made[(place + step) % len(made)].document for step in range(1, _NEGATIVES + 1)]
+            rows += [{"query": one.query, "positive": text, "negative": others} for text in (sentence, one.document)]
+    write_rows(path, rows)
