@@ -63,9 +63,10 @@ def test_a_damaged_file_of_a_model_is_named(tmp_path: Path, content: bytes | Non
 
 
 def test_a_file_of_a_model_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
-    assert read_model_json(tmp_path / "none.json", default={}) == {}
-    (tmp_path / "list.json").write_text('[{"a": 1}]')
-    assert read_model_json(tmp_path / "list.json", expect=list) == [{"a": 1}]
+    path = tmp_path / "list.json"
+    assert read_model_json(path, default={}) == {}
+    path.write_text('[{"a": 1}]')
+    assert read_model_json(path, expect=list) == [{"a": 1}]
+    path.write_text("{}")
     with pytest.raises(CheckpointError, match="dict; expected a list"):
-        (tmp_path / "list.json").write_text("{}")
-        read_model_json(tmp_path / "list.json", expect=list)
+        read_model_json(path, expect=list)

@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.command_line import Ended, FakeEmbedder, Words
+from helpers.qa_files import write_rows
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """Three judged queries, of which one shares no word with any document."""
-    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    (tmp_path / "beir").mkdir()
     documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
     rows = (json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n" for n, text in enumerate(documents))
     (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
     queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
-    (tmp_path / "beir" / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": q, "text": text}) + "\n" for q, text in queries.items())
-    )
-    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n1\td1\t2\n1\td0\t1\n2\td0\t1\n2\td2\t0\n3\td4\t1\n"
-    )
+    write_rows(tmp_path / "beir" / "queries.jsonl", [{"_id": q, "text": text} for q, text in queries.items()])
+    judged = ["query-id\tcorpus-id\tscore", "1\td1\t2", "1\td0\t1", "2\td0\t1", "2\td2\t0", "3\td4\t1"]
+    write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return tmp_path / "beir"
 
 

@@ -22,13 +22,6 @@ LIBRARY_CALL = re.compile(r"\b(?:bl|callq?)\s+_?(fmaf?|rintf?|sqrtf?|expf?|__tru
 OTHER_VECTORS = re.compile(r"\bzmm\d")  # 512 bits
 
 
-def arm_machine() -> binding.TargetMachine:
-    """Return a compiler for Arm, which llvmlite's wheels include."""
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
-    return binding.Target.from_triple(ARM[0]).create_target_machine(cpu=ARM[1], opt=3)
-
-
 def arm_assembly(machine: binding.TargetMachine, ir: str) -> str:
     module = binding.parse_assembly(ir)
     module.triple, module.data_layout = ARM[0], str(machine.target_data)
@@ -62,7 +55,9 @@ def kernels() -> list[Dispatcher]:
 def main() -> None:
     code = record_code()
     status = int(pytest.main(sys.argv[1:]))
-    machine = arm_machine()
+    binding.initialize_all_targets()  # llvmlite's wheels include a compiler for Arm
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(ARM[0]).create_target_machine(cpu=ARM[1], opt=3)
     found: dict[str, list[str]] = {"kernels": [], "wide": [], "x86": [], "calls": [], "arm_calls": []}
     narrow = arm = 0
     for kernel in kernels():

@@ -20,23 +20,18 @@ from tools.train_pocket.export import add_judge, with_judge
 POCKET = BUILT_IN["pocket"]
 
 
-def shipped_config() -> EncoderConfig:
-    return EncoderConfig.from_dict(json.loads((POCKET / "config.json").read_text())["runnel"]["backbone"]["config"])
-
-
 def new_layers(count: int) -> dict[str, Tensor]:
     torch.manual_seed(count)
-    layers = nn.ModuleList(EncoderLayer(shipped_config()) for _ in range(count))
+    shipped = json.loads((POCKET / "config.json").read_text())["runnel"]["backbone"]["config"]
+    layers = nn.ModuleList(EncoderLayer(EncoderConfig.from_dict(shipped)) for _ in range(count))
     return {f"judge_layers.{name}": tensor for name, tensor in layers.state_dict().items()}
 
 
-def others(folder: Path) -> dict[str, Tensor]:
-    tensors = load_file(folder / "model.safetensors")
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith("backbone.judge_layers.")}
-
-
-def bits(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...], bytes]]:
-    return {name: (one.dtype, tuple(one.shape), one.numpy().tobytes()) for name, one in tensors.items()}
+def others(folder: Path) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
+    """What is stored of every tensor but the judge's."""
+    tensors = load_file(folder / "model.safetensors").items()
+    kept = {name: one for name, one in tensors if not name.startswith("backbone.judge_layers.")}
+    return {name: (one.dtype, one.shape, one.numpy().tobytes()) for name, one in kept.items()}
 
 
 def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp_path: Path, monkeypatch) -> None:
@@ -47,7 +42,7 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp
         layers = new_layers(count)
         save_file(layers, tmp_path / "judge.safetensors")
         add_judge(tmp_path, tmp_path, target)
-        assert bits(others(target)) == bits(others(POCKET))
+        assert others(target) == others(POCKET)
         stored = load_file(target / "model.safetensors")
         for name, tensor in layers.items():
             kept = stored[f"backbone.{name}"]
