@@ -19,6 +19,7 @@ from runnel.work import Recent
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
+Some = Field(min_length=1, max_length=MAX_TEXTS)
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
 
@@ -56,12 +57,7 @@ class Context:
     ) -> Done[T]:
         """Run a model call through the queue; it, and `count` of its tokens (default: those of `texts`), run in threads."""
         loaded = self.loaded()
-
-        def work(job: Job) -> T:
-            job.expect_wanted()  # it may have ended while it waited
-            return call(job)
-
-        done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), work)
+        done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), call)
         request.state.tokens = done.tokens
         return done
 

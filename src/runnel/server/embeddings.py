@@ -18,7 +18,7 @@ from starlette.responses import Response
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
-from runnel.server.context import MAX_TEXTS, Body, Context, InContext
+from runnel.server.context import Body, Context, InContext, Some
 from runnel.server.loading import Loaded
 from runnel.server.refusals import error_responses
 from runnel.server.work import Done
@@ -27,7 +27,6 @@ router = APIRouter(tags=["embeddings"])
 
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
-Some = Field(min_length=1, max_length=MAX_TEXTS)
 Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
 Dimensions = Annotated[int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")]
 
@@ -108,8 +107,8 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
 
     done = await _embed(context, loaded, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
     usage = {"prompt_tokens": done.tokens, "total_tokens": done.tokens}
-    rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage})
-    return _json([rest[:-1], ', "data": [', ", ".join(done.value), "]}"])
+    rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage}).removesuffix("}")
+    return Response(f'{rest}, "data": [{", ".join(done.value)}]}}', media_type="application/json")
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -127,7 +126,7 @@ async def embed(body: EmbedRequest, request: Request, context: InContext) -> Res
         context, context.loaded(), request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
         lambda found: [json.dumps(vector.tolist()) for vector in found],
     )  # fmt: skip
-    return _json(["[", ", ".join(done.value), "]"])
+    return Response(f"[{', '.join(done.value)}]", media_type="application/json")
 
 
 async def _embed(
@@ -168,7 +167,3 @@ def _row(embedder: Embedder, ids: object) -> np.ndarray:
             "whole sentences, which ids do not show: send the text"
         )
     return row
-
-
-def _json(parts: Sequence[str]) -> Response:
-    return Response("".join(parts), media_type="application/json")

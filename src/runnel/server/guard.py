@@ -9,8 +9,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Counter as CounterMetric
@@ -87,7 +86,12 @@ class Guard:
                 await failed.response(scope["path"])(scope, receive, respond)
         finally:
             body.count(-body.bytes)
-            self._note(scope, status, time.perf_counter() - started)
+            path = getattr(scope.get("route"), "path", "other")  # not the path itself: clients choose it
+            seconds = time.perf_counter() - started
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            facts = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4)}
+            log.info(facts | {"tokens": scope["state"].get("tokens", 0)})
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
         host = headers.get("host", "")
@@ -106,14 +110,6 @@ class Guard:
             if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):
                 return Refusal("unauthorized", "send a valid API key as 'Authorization: Bearer KEY'", code="invalid_api_key")
         return None
-
-    def _note(self, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
-        route = scope.get("route")
-        path = getattr(route, "path", "other")  # not the path itself: clients choose it
-        self._metrics.requests.labels(path, str(status)).inc()
-        self._metrics.seconds.labels(path).observe(seconds)
-        facts = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4)}
-        log.info(facts | {"tokens": scope["state"].get("tokens", 0)})
 
 
 class _Body:
@@ -186,30 +182,25 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class _Queue(Collector):
-    """The state of the work, read when metrics are asked for."""
+class Metrics(Collector):
+    """Counters of requests, and the state of the queue. Each server has its own registry."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(self)
+        self.requests = CounterMetric("runnel_requests", "Requests answered.", ["route", "status"], registry=registry)
+        self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the state of the queue."""
         work = self._work
         yield CounterMetricFamily("runnel_tokens", "Tokens that the models have read.", value=work.read)
         yield GaugeMetricFamily("runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left)
         yield GaugeMetricFamily("runnel_tokens_per_second", "Speed while there was work.", value=work.tokens_per_s)
         yield GaugeMetricFamily("runnel_requests_running", "Requests that a thread works on.", value=work.running)
         yield GaugeMetricFamily("runnel_requests_waiting", "Requests that wait for a thread.", value=work.waiting)
-
-
-class Metrics:
-    """Counters of requests, and the state of the queue. Each server has its own registry."""
-
-    def __init__(self, work: Work) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        registry.register(_Queue(work))
-        self.requests = CounterMetric("runnel_requests", "Requests answered.", ["route", "status"], registry=registry)
-        self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

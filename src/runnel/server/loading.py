@@ -82,15 +82,6 @@ class Loaded:
             raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
         return self.index
 
-    def warm_up(self) -> None:
-        """Run each job once: the first call compiles kernels."""
-        if self.embedder is not None:
-            self.embedder.encode("ready")
-        if self.reranker is not None:
-            self.reranker.score("ready", ["ready"])
-        if self.retriever is not None:
-            self.retriever.score("ready", "ready")
-
     def count(self, texts: Sequence[str]) -> int:
         """Return the tokens of texts, without special tokens."""
         tokenizer, short = self.model.tokenizer, [text for text in texts if len(text) <= _LONG_CHARS]
@@ -101,7 +92,12 @@ class Loaded:
 
 
 def load(settings: ServerSettings) -> Loaded:
-    """Load the model and the index of the settings, and compile what they need."""
+    """Load the model and the index of the settings, and run each job once: the first call compiles kernels."""
     loaded = Loaded.of(settings.model, load_model(settings.model, settings.dtype), settings.index)
-    loaded.warm_up()
+    if loaded.embedder is not None:
+        loaded.embedder.encode("ready")
+    if loaded.reranker is not None:
+        loaded.reranker.score("ready", ["ready"])
+    if loaded.retriever is not None:
+        loaded.retriever.score("ready", "ready")
     return loaded

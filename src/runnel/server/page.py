@@ -36,6 +36,7 @@ router = APIRouter(include_in_schema=False)
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir() if PurePath(file.name).suffix in _TYPES}
 
+_JSON_LINES = "application/x-ndjson"
 T = TypeVar("T")
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
@@ -46,7 +47,7 @@ FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 @router.get("/")
 async def page() -> Response:
     """Return the page."""
-    return _static("index.html")
+    return await static("index.html")
 
 
 @router.get("/static/{name}")
@@ -54,10 +55,6 @@ async def static(name: str) -> Response:
     """Return a file of the page."""
     if name not in _STATIC:
         raise Refusal("not_found", f"the page has no file {name!r}")
-    return _static(name)
-
-
-def _static(name: str) -> Response:
     return Response(_STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8")
 
 
@@ -79,7 +76,7 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
     data = await request.body()
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
-        return _lines(_just({"id": id}))
+        return _last({"id": id})
     document = await context.work.parse(request, lambda reader: read_opened(reader, name, data))
 
     def keep(vectors: SentenceVectors | None) -> dict[str, str]:
@@ -91,7 +88,7 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
         return next(retriever.remember([document], progress=progress))
 
     if not retriever.remembers:
-        return _lines(_just(keep(None)))
+        return _last(keep(None))
     return await _streamed(request, context, [document.text], read, keep)
 
 
@@ -181,33 +178,29 @@ async def _streamed(
     task.add_done_callback(end)
     first = await steps.get()
     if first is None:
-        return _lines(_just(finish(task.result().value)))
+        return _last(finish(task.result().value))
 
-    async def lines() -> AsyncIterator[dict[str, Any]]:
+    async def lines() -> AsyncIterator[str]:
         step: dict[str, int] | None = first
         try:
             while step is not None:
-                yield step
+                yield _line(step)
                 step = await steps.get()
-            yield {"result": finish(task.result().value)}
+            yield _line({"result": finish(task.result().value)})
         except (Refusal, RunnelError) as error:
-            yield {"error": str(error) if isinstance(error, RunnelError) else error.message}
+            yield _line({"error": str(error) if isinstance(error, RunnelError) else error.message})
         finally:
             task.cancel()  # the client has gone, if it still runs
 
-    return _lines(lines())
+    return StreamingResponse(lines(), media_type=_JSON_LINES)
 
 
-async def _just(result: Any) -> AsyncIterator[dict[str, Any]]:
-    yield {"result": result}
+def _line(value: Any) -> str:
+    return json.dumps(value) + "\n"
 
 
-def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
-    async def encoded() -> AsyncIterator[str]:
-        async for value in values:
-            yield json.dumps(value) + "\n"
-
-    return StreamingResponse(encoded(), media_type="application/x-ndjson")
+def _last(result: Any) -> Response:
+    return Response(_line({"result": result}), media_type=_JSON_LINES)
 
 
 async def _indexed(context: Context, id: str) -> DocumentRow:

@@ -14,13 +14,11 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from runnel.models.sentence_vectors import Scored
 from runnel.records import probability, trimmed
 from runnel.request import Progress, TokenCount
-from runnel.server.context import MAX_TEXTS, Body, InContext, Query
+from runnel.server.context import Body, InContext, Query, Some
 from runnel.server.refusals import error_responses
 from runnel.work import top
 
 router = APIRouter(tags=["rerank"])
-
-Some = Field(min_length=1, max_length=MAX_TEXTS)
 
 
 class RerankDocument(Body):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from runnel.records import AnsweringSentence, Explanation, Sentence, highest
 from runnel.request import Progress
-from runnel.server.context import MAX_TEXTS, Body, InContext, Query
+from runnel.server.context import Body, InContext, Query, Some
 from runnel.server.refusals import Refusal, error_responses
 from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, verify_quote
 
@@ -30,7 +30,7 @@ class FindRequest(Body):
     """A query, and the documents to find answering sentences in."""
 
     query: Query
-    documents: Annotated[list[str | TextDocument], Field(min_length=1, max_length=MAX_TEXTS)]
+    documents: Annotated[list[str | TextDocument], Some]
     model: str | None = None
     top_k: int = Field(10, ge=1, le=10_000, description="Sentences to return, of all documents together.")
     unit: Literal["sentence", "clauses", "paragraph"] | None = None

@@ -189,12 +189,12 @@ class Work:
 
     async def _run(self, job: Job, lane: _Lane, count: Callable[[], int], call: Callable[[Job], T]) -> T:
         loop = asyncio.get_running_loop()
-        tokens = await loop.run_in_executor(lane.count, count)
-        self._admit(job, tokens)
+        self._admit(job, await loop.run_in_executor(lane.count, count))
         try:
             await lane.enter(job)
             try:
                 self._start()
+                job.expect_wanted()  # it may have ended while it waited
                 return await loop.run_in_executor(lane.run, call, job)
             finally:
                 self.running -= 1
