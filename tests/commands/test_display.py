@@ -25,14 +25,21 @@ def test_compiling_is_told_once_per_command(capsys, monkeypatch):
         assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
 
 
-def test_meter_shows_tokens_per_second_once_work_takes_long():
-    from rich.console import Console
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
-    screen = io.StringIO()
-    with Meter("reading", delay_s=0.0, console=Console(file=screen, force_terminal=True, width=100)) as meter:
-        meter(500, 1000)
-        meter(1000, 1000)
-    assert "reading" in screen.getvalue() and "1,000 tokens" in screen.getvalue() and "tokens/s" in screen.getvalue()
+
+def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch):
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    for seconds, shown in ((60.0, False), (0.0, True)):
+        monkeypatch.setattr(sys, "stderr", screen := Terminal())
+        monkeypatch.setattr(display, "_BAR_S", seconds)
+        with Meter("reading") as meter:
+            meter(500, 1000)
+            meter(1000, 1000)
+        assert all((text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s"))
 
 
 def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):

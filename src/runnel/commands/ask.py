@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,27 +102,21 @@ def ask(
     found, answers = search(top_k)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
+    about = {"answers": answers, "skipped": [asdict(one) for one in skipped]}
     missing = "" if excerpts else f"no sentence has a score of {min_score} or more" if found else "nothing found"
     if missing or (unanswered(answers) and not anyway):
         say(f"{missing or unanswered(answers)}; the language model was not asked{'' if missing else ' (--anyway asks it)'}")
-        _print_if(as_json, {"question": question, "answer": None}, answers, skipped)
+        if as_json:
+            print_json({"question": question, "answer": None} | about)
         return 2 if failed else 1
     context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
-    if show_context and not as_json:
-        _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
-    with _ended_line() as show:
-        result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else show)
-    _print_if(as_json, _as_json(endpoint.model, context, result), answers, skipped)
-    if not as_json:
-        _end_answer(context, result, show=not show_context)
+    if as_json:
+        result = answer(endpoint, context, max_tokens=answer_tokens)
+        print_json(_as_json(endpoint.model, context, result) | about)
+    else:
+        result = _print_answer(endpoint, context, answer_tokens, whole=show_context)
     _report(context, result, answer_tokens)
     return 2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
-
-
-def _print_if(as_json: bool, facts: dict[str, object], answers: float | None, skipped: Sequence[Skipped]) -> None:
-    """Print what --json prints, if it is wanted."""
-    if as_json:
-        print_json(facts | {"answers": answers, "skipped": [asdict(one) for one in skipped]})
 
 
 def _find_in_files(
@@ -152,9 +144,12 @@ def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[Answer
     return excerpts_of_hits(hits), highest(hit.answers for hit in hits)
 
 
-@contextmanager
-def _ended_line() -> Iterator[Callable[[str], None]]:
-    """Yield what prints the parts of an answer; if it breaks off, its line is ended before the error's."""
+def _print_answer(endpoint: LanguageModelClient, context: AnswerContext, max_tokens: int, *, whole: bool) -> CitedAnswer:
+    """Print an answer as it arrives, then the excerpts that it cites; or with `whole` before it all that the model reads."""
+    from runnel.generation.asking import answer
+
+    if whole:
+        _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
     pieces = 0
 
     def show(part: str) -> None:
@@ -162,18 +157,14 @@ def _ended_line() -> Iterator[Callable[[str], None]]:
         stream_text(part)
         pieces += 1
 
-    with ExitStack() as broken_off:
-        broken_off.callback(lambda: stream_text("\n" if pieces else ""))
-        yield show
-        broken_off.pop_all()
-
-
-def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:
-    """End the line of an answer that was streamed, and show the excerpts that it cites."""
-    stream_text("\n" if result.text else "")
-    if result.cited and show:
+    try:
+        result = answer(endpoint, context, max_tokens=max_tokens, on_text=show)
+    finally:  # also if it breaks off: the error has a line of its own
+        stream_text("\n" if pieces else "")
+    if result.cited and not whole:
         stream_text("\n")
         _show_excerpts(context.excerpts, result.cited)
+    return result
 
 
 def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> None:

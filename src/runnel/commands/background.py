@@ -137,11 +137,9 @@ def _say(message: str) -> None:
 
 
 def start(idle_minutes: float) -> dict[str, Any]:
-    """Start the background process unless there is one; return its status."""
+    """Start the background process, and return its status. Of two that are started at once, one ends at once."""
     if not hasattr(socket, "send_fds"):
         raise BackendUnavailable("the background process needs Unix sockets, which Python does not have here; omit --background")
-    if (current := status()) is not None:
-        return current
     deadline = time.monotonic() + _START_S
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     expect_private()

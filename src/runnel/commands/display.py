@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -200,7 +199,7 @@ def stdout_console() -> Console:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=max(100, console.width), no_color=True)
+        console.width, console.no_color = max(100, console.width), True
     console.push_render_hook(_printable_hook())
     return console
 
@@ -265,6 +264,7 @@ def _compiling() -> Any:
 
 
 _FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one to the next
+_BAR_S = 1.0  # until the bar
 
 
 class Meter:
@@ -273,17 +273,15 @@ class Meter:
     Use as a context; it is the `progress` of a call.
     """
 
-    def __init__(self, label: str, *, unit: str = "tokens", delay_s: float = 1.0, console: Console | None = None) -> None:
-        self.label, self._unit, self._delay_s, self._console = label, unit, delay_s, console
+    def __init__(self, label: str, *, unit: str = "tokens") -> None:
+        self.label, self._unit = label, unit
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
         self._bar: Progress | None = None
         self._over = threading.Event()
-        if not _progress_shown:
-            self._delay_s = math.inf
-        on_terminal = console is not None or sys.stderr.isatty()
-        lines = _progress_shown and not on_terminal
+        self._on_terminal = sys.stderr.isatty()
+        lines = _progress_shown and not self._on_terminal
         self._lines = threading.Thread(target=self._say_lines, daemon=True) if lines else None
 
     def __enter__(self) -> Meter:
@@ -301,7 +299,7 @@ class Meter:
     def __call__(self, done: int, total: int | None = None) -> None:
         """Show the units done."""
         self._done, self._total = done, total
-        if self._lines is not None or time.monotonic() - self._start < self._delay_s:
+        if not (_progress_shown and self._on_terminal) or time.monotonic() - self._start < _BAR_S:
             return
         if self._bar is None:
             self._bar = self._open()
@@ -336,7 +334,7 @@ class Meter:
             BarColumn(),
             TextColumn(f"{{task.completed:,}} {self._unit}  {{task.fields[speed]}}"),
             TimeRemainingColumn(),
-            console=self._console or Console(stderr=True),
+            console=Console(stderr=True),
             transient=True,
         )
         bar.add_task(self.label, total=None, speed="")

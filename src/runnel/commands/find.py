@@ -18,35 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import (
-    Form,
-    FormOptions,
-    Meter,
-    file_link,
-    note_compiling,
-    note_unanswered,
-    one_line,
-    print_json,
-    print_names,
-    print_text,
-    printable,
-    say,
-    stdout_console,
-)
-from runnel.commands.options import (
-    DTYPES,
-    PARSE_SECONDS,
-    Dtype,
-    Encoding,
-    Exclude,
-    Include,
-    Model,
-    NoIgnore,
-    OcrOption,
-    ParseSeconds,
-    Query,
-    refuse,
-)
+from runnel.commands import display, options
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
@@ -105,12 +77,12 @@ Html = Annotated[
 class FileOptions:
     """Which files are read, and how."""
 
-    include: Include = None
-    exclude: Exclude = None
-    no_ignore: NoIgnore = False
-    encoding: Encoding = None
-    ocr: OcrOption = None
-    parse_seconds: ParseSeconds = PARSE_SECONDS
+    include: options.Include = None
+    exclude: options.Exclude = None
+    no_ignore: options.NoIgnore = False
+    encoding: options.Encoding = None
+    ocr: options.OcrOption = None
+    parse_seconds: options.ParseSeconds = options.PARSE_SECONDS
 
     def selection(self) -> Selection | None:
         """Return the selection of files; None: the default one."""
@@ -121,7 +93,7 @@ class FileOptions:
     ) -> DocumentCache | None:
         """Return the cache of what this model has read with these options."""
         reading = (self.encoding, unit, *([self.ocr] if self.ocr else []))
-        return open_cache(load, model, reading, remember=remember, report=say)
+        return open_cache(load, model, reading, remember=remember, report=display.say)
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
@@ -139,11 +111,11 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
 
 
 def find(
-    query: Query,
+    query: options.Query,
     paths: Paths,
     *,
-    model: Model = "pocket",
-    dtype: Dtype = "auto",
+    model: options.Model = "pocket",
+    dtype: options.Dtype = "auto",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
     min_score: MinScore = None,
     context: Context = 1,
@@ -152,7 +124,7 @@ def find(
     remember: Remember = None,
     html: Html = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")] = False,
-    output: FormOptions = FormOptions(),
+    output: display.FormOptions = display.FormOptions(),
 ) -> int:
     """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass, however long.
 
@@ -166,7 +138,7 @@ def find(
     expect_query_first("find", query, paths)
     form = output.form()
     if explain:
-        refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
+        options.refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
@@ -174,8 +146,8 @@ def find(
     seconds, skipped = dict[str, float](), list[Skipped]()
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
-    with reading.reader() as reader, Meter("reading") as meter:
-        documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
+    with reading.reader() as reader, display.Meter("reading") as meter:
+        documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=display.say)
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)
         findings = Findings(unit or "sentence")
@@ -210,10 +182,10 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 
 def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) -> SentenceRetriever:
-    note_compiling()
+    display.note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])
+    retriever = SentenceRetriever.load(model, dtype=options.DTYPES[dtype])
     check_retriever(retriever, model, remember, min_score)
     return retriever
 
@@ -245,22 +217,22 @@ def parse_min_score(given: str | None) -> float | None:
     return value
 
 
-def _print(form: Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
+def _print(form: display.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
     if form != "json" and findings.sentences:
-        note_unanswered(findings.answers)
+        display.note_unanswered(findings.answers)
     if form == "json":
-        print_json({**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
+        display.print_json({**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
     elif form == "jsonl":
         for sentence in findings.sentences:
-            print_json(sentence.as_json(), indent=None)
+            display.print_json(sentence.as_json(), indent=None)
     elif form == "files":
-        print_names(dict.fromkeys(place.file for sentence in findings.sentences for place in (sentence, *sentence.also)))
+        display.print_names(dict.fromkeys(place.file for sentence in findings.sentences for place in (sentence, *sentence.also)))
     elif form == "plain":
         for sentence in findings.sentences:
             more = f"  (and {counted(len(sentence.also), 'more place')})" if sentence.also else ""
-            print_text(one_line(f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"))
+            display.print_text(display.one_line(f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"))
     else:
-        show(stdout_console(), findings)
+        show(display.stdout_console(), findings)
 
 
 def show(console: Console, findings: Findings) -> None:
@@ -270,7 +242,7 @@ def show(console: Console, findings: Findings) -> None:
 
     for rank, item in enumerate(findings.sentences, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(one_line(str(item)), style=Style.parse("bold cyan") + Style(link=place_link(item.file, item)))
+        head.append(display.one_line(str(item)), style=Style.parse("bold cyan") + Style(link=place_link(item.file, item)))
         chance = "" if item.answers is None else f"  {percent(item.answers)}"
         head.append(f"  characters {item.start}-{item.end}{chance}", style="dim")
         before, marked, after = _in_context(item)
@@ -281,19 +253,19 @@ def show(console: Console, findings: Findings) -> None:
         if item.parts is not None:
             console.print(Text(_INDENT + _parts(item.score, item.parts), style="dim"), soft_wrap=True)
         if item.headings:
-            console.print(Text(_INDENT + one_line(" › ".join(item.headings)), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + display.one_line(" › ".join(item.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
         if item.also:
-            console.print(Text(_INDENT + one_line(_also(item)), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + display.one_line(_also(item)), style="dim italic"), soft_wrap=True)
         console.print()
     read = [file for file in findings.files if file.sentences]
     if read:
         where = read[0].file if len(read) == 1 else f"{len(read):,} files"
         units = f"{sum(file.sentences for file in read):,} {_PLURALS[findings.unit]}"
         characters = f"{sum(file.characters for file in read):,} characters"
-        console.print(f"{len(findings.sentences)} of {units} ({characters}) in {one_line(where)}", style="dim")
+        console.print(f"{len(findings.sentences)} of {units} ({characters}) in {display.one_line(where)}", style="dim")
 
 
 def _also(item: AnsweringSentence) -> str:
@@ -315,7 +287,7 @@ def place_link(file: str, place: Place) -> str | None:
     if file in ("", STANDARD_INPUT):
         return None
     lines = place.kind in LINES and place.id is None
-    return file_link(file, line=place.line if lines else None, page=None if lines else place.page)
+    return display.file_link(file, line=place.line if lines else None, page=None if lines else place.page)
 
 
 def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
@@ -325,7 +297,8 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     """
     core = item.text.strip()
     lead, tail = item.text.partition(core)[::2]
-    whole = printable(item.before + lead) + _OPEN + printable(core) + _CLOSE + printable(tail + item.after)
+    before, marked, after = map(display.printable, (item.before + lead, core, tail + item.after))
+    whole = before + _OPEN + marked + _CLOSE + after
     if item.kind == "code":
         flowed = whole.strip("\n").replace("\t", _INDENT)
     else:

@@ -10,21 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
+from runnel.commands import options
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.find import select
 from runnel.commands.indexes import COUNTED, expect_project, find_project, summary
-from runnel.commands.options import (
-    PARSE_SECONDS,
-    Exclude,
-    Include,
-    Json,
-    ModelOfIndex,
-    NoIgnore,
-    OcrOption,
-    ParseSeconds,
-    refuse,
-    refuse_others,
-)
 from runnel.errors import InputError, StoreBusy, counted, describe
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -69,15 +58,15 @@ def index(
     context: typer.Context,
     paths: Paths = None,
     *,
-    model: ModelOfIndex = None,
+    model: options.ModelOfIndex = None,
     to: Place = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    no_ignore: NoIgnore = False,
-    ocr: OcrOption = None,
-    parse_seconds: ParseSeconds = PARSE_SECONDS,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    no_ignore: options.NoIgnore = False,
+    ocr: options.OcrOption = None,
+    parse_seconds: options.ParseSeconds = options.PARSE_SECONDS,
     remember: Remember = False,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")] = False,
     watch: Watch = False,
@@ -86,7 +75,7 @@ def index(
     worker_cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")] = None,
     worker_gpus: WorkerGpus = None,
     check: Check = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> int:
     """Create or update an index of files: read new and changed ones, and delete documents of removed ones.
 
@@ -98,14 +87,14 @@ def index(
     a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
     if check:
-        refuse_others(context, "--check", _verify)
+        options.refuse_others(context, "--check", _verify)
         return _verify(to, as_json)
-    refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
-    refuse({"PATH": to and not paths}, "to read is needed with --to")
+    options.refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
+    options.refuse({"PATH": to and not paths}, "to read is needed with --to")
     if ray is None:
-        refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
-    refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
-    refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
+        options.refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
+    options.refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
+    options.refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
     new = {"fields": parse_fields(fields or []), "passage_tokens": passage_tokens, "remember": remember}
     reading = {"limits": Limits(seconds=parse_seconds), "ocr": None if ocr is None else Ocr(ocr)}
     selection = select(include, exclude, no_ignore)

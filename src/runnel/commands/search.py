@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands import indexes
-from runnel.commands.display import (
-    FormOptions,
-    note_compiling,
-    note_unanswered,
-    one_line,
-    print_json,
-    print_names,
-    print_text,
-    say,
-    stdout_console,
-)
+from runnel.commands import display, indexes
 from runnel.commands.find import place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
@@ -74,7 +63,7 @@ def search(
     conditions: Where = None,
     ocr: OcrOption = None,
     explain: Explain = False,
-    output: FormOptions = FormOptions(),
+    output: display.FormOptions = display.FormOptions(),
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.
 
@@ -94,24 +83,24 @@ def search(
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
     if not hits and not len(index):
-        say("note: the index has no documents; `runnel index` adds them")
+        display.say("note: the index has no documents; `runnel index` adds them")
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
     answers = highest(hit.answers for hit in hits)
     if form != "json":
-        note_unanswered(answers)
+        display.note_unanswered(answers)
     if form == "json":
         facts = {"query": query, "index": index.store.uri, "answers": answers}
-        print_json({**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings})
+        display.print_json({**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings})
     elif form == "jsonl":
         for hit in hits:
-            print_json(hit.as_json(), indent=None)
+            display.print_json(hit.as_json(), indent=None)
     elif form == "files":
-        print_names(dict.fromkeys(_file(hit) for hit in hits))
+        display.print_names(dict.fromkeys(_file(hit) for hit in hits))
     elif form == "plain" and not explain:
         for line in (line for hit in hits for line in _lines(hit)):
-            print_text(one_line(line))
+            display.print_text(display.one_line(line))
     else:
-        _show(stdout_console(), hits, explain=explain)
+        _show(display.stdout_console(), hits, explain=explain)
     return 0 if hits else 1
 
 
@@ -128,7 +117,7 @@ def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank:
 def open_index(place: str | None, model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None) -> Index:
     """Open the index at a place; without one, the project's own, brought up to date."""
     project = expect_project() if place is None else None
-    note_compiling()
+    display.note_compiling()
     start = time.perf_counter()
     index = indexes.open_index(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
@@ -181,16 +170,16 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         head = Text(f"{hit.rank:>2}. ")
         name = hit.id.replace(hit.source, _file(hit), 1) if hit.source else hit.id
         link = None if start is None else place_link(hit.source, start)
-        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link))
+        head.append(display.one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link))
         console.print(head, soft_wrap=True)
         if hit.title:
-            console.print(Text("    " + one_line(name), style="dim"), soft_wrap=True)
+            console.print(Text("    " + display.one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
             console.print(Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True)
         for sentence in hit.sentences:
             where = [f"page {sentence.page:,}"] if sentence.page else []
             where += [" › ".join(sentence.headings)] if sentence.headings else []
-            shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
+            shown = display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             body = Text(normalize(sentence.text))
             body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)))
             console.print(Padding(body, (0, 0, 0, 4)))
