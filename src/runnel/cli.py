@@ -246,7 +246,6 @@ def _options_of(group: type[Any]) -> list[inspect.Parameter]:
 
 
 def _models_on(device: str) -> AbstractContextManager[None]:
-    """Return the context in which models are loaded on a device."""
     if device == "auto":
         return nullcontext()
     from runnel.ops.backend import default_device

@@ -169,7 +169,6 @@ class WriterLock:
 
     @property
     def held(self) -> bool:
-        """Whether this lock has been acquired and not released."""
         return self._file is not None
 
     def acquire(self) -> None:

@@ -19,7 +19,6 @@ from runnel.errors import InputError
 from runnel.formats import LINES
 
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
-Row = TypeVar("Row")
 Identified = TypeVar("Identified", bound="HasId")
 
 
@@ -130,11 +129,9 @@ class Places:
         return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
 
     def spans(self) -> list[tuple[int, int, str, int | None]]:
-        """Return the (start, end, kind, page) of each block."""
         return [(row[0], row[1], row[2], row[3]) for row in self._rows_and_paths[0]]
 
     def page_spans(self, page: int) -> list[tuple[int, int]]:
-        """Return the characters [start, end) of each block of a page."""
         return [(start, end) for start, end, _, its_page in self.spans() if its_page == page]
 
     def kind_at(self, offset: int) -> str | None:
@@ -194,7 +191,6 @@ class Place:
         return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON."""
         return asdict(self)
 
 

@@ -49,19 +49,16 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> T | None:
-        """Return the value of a key; None: there is none any more."""
         with self._lock:
             if key in self._values:
                 self._values[key] = self._values.pop(key)
             return self._values.get(key)
 
     def pop(self, key: Hashable) -> T | None:
-        """Forget a value, and return it; None: there is none."""
         with self._lock:
             return self._values.pop(key, None)
 
     def values(self) -> list[T]:
-        """Return all values."""
         with self._lock:
             return list(self._values.values())
 

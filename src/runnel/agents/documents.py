@@ -43,11 +43,9 @@ class Models:
 
     @property
     def loaded(self) -> bool:
-        """Whether the retriever is loaded."""
         return self._retriever is not None
 
     def retriever(self) -> SentenceRetriever:
-        """Return the sentence retriever."""
         with self._loading:
             if self._retriever is None:
                 self._retriever = self._load()
@@ -71,8 +69,15 @@ class Models:
                 same = store.settings.model == self._settings.model
                 embedder = Embedder(self.retriever().model) if same else Embedder.load(store.settings.model)
                 self._index = Index(store, embedder)
-            if self._settings.project is not None:
-                _update(self._settings.project, self._index, notes, progress)
+            if (project := self._settings.project) is not None:
+                try:
+                    with self._index as index:  # other processes may write afterwards
+                        failed = project.update(index, keep_missing=True, progress=progress).failed
+                    notes += [left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)]
+                    if len(failed) > _NAMED:
+                        notes.append(f"{len(failed) - _NAMED:,} more files were left out")
+                except (StoreError, OSError) as error:  # another process writes, or the disk is full
+                    notes.append(f"{describe(error)}; this is the index as it was before")
             yield self._index
 
     def _newest(self) -> Store:
@@ -83,18 +88,6 @@ class Models:
             self._store = open_store(place)
         self._store.refresh()
         return self._store
-
-
-def _update(project: Project, index: Index, notes: list[str], progress: Progress) -> None:
-    try:
-        with index:  # other processes may write afterwards
-            failed = project.update(index, keep_missing=True, progress=progress).failed
-    except (StoreError, OSError) as error:  # another process writes, or the disk is full
-        notes.append(f"{describe(error)}; this is the index as it was before")
-        return
-    notes += [left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)]
-    if len(failed) > _NAMED:
-        notes.append(f"{len(failed) - _NAMED:,} more files were left out")
 
 
 INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed

@@ -59,7 +59,6 @@ class Tools:
         return results.Searched(answers=answers, documents=page, notes=notes, **place)
 
     def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
-        """Return sentences of a file that answer the query."""
         notes: list[str] = []
 
         def remember(document: DocumentText) -> SentenceVectors | None:
@@ -99,7 +98,6 @@ class Tools:
         )
 
     def verify(self, quote: str, file: str, cursor: str | None) -> results.VerifiedQuote:
-        """Return the places of a quote in a file."""
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
@@ -111,7 +109,6 @@ class Tools:
         )
 
     def status(self) -> results.ServerStatus:
-        """Return the settings, and the state of the model and the index."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
@@ -148,7 +145,6 @@ def _identity(item: T) -> str:
 
 
 def _size(item: Place | results.IndexedDocument) -> int:
-    """Return the characters of documents in an item."""
     if isinstance(item, results.IndexedDocument):
         return len(item.title) + sum(map(_size, item.sentences))
     size = len(item.text) + sum(map(len, item.headings))

@@ -297,7 +297,6 @@ class Meter:
             self._bar.stop()
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Show the units done."""
         self._done, self._total = done, total
         if not (_progress_shown and self._on_terminal) or time.monotonic() - self._start < _BAR_S:
             return

@@ -47,23 +47,13 @@ def doctor(as_json: Json = False) -> int:
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
-    note_compiling()
-    report = _facts()
-    if as_json:
-        print_json(report)
-    else:
-        for label, text in _lines(report):
-            print_text(f"{label:<14}{text}".rstrip())
-    return 1 if report["pocket"]["problem"] else 0
-
-
-def _facts() -> dict[str, Any]:
     from runnel.hardware import available_memory
     from runnel.ops.backend import numba_problem
 
+    note_compiling()
     with Meter("measuring pocket"):
         pocket = _pocket()
-    return {
+    report = {
         "machine": machine(),
         "memory_free_bytes": available_memory(),
         "kernels_problem": numba_problem(),
@@ -74,6 +64,12 @@ def _facts() -> dict[str, Any]:
         "pocket": pocket,
         "extras": extras(),
     }
+    if as_json:
+        print_json(report)
+    else:
+        for label, text in _lines(report):
+            print_text(f"{label:<14}{text}".rstrip())
+    return 1 if pocket["problem"] else 0
 
 
 def machine() -> dict[str, Any]:
@@ -155,14 +151,10 @@ def extras() -> dict[str, dict[str, Any]]:
         return {}
     found: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
-        missing = [problem for one in wanted if one.marker and _asks(one, extra) and (problem := _missing(one))]
-        found[extra] = {"for": purpose, "missing": missing}
+        of_extra = (one for one in wanted if one.marker and one.marker.evaluate({"extra": extra}))
+        own = (one for one in of_extra if one.marker and not one.marker.evaluate({"extra": ""}))  # and not of the base
+        found[extra] = {"for": purpose, "missing": [problem for one in own if (problem := _missing(one))]}
     return found
-
-
-def _asks(requirement: Any, extra: str) -> bool:
-    """Return whether an extra, and not the base, has the requirement here."""
-    return bool(requirement.marker.evaluate({"extra": extra}) and not requirement.marker.evaluate({"extra": ""}))
 
 
 def _missing(requirement: Any) -> str | None:

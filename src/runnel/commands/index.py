@@ -213,7 +213,6 @@ def _watch(index: Index, update: Callable[[], Changes], files: _Files) -> int:
 
 
 def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
-    """Report changes, and return the exit code: 1 if a file could not be read."""
     if as_json:
         counts = {name: len(getattr(changes, name)) for name in COUNTED}
         facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}

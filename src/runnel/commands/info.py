@@ -81,7 +81,6 @@ def _is_index(place: str) -> bool:
 
 
 def _line(label: str, text: str) -> str:
-    """Return a label and its text, over several lines if it is long."""
     indent = " " * _INDENT
     wrapped = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
     return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)

@@ -122,7 +122,6 @@ def _rank_one(
     max_tokens: int | None,
     as_json: bool,
 ) -> int:
-    """Print the documents of a file in the order in which they answer a query."""
     expect_query_first("rerank", query, [documents])
     rows = read_texts(documents)
     hits: list[Hit] = []

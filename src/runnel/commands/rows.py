@@ -63,7 +63,6 @@ class RowFile:
 
     @cached_property
     def lines_before(self) -> int:
-        """The number of lines before the first one."""
         if not self._range[0]:
             return 0
         with open(self.name, "rb") as file:

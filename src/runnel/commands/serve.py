@@ -100,7 +100,6 @@ def serve(
 
 
 def _start(idle: float | None, as_json: bool) -> int:
-    """Start the background process, unless there is one."""
     running = background.status()
     facts = running or background.start(idle or _IDLE_MINUTES)
     said = "is running already" if running else "has started"

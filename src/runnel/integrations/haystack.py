@@ -44,7 +44,6 @@ class _WithModel(_Stored, Generic[Kind]):
         return model
 
     def warm_up(self) -> None:
-        """Load the model."""
         self._get()
 
 
@@ -63,7 +62,6 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
-        """Return the vector of a text."""
         expect_text(text, "the text to embed")
         return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
@@ -127,7 +125,6 @@ class RunnelRetriever(_Stored):
         self._index: Index | None = None
 
     def warm_up(self) -> None:
-        """Open the index and load its model."""
         self._index = self._index or Index.open(self.path)
 
     @component.output_types(documents=list[Document])

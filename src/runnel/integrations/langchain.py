@@ -40,11 +40,9 @@ class RunnelEmbeddings(Embeddings):
         self.model, self.max_tokens = loaded(Embedder, model), max_tokens
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts."""
         return self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a query."""
         return self.model.encode_query(text, max_tokens=self.max_tokens).tolist()
 
 
@@ -122,7 +120,6 @@ class RunnelSentences(BaseDocumentCompressor):
     min_score: float | None = None
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
-        """Return sentences of the documents."""
         texts = [document.page_content for document in documents]
         results = []
         for position, sentence in best_sentences(self.model, query, texts, self.top_n, self.min_score):

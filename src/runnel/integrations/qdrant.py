@@ -154,7 +154,6 @@ class QdrantStore:
             yield list(map(_passage, points))
 
     def _pages(self, wanted: Any, columns: list[str], vectors: list[str] | bool) -> Iterator[list[Any]]:
-        """Yield the points that a filter describes, page by page."""
         offset = None
         while True:
             points, offset = self._page(wanted, columns, vectors, offset)

@@ -44,16 +44,6 @@ _COMMIT_DOCUMENTS = 10_000
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """How tasks read files. `batch`: the most documents of a batch."""
-
-    named: frozenset[Path]
-    batch: int
-    limits: Limits | None
-    ocr: Ocr | None
-
-
-@dataclass(frozen=True)
 class _Pool:
     """The workers: what they load, how many they are, and what each has."""
 
@@ -123,7 +113,8 @@ def index_files(
     files = list(find_files(roots, selection, scan.fail_folder))
     together = grouped(files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES)
     groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in together]
-    reading = _Reading(frozenset(root.path for root in roots), encoder.batch_documents, limits, ocr)
+    named = frozenset(root.path for root in roots)
+    reading = {"named": named, "batch": encoder.batch_documents, "limits": limits, "ocr": ocr}
     with _cluster(address, (workers or 0) * cpus) as ray:
         model = index.embedder.model.source
         if model not in BUILT_IN and Path(model).exists():
@@ -155,7 +146,7 @@ def index_files(
 
 
 def _encoded(
-    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: _Reading, pool: _Pool, progress: Progress | None
+    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: dict[str, Any], pool: _Pool, progress: Progress | None
 ) -> Iterator[_Batch]:
     """Yield the encoded batches, in the order of the files."""
     if not groups:
@@ -168,7 +159,7 @@ def _encoded(
         items = [{"group": pickle.dumps(group)} for group in groups]
         read = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
             _read,
-            fn_args=(reading,),
+            fn_kwargs=reading,
             batch_size=1,
             num_cpus=0,  # else the workers could take all cores, and wait forever
             compute=ray.data.TaskPoolStrategy(min(pool.workers, len(items))),
@@ -194,12 +185,12 @@ def _encoded(
             ) from error
 
 
-def _read(row: Any, reading: _Reading) -> Iterator[dict[str, list[bytes]]]:
-    """Read a group of files, in a task."""
+def _read(
+    row: Any, *, named: frozenset[Path], batch: int, limits: Limits | None, ocr: Ocr | None
+) -> Iterator[dict[str, list[bytes]]]:
     files, stored = pickle.loads(row["group"][0])
     scan = Scan()
-    found = read_found(files, stored, scan, reading.named, None, reading.limits, reading.ocr)
-    for rows in batches(found, reading.batch):
+    for rows in batches(read_found(files, stored, scan, named, None, limits, ocr), batch):
         known = {name: have for source in {row.source for row in rows} for name, have in stored.get(source, {}).items()}
         yield {"batch": [_Batch(rows, known).pickled()]}
     yield {"batch": [_Batch(scan=scan).pickled()]}
@@ -254,7 +245,6 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _room(ray: Any, cpus: int, gpus: float) -> int:
-    """Return how many workers fit the cluster."""
     has = ray.cluster_resources()
     room = int(has.get("CPU", 0) // cpus)
     return max(1, min(room, math.floor(has.get("GPU", 0) / gpus)) if gpus else room)

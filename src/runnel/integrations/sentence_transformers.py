@@ -229,7 +229,6 @@ class EmbedderModule(_ModelModule):
         return [*self.model.head("embed").parameters(), *([features.log_weight] if features else [])]
 
     def get_embedding_dimension(self) -> int:
-        """Width d of the vectors."""
         return self._embedder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]

@@ -194,7 +194,6 @@ class Metrics(Collector):
         self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the state of the queue."""
         work = self._work
         yield CounterMetricFamily("runnel_tokens", "Tokens that the models have read.", value=work.read)
         yield GaugeMetricFamily("runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left)

@@ -49,7 +49,6 @@ class Job:
         self._work._record(self, done - self.read)
 
     def expect_wanted(self) -> None:
-        """Raise Cancelled if the request has ended."""
         if self.refusal is not None:
             raise Cancelled(self.refusal.message)
 
@@ -138,7 +137,6 @@ class Work:
         return len(self._jobs) - self.running - self._parsing.running
 
     def expect_open(self) -> None:
-        """Raise a Refusal if the server is stopping."""
         if self.draining:
             raise _stopping()
 
@@ -285,6 +283,5 @@ def _trim() -> None:
 
 
 async def _disconnect(request: Request) -> None:
-    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
