@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -119,25 +120,15 @@ def test_chunks_where_plain_torch_runs(architecture, chunk):
 
 
 MEASURED = """
-import json, sys
+import json, pickle, sys
 import numpy as np
 import torch
-from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.mamba3.model import Mamba3Config
-from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
 from benchmarks.machine import reset_peak, peak_bytes
 from benchmarks.shapes import random_backbone
 
 architecture, dtype, budget = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
-configs = {
-    "mamba2": Mamba2Config(vocab_size=256, hidden_size=512, num_layers=2),
-    "mamba3": Mamba3Config(vocab_size=256, hidden_size=512, num_layers=2, ranks=4, ffn_size=1024),
-    "rwkv7": Rwkv7Config(vocab_size=256, hidden_size=512, num_layers=2),
-    "xlstm": XlstmConfig(256, 512, 2, num_heads=4, qk_size=256, v_size=512, ffn_size=1376),
-}
-backbone = random_backbone(architecture, configs[architecture], dtype)
+backbone = random_backbone(architecture, pickle.load(sys.stdin.buffer), dtype)
 numbers = np.random.default_rng(0)
 Engine(backbone, 64).run([Request(numbers.integers(0, 100, 70))])
 reset_peak("cpu")
@@ -147,12 +138,17 @@ for lengths in ([2 * engine.step_tokens], numbers.integers(1, engine.step_tokens
     engine.run([Request(numbers.integers(0, 100, length)) for length in lengths])
 print(json.dumps({"taken": peak_bytes("cpu") - before, "step": engine.step_tokens}))
 """
+LARGE = {
+    "mamba2": Mamba2Config(256, 512, 2),
+    "mamba3": Mamba3Config(256, 512, 2, ranks=4, ffn_size=1024),
+    "rwkv7": Rwkv7Config(256, 512, 2),
+    "xlstm": XlstmConfig(256, 512, 2, num_heads=4, qk_size=256, v_size=512, ffn_size=1376),
+}
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc, which only Linux has")
 @pytest.mark.parametrize(
-    ("architecture", "dtype"),
-    [(name, "bfloat16") for name in ("mamba2", "mamba3", "rwkv7", "xlstm")] + [("mamba2", "plain"), ("xlstm", "plain")],
+    ("architecture", "dtype"), [*((name, "bfloat16") for name in LARGE), ("mamba2", "plain"), ("xlstm", "plain")]
 )
 @pytest.mark.slow
 def test_a_budget_is_not_exceeded(architecture, dtype):
@@ -160,6 +156,7 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
     budget, plain = 80 << 20, dtype == "plain"
     command = [sys.executable, "-c", MEASURED, architecture, "float32" if plain else dtype, str(budget)]
     environment = os.environ | {"NUMBA_DISABLE_JIT": str(int(plain))}
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    config = pickle.dumps(LARGE[architecture])
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, input=config, env=environment).stdout)
     assert found["step"] >= 128
     assert budget / 5 < found["taken"] < budget + (16 << 20), found

@@ -21,7 +21,7 @@ Nobody knew why the dog barked.
 """
 
 
-def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp_path):
+def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(TEXT)
     done = run("find", "why the dog barked", "a.txt", "--top-k", 2)
     assert done.code == 0
@@ -41,7 +41,12 @@ def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp
     assert best["text"] == "The cat sat on the mat. It was\nwarm there. The dog barked all night.\n\n"
     assert run("find", "the cat", "a.txt", "--unit", "paragraph").out.endswith(" paragraphs (113 characters) in a.txt\n")
     fake.find.model.unit = "clauses"  # of the model, where none is asked for
-    assert run("find", "the cat", "a.txt", "-k", 2).out.endswith("2 of 5 clauses (113 characters) in a.txt\n")
+    monkeypatch.setattr(
+        "runnel.models.sentence_retriever.SentenceRetriever.load", lambda *of, **how: loaded.append((of, how)) or fake.find
+    )
+    loaded = []
+    done = run("find", "the cat", "a.txt", "-k", 2, "-m", "tiny", "--dtype", "fp32")
+    assert done.out.endswith("2 of 5 clauses (113 characters) in a.txt\n") and loaded == [(("tiny",), {"dtype": "float32"})]
 
 
 def test_equal_sentences_are_shown_once_and_a_heading_with_the_text_below(run, fake, terminal, tmp_path):

@@ -51,15 +51,6 @@ def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
     assert best == [["q1", "Q0", "a"], ["q2", "Q0", "c"], ["q3", "Q0", "c"]] and fake.rerank.remembered == []
 
 
-def test_interrupted_work_resumes(run, fake, task, tmp_path):
-    fake.rerank = FakeReranker(stop_after=2)
-    assert run(*task).code == 130
-    fake.rerank = FakeReranker()
-    done = run(*task)
-    assert done.code == 0 and "resuming after 2 queries of an earlier run" in done.err and fake.rerank.ranked == ["red dog"]
-    assert (tmp_path / "out.trec").read_text() == RERANKED
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
     """Shards are parts of the candidates, and a query belongs where its first one lies: 0, 2 and 5 of 6."""

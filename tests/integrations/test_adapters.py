@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from types import SimpleNamespace
 
 import haystack
@@ -254,26 +253,6 @@ MISTAKES = [
 def test_mistakes(model, call, error, message):
     with pytest.raises(error, match=message):
         call(model)
-
-
-def test_langchain_calls_at_the_same_time_have_the_results_of_calls_alone(place_of_index, model):
-    queries = ["a dog", "the cat", "a river", "the sea"] * 4
-    documents = [langchain.Document(text, id=name) for name, text in TEXTS.items()]
-    reranker = for_langchain.RunnelReranker(model=Reranker(model))
-    sentences = for_langchain.RunnelSentences(model=SentenceRetriever(model))
-
-    async def together(call):
-        return await asyncio.gather(*map(call, queries))
-
-    with Index.open(place_of_index) as index:
-        retriever = for_langchain.RunnelRetriever(index=index, sentences=2)
-        for call, alone in (
-            (retriever.ainvoke, retriever.invoke),
-            (partial(reranker.acompress_documents, documents), partial(reranker.compress_documents, documents)),
-            (partial(sentences.acompress_documents, documents), partial(sentences.compress_documents, documents)),
-        ):
-            for query, found in zip(queries, asyncio.run(together(call)), strict=True):
-                assert [one.page_content for one in found] == [one.page_content for one in alone(query)]
 
 
 @pytest.mark.parametrize(
