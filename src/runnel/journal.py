@@ -70,7 +70,10 @@ class Journal:
                 self.facts = self._read_facts()
                 self._remove()  # what a killed process left
             else:
-                self._expect_own()
+                found = next((path for path in self._made if path.exists()), None)
+                own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()  # its OUT was removed
+                if found is not None and not self._path.exists() and not own:
+                    raise InputError(f"{found} exists already and is not from this command; move it away or choose another name")
                 self._open()
             self._compare()
             failed.pop_all()
@@ -154,13 +157,6 @@ class Journal:
         except ValueError:
             return {}
         return facts if isinstance(facts, dict) else {}
-
-    def _expect_own(self) -> None:
-        """Raise InputError if a file to make exists, unless this work was interrupted or its OUT was removed."""
-        found = next((path for path in self._made if path.exists()), None)
-        own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()
-        if found is not None and not self._path.exists() and not own:
-            raise InputError(f"{found} exists already and is not from this command; move it away or choose another name")
 
     def _open(self) -> None:
         for path in (sibling(self._path, ending) for ending in _FILES):

@@ -47,17 +47,19 @@ def doctor(as_json: Json = False) -> int:
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
+    import runnel.ops
     from runnel.hardware import available_memory
     from runnel.ops.backend import numba_problem
 
     note_compiling()
+    cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(runnel.ops.__file__).parent)
     with Meter("measuring pocket"):
         pocket = _pocket()
     report = {
         "machine": machine(),
         "memory_free_bytes": available_memory(),
         "kernels_problem": numba_problem(),
-        "kernel_cache": _kernel_cache(),
+        "kernel_cache": {"folder": cache, "writable": os.access(cache, os.W_OK)},  # of compiled kernels
         "gpu_problem": _gpu_problem(),
         "background": background.status(),
         "open_folders": _open_folders(),
@@ -163,14 +165,6 @@ def _missing(requirement: Any) -> str | None:
     if requirement.specifier.contains(installed, prereleases=True):
         return None
     return f"{requirement.name}{requirement.specifier} (it is {installed})"
-
-
-def _kernel_cache() -> dict[str, Any]:
-    """Return the folder of compiled kernels, and whether new ones can be stored there."""
-    import runnel.ops
-
-    place = os.environ.get("NUMBA_CACHE_DIR") or str(Path(runnel.ops.__file__).parent)
-    return {"folder": place, "writable": os.access(place, os.W_OK)}
 
 
 def _gpu_problem() -> str | None:

@@ -104,7 +104,9 @@ def embed(
             if source.signature() != before:
                 raise journal.changed_error(f"{texts} changed while it was read")
             about = finish_vectors(journal, embedder.dimension, precision, bounds)
-            _report(work, about)
+            if work.empty:
+                say(f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is {work.empty[0]!r}")
+            _report_cut(work, about)
     if as_json:
         print_json({"out": str(out), **about})
     else:
@@ -188,12 +190,6 @@ class BlockEmbedder:
         if self.limit is None:
             return False
         return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
-
-
-def _report(work: BlockEmbedder, facts: dict[str, object]) -> None:
-    if work.empty:
-        say(f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is {work.empty[0]!r}")
-    _report_cut(work, facts)
 
 
 def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:

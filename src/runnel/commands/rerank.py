@@ -185,17 +185,14 @@ def rank_all(
 
 
 def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:
-    asked = read_texts(queries)
-    candidates = read_run(run, depth)
+    """Read queries and their candidates; a shard has the queries whose first candidate is in its part of all candidates."""
+    asked, candidates = read_texts(queries), read_run(run, depth)
     _expect_texts(queries, candidates, asked)
-    return Candidates(asked, candidates if part is None else share(candidates, part), partial(_texts, corpus))
-
-
-def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
-    """Return the queries of a shard, in order: queries whose first candidate is in its part of all candidates."""
-    start, end = byte_range(sum(map(len, candidates.values())), shard)
-    first = itertools.accumulate(map(len, candidates.values()), initial=0)
-    return {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
+    if part is not None:
+        start, end = byte_range(sum(map(len, candidates.values())), part)
+        first = itertools.accumulate(map(len, candidates.values()), initial=0)
+        candidates = {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
+    return Candidates(asked, candidates, partial(_texts, corpus))
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:

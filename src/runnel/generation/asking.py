@@ -168,10 +168,6 @@ def answer(
     quotations = (" ".join(filter(None, match.groups())).strip() for match in _QUOTATION.finditer(text))
     long = [quotation for quotation in quotations if len(quotation.split()) >= _QUOTED_WORDS]
     whole = "\n\n".join(excerpt.text for excerpt in context.excerpts)
-    misquoted = [quotation for quotation in long if not _is_quoted(quotation, whole)]
+    misquoted = [one for one in long if len(one) > LONGEST_QUOTE or not verify_quote(one.rstrip(".,;:"), whole).word_for_word]
     cited, removed, unsourced = tuple(checked.cited), tuple(checked.removed), tuple(checked.unsourced)
     return CitedAnswer(text, cited, removed, unsourced, tuple(dict.fromkeys(misquoted)), reply)
-
-
-def _is_quoted(quotation: str, text: str) -> bool:
-    return len(quotation) <= LONGEST_QUOTE and verify_quote(quotation.rstrip(".,;:"), text).word_for_word

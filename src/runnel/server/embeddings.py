@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,7 +19,6 @@ from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
 from runnel.server.context import Body, Context, InContext, Some
-from runnel.server.loading import Loaded
 from runnel.server.refusals import error_responses
 from runnel.server.work import Done
 
@@ -28,6 +27,7 @@ router = APIRouter(tags=["embeddings"])
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
+Write = Callable[[Iterator[np.ndarray]], list[str]]
 Dimensions = Annotated[int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")]
 
 
@@ -105,7 +105,7 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
             value = base64.b64encode(raw).decode() if body.encoding_format == "base64" else vector.tolist()
             yield json.dumps({"object": "embedding", "index": index, "embedding": value})
 
-    done = await _embed(context, loaded, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
+    done = await _embed(context, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
     usage = {"prompt_tokens": done.tokens, "total_tokens": done.tokens}
     rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage}).removesuffix("}")
     return Response(f'{rest}, "data": [{", ".join(done.value)}]}}', media_type="application/json")
@@ -123,23 +123,17 @@ async def list_models(context: InContext) -> ModelList:
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""
     done = await _embed(
-        context, context.loaded(), request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
+        context, request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
         lambda found: [json.dumps(vector.tolist()) for vector in found],
     )  # fmt: skip
     return Response(f"[{', '.join(done.value)}]", media_type="application/json")
 
 
 async def _embed(
-    context: Context,
-    loaded: Loaded,
-    request: Request,
-    given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
-    dimensions: int | None,
-    prompt: str | None,
-    cut: bool,
-    write: Callable[[Iterator[np.ndarray]], list[str]],
+    context: Context, request: Request, given: Input, dimensions: int | None, prompt: str | None, cut: bool, write: Write
 ) -> Done[list[str]]:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
+    loaded = context.loaded()
     embedder = loaded.expect(loaded.embedder, "embed")
     check_width(dimensions, embedder.dimension, "dimensions")
     width = dimensions or embedder.dimension
