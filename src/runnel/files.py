@@ -167,10 +167,6 @@ class WriterLock:
         self._path, self._what = path, what
         self._file: BinaryIO | None = None
 
-    @property
-    def held(self) -> bool:
-        return self._file is not None
-
     def acquire(self) -> None:
         """Take the lock; do nothing if it is already held."""
         while self._file is None:

@@ -27,16 +27,12 @@ def tools(tmp_path):
     return Tools(settings, Models(settings, FakeRetriever))
 
 
-def ignore(done, total):
-    pass
-
-
 def find(tools, query, file, top_k=5, context=1, cursor=None):
-    return tools.find(query, file, top_k, context, cursor, ignore)
+    return tools.find(query, file, top_k, context, cursor)
 
 
 def read(tools, file, by="line", start=None, end=None, *, row=None, sha=None, cursor=None):
-    return tools.read(file, row, by, start, end, sha, cursor)
+    return tools.read(file, by, start, end, row, sha, cursor)
 
 
 def pages(call):
@@ -117,25 +113,25 @@ def test_cursors_of_lists_reassemble_the_results(tools, tmp_path):
 
 
 def test_verify(tools, tmp_path):
-    exact = tools.verify("The dog barked.", "a.md", None)
+    exact = tools.verify("The dog barked.", "a.md")
     assert (exact.match, exact.word_for_word, exact.total) == ("exact", True, 2)
     assert [place.match for place in exact.places] == ["exact", "normalized"]
     assert [(place.line, place.headings) for place in exact.places] == [(3, ("Dogs",)), (7, ("Dogs", "Cats"))]
     assert all(TEXT[place.start : place.end] == place.text for place in exact.places)
     (tmp_path / "e.txt").write_text("")
     assert find(tools, "dog", "e.txt").sentences == [] and read(tools, "e.txt").place.text == ""
-    assert tools.verify("dog", "e.txt", None).match == "absent"
-    changed = tools.verify("The old cat slept.", "a.md", None)
+    assert tools.verify("dog", "e.txt").match == "absent"
+    changed = tools.verify("The old cat slept.", "a.md")
     assert changed.match == "changed" and not changed.word_for_word
     assert [(one.quote, one.text) for one in changed.places[0].changes] == [("old", "")]
-    assert tools.verify("penguins huddle", "a.md", None).places == []
+    assert tools.verify("penguins huddle", "a.md").places == []
     (tmp_path / "many.txt").write_text("dog " * 600)
     verified = [*pages(partial(tools.verify, "dog", "many.txt"))]
     assert [place.start for part in verified for place in part.places] == [*range(0, 2400, 4)] and verified[0].total == 600
     words = [f"word{i}" for i in range(300)]
     (tmp_path / "w.txt").write_text(" ".join(words))
     quote = " ".join("other" if i % 4 == 3 else word for i, word in enumerate(words))
-    (place,) = tools.verify(quote, "w.txt", None).places
+    (place,) = tools.verify(quote, "w.txt").places
     assert len(place.changes) + place.changes_omitted == 75 and place.changes_omitted > 0
     assert len(place.text) < place.end - place.start
 
@@ -148,14 +144,14 @@ def test_search_and_stored_documents(tmp_path):
         index.add_files([notes])
     tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
     assert tools.status().index.documents == 2 and not tools.status().model_loaded
-    found = tools.search("who barked at night", 2, 1, None, ignore)
+    found = tools.search("who barked at night", 2, 1)
     best = found.documents[0]
     assert best.file.startswith("index:") and best.file.endswith("dogs.md") and found.first == 1 and found.total == 2
     (sentence,) = best.sentences
     (notes / "dogs.md").unlink()  # the index has its text
     again = read(tools, sentence.file, "character", sentence.start, sentence.end, sha=sentence.sha256).place
     assert again.text == sentence.text and again.headings == sentence.headings == ("Dogs",)
-    assert tools.verify("the dog barked", best.file, None).places[0].headings == ("Dogs",)
+    assert tools.verify("the dog barked", best.file).places[0].headings == ("Dogs",)
     assert "dog barked" in find(tools, "who barked", best.file, 1).sentences[0].text
     assert tools.status().model_loaded
     first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
@@ -164,7 +160,7 @@ def test_search_and_stored_documents(tmp_path):
         read(tools, "index:x")
     with Index.open(tmp_path / "library") as index:
         index.delete([best.file.removeprefix("index:")])
-    assert [hit.file[-7:] for hit in tools.search("night", 2, 1, None, ignore).documents] == ["cats.md"]
+    assert [hit.file[-7:] for hit in tools.search("night", 2, 1).documents] == ["cats.md"]
 
 
 def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
@@ -179,32 +175,32 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
         raise Cancelled("the call was cancelled")
 
     with pytest.raises(Cancelled):
-        tools.search("dogs", 5, 1, None, stop)
-    assert tools.search("dogs", 5, 1, None, ignore).total == 1  # the index is free
+        tools.search("dogs", 5, 1, progress=stop)
+    assert tools.search("dogs", 5, 1).total == 1  # the index is free
     (tmp_path / "cats.md").write_text("The cat slept all day.")
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4")
 
     def names(tools):
-        return sorted(hit.file.rpartition("/")[2] for hit in tools.search("who slept", 5, 1, None, ignore).documents)
+        return sorted(hit.file.rpartition("/")[2] for hit in tools.search("who slept", 5, 1).documents)
 
     assert names(stale) == ["dogs.md"]
     read = []
-    first = tools.search("who slept", 5, 1, None, lambda done, total: read.append(done))
+    first = tools.search("who slept", 5, 1, progress=lambda done, total: read.append(done))
     assert [hit.file.rpartition("/")[2] for hit in first.documents] == ["cats.md", "dogs.md"] and read[0] > 0
     assert len(first.notes) == 1 and "broken.pdf" in first.notes[0] and f"note: {first.notes[0]}" in shown(first)
-    assert tools.search("who slept", 5, 1, None, ignore).notes == []
+    assert tools.search("who slept", 5, 1).notes == []
     assert names(stale) == ["cats.md", "dogs.md"]  # it sees what others write
 
     (tmp_path / "dogs.md").unlink()
     with Index.open(project.place) as other:
         lock = WriterLock(tmp_path / ".runnel" / "update.lock", tmp_path)
         lock.acquire()
-        (note,) = tools.search("who slept", 5, 1, None, ignore).notes
+        (note,) = tools.search("who slept", 5, 1).notes
         assert note.endswith("; wait until it is done; this is the index as it was before") and len(other) == 2
         lock.release()
     assert names(tools) == ["cats.md"]
     with Index.open(project.place) as other:
-        [hit] = tools.search("cat", 1, 1, None, ignore).documents
+        [hit] = tools.search("cat", 1, 1).documents
         assert other.delete([hit.file.removeprefix("index:")]).deleted
 
 
@@ -219,7 +215,7 @@ def test_documents_outside_of_the_roots_are_not_shown_whatever_the_index_has(tmp
         index.add_files([root, tmp_path / "secret"])
         index.add([Document("note", "A password has eight letters.")])
     tools = Tools(AgentSettings((root,), str(tmp_path / "library")))
-    found = tools.search("what is the password", 2, 1, None, ignore)
+    found = tools.search("what is the password", 2, 1)
     assert [hit.source for hit in found.documents] == ["", str(root / "a.txt")] and found.total == 2
     assert "swordfish" not in shown(found) and "outside of the allowed folders" in found.notes[0]
     for name in (root / "link.txt", tmp_path / "secret" / "1.txt"):
@@ -248,12 +244,12 @@ def test_shown_answers(tools, monkeypatch):
         f'1 sentence\n1. a.md, line 3, characters 8-24, under "Dogs", sha256 {digest}, probability 95 %, and 1 more place\n'
         f"[document text {mark}]\n# Dogs\n\n[answer {mark}]The dog barked. [/answer {mark}]It was warm.\n\n\n[end {mark}]"
     )
-    text = shown(tools.verify("the old cat", "a.md", None))
+    text = shown(tools.verify("the old cat", "a.md"))
     assert text.startswith("changed: not word for word, similarity 0.667\nchanged\na.md, line 7, ")
     assert text.endswith('quote: "old"  document: ""')
     assert json.loads(shown(tools.status()))["max_characters"] == 1000 and tools.status().index is None
     with pytest.raises(InputError, match="this server has no index"):
-        tools.search("dog", 5, 3, None, ignore)
+        tools.search("dog", 5, 3)
     for answers, said in ((-3.0, True), (1.0, False), (None, False)):
         monkeypatch.setattr(FakeRetriever, "answers", answers)
         found = find(tools, "the dog", "a.md")

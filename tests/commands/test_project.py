@@ -2,17 +2,12 @@
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from helpers.children import PATHS
-from helpers.waiting import GIVE_UP_S
 
 from runnel.files import WriterLock
 from runnel.search.project import Project
@@ -93,47 +88,28 @@ def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder, full
     assert "1 added" in run("search", "tuple", "--json").err
 
 
-class Watching:
-    def __init__(self, folder, *arguments):
-        self.folder = folder
-        command = [sys.executable, "-m", "runnel", "index", *arguments, "--watch"]
-        self.child = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | PATHS
+@pytest.mark.parametrize("named", [[], ["notes", "--to", "library"]], ids=["project", "named"])
+def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, named):
+    """The index of a project, and one with a name of its own. A change is indexed once it has lasted for an interval."""
+    rows, whole = folder / "notes" / "rows.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n'
+    steps = iter(
+        step
+        for change in (
+            lambda: rows.write_bytes(whole[:40]),  # cannot be read yet
+            lambda: rows.write_bytes(whole),
+            lambda: (folder / "notes" / "heart.txt").unlink(),
+            lambda: signal.raise_signal(signal.SIGINT),
         )
-        self.lines: list[str] = []
-        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.child.stdout.readline, "")))
-        self.reader.start()
-
-    def expect(self, text):
-        deadline = time.monotonic() + GIVE_UP_S
-        while text not in "".join(self.lines):
-            assert time.monotonic() < deadline and self.child.poll() is None, "".join(self.lines)
-            time.sleep(0.05)
-
-    def end(self):
-        self.child.send_signal(signal.SIGINT)
-        code = self.child.wait(GIVE_UP_S)
-        self.reader.join()
-        self.child.stdout.close()
-        return code, self.lines[-1]
-
-
-def test_watch_follows_changes_until_ctrl_c(folder, tmp_path_factory):
-    """The index of a project and one with a name of its own; both at the same time, for they wait for most of it."""
-    other = shutil.copytree(folder, tmp_path_factory.mktemp("other") / "folder")
-    watching = [Watching(folder), Watching(other, "notes", "--to", "library")]
-    half = b'{"id": 1, "text": "one"}\n{"id": 2, "te'
-    try:
-        for change, text in (
-            (lambda notes: None, "2 added; 2 documents"),
-            (lambda notes: (notes / "rows.jsonl").write_bytes(half), "rows.jsonl"),  # cannot be read yet
-            (lambda notes: (notes / "rows.jsonl").write_bytes(half + b'xt": "two"}\n'), "4 documents"),
-            (lambda notes: (notes / "heart.txt").unlink(), "1 deleted; 3 documents"),
-        ):
-            for one in watching:
-                change(one.folder / "notes")
-            for one in watching:
-                one.expect(text)
-    finally:
-        ends = [one.end() for one in watching]
-    assert ends == [(0, "runnel: stopped watching\n")] * 2, watching[0].lines + watching[1].lines
+        for step in (change, lambda: None)
+    )
+    monkeypatch.setattr("runnel.search.project.time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)()))
+    done = run("index", *named, "--watch")
+    assert (done.code, done.err) == (0, "runnel: watching for changes; end with Ctrl-C\nrunnel: stopped watching\n")
+    told = [line.partition(": ")[2].rpartition(", ")[0] for line in done.out.splitlines()]
+    assert told == [
+        "2 added; 2 documents",
+        "1 added, 2 unchanged, 1 failed; 3 documents",
+        "1 added, 3 unchanged; 4 documents",
+        "3 unchanged, 1 deleted; 3 documents",
+    ]
+    assert "rows.jsonl" in caplog.text

@@ -5,26 +5,22 @@ from __future__ import annotations
 import inspect
 import socket
 import threading
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
 
 from runnel import __version__
 from runnel.agents import results
 from runnel.agents.results import shown
 from runnel.agents.tools import Tools
 from runnel.errors import Cancelled, RunnelError, describe
-from runnel.request import Progress
-from runnel.text.documents.document import By
 
-T = TypeVar("T", bound=results.ToolResult | results.ServerStatus)
+Answer = results.ToolResult | results.ServerStatus
 
 INSTRUCTIONS = """\
 Retrieval from documents, with exact places. Usual course: search (which documents of the index?), find (which sentences of one
@@ -39,87 +35,17 @@ _TOGETHER = 4  # calls that run a model at once; others wait
 _REPORT_S = 0.25  # between progress notifications
 _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
-File = Annotated[
-    str, Field(description="Path below the allowed folders, relative to the first, or a name that search returned (index:...).")
-]
-Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
-Cursor = Annotated[str | None, Field(description="next_cursor of the last answer, to continue it.")]
 
+def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter) -> Callable[..., Awaitable[CallToolResult]]:
+    """Return a method of `Tools` as a tool, which runs it in a thread, and stops it when the call is cancelled.
 
-class ToolServer:
-    """The tools with their descriptions. Each call runs in a thread, reports its progress, and stops when it is cancelled."""
+    Errors of the package are for the agent to read. A method with `progress` runs a model: a few do so at the same time, and the
+    agent is told how far they are.
+    """
+    own = inspect.signature(method, eval_str=True)
+    reports = "progress" in own.parameters
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._limiter = anyio.CapacityLimiter(_TOGETHER)
-
-    async def search(
-        self,
-        ctx: Context,
-        query: Query,
-        top_k: Annotated[int, Field(ge=1, le=100, description="Documents to return.")] = 5,
-        sentences: Annotated[int, Field(ge=0, le=20, description="Sentences of each document.")] = 3,
-        cursor: Cursor = None,
-    ) -> Annotated[CallToolResult, results.Searched]:
-        """Search the index for documents, by meaning and words: when you do not know which file has the answer.
-
-        Returns documents, best first, each with its best sentences. Continue with find or read on one of them.
-        """
-        return await self._call(ctx, partial(self._tools.search, query, top_k, sentences, cursor), self._limiter)
-
-    async def find(
-        self,
-        ctx: Context,
-        query: Query,
-        file: File,
-        top_k: Annotated[int, Field(ge=1, le=100, description="Sentences to return.")] = 5,
-        context: Annotated[int, Field(ge=0, le=5, description="Sentences before and after each one.")] = 1,
-        cursor: Cursor = None,
-    ) -> Annotated[CallToolResult, results.Found]:
-        """Find the sentences of one file that answer a question: when you know the file, and it is too long to read whole.
-
-        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a file
-        reads all of it; with the default model, later ones do not.
-        """
-        return await self._call(ctx, partial(self._tools.find, query, file, top_k, context, cursor), self._limiter)
-
-    async def read(
-        self,
-        ctx: Context,
-        file: File,
-        by: Annotated[By, Field(description="The unit of start and end.")] = "line",
-        start: Annotated[int | None, Field(ge=0, description="First line or page, from 1; or first character, from 0.")] = None,
-        end: Annotated[int | None, Field(ge=0, description="Last line or page; or the character after the last one.")] = None,
-        row: Annotated[str | None, Field(description="Id of a row of jsonl, csv or tsv.")] = None,
-        sha256: Annotated[
-            str | None, Field(description="Fail if the document has another SHA-256; 12 digits are enough.")
-        ] = None,
-        cursor: Cursor = None,
-    ) -> Annotated[CallToolResult, results.Read]:
-        """Read the exact text of a document by lines, pages or characters: to see more around a place, or to check one again.
-
-        Without start and end, the whole document, in as many answers as it needs.
-        """
-        return await self._call(ctx, lambda progress: self._tools.read(file, row, by, start, end, sha256, cursor))
-
-    async def verify(
-        self,
-        ctx: Context,
-        quote: Annotated[str, Field(min_length=1, description="The words, as you would quote them.")],
-        file: File,
-        cursor: Cursor = None,
-    ) -> Annotated[CallToolResult, results.VerifiedQuote]:
-        """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
-        return await self._call(ctx, lambda progress: self._tools.verify(quote, file, cursor))
-
-    async def status(self, ctx: Context) -> Annotated[CallToolResult, results.ServerStatus]:
-        """Return the folders whose files can be read, the index, the model and the size of an answer."""
-        return await self._call(ctx, lambda progress: self._tools.status())
-
-    async def _call(
-        self, ctx: Context, work: Callable[[Progress], T], limiter: anyio.CapacityLimiter | None = None
-    ) -> CallToolResult:
-        """Run blocking work in a thread (default: of the 40 of anyio); an error of the package is for the agent to read."""
+    async def tool(ctx: Context, **arguments: Any) -> CallToolResult:
         stop, done = threading.Event(), _Done()
 
         def progress(tokens: int, total: int | None) -> None:
@@ -127,24 +53,33 @@ class ToolServer:
                 raise Cancelled("the call was cancelled")
             done.tokens, done.total = tokens, total
 
-        def run() -> T | RunnelError | OSError:
+        def run() -> Answer | RunnelError | OSError:
             try:
-                return work(progress)
+                return method(**arguments, **({"progress": progress} if reports else {}))
             except (RunnelError, OSError) as error:
                 return error
 
         async with anyio.create_task_group() as group:
             group.start_soon(_report, ctx, done)
             try:
-                answer = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+                answer = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=models if reports else None)
             finally:
                 stop.set()
             group.cancel_scope.cancel()
         if isinstance(answer, RunnelError | OSError):
             raise ToolError(describe(answer)) from answer
-        return CallToolResult(
-            content=[TextContent(type="text", text=shown(answer))], structured_content=answer.model_dump(mode="json")
-        )
+        text, fields = TextContent(type="text", text=shown(answer)), answer.model_dump(mode="json")
+        return CallToolResult(content=[text], structured_content=fields)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+    parameters = [
+        item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in own.parameters.items() if name != "progress"
+    ]
+    returned = Annotated[CallToolResult, own.return_annotation]
+    tool.__name__ = method.__name__
+    tool.__signature__ = inspect.Signature([context, *parameters], return_annotation=returned)  # type: ignore[attr-defined]
+    tool.__annotations__ = {"ctx": Context, **{item.name: item.annotation for item in parameters}, "return": returned}
+    return tool
 
 
 class _Done:
@@ -167,9 +102,9 @@ async def _report(ctx: Context, done: _Done) -> None:
 def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
     server = MCPServer("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
-    methods = ToolServer(tools)
-    for method in (methods.search, methods.find, methods.read, methods.verify, methods.status):
-        server.add_tool(method, description=inspect.getdoc(method), annotations=_READ_ONLY)
+    models = anyio.CapacityLimiter(_TOGETHER)
+    for method in (tools.search, tools.find, tools.read, tools.verify, tools.status):
+        server.add_tool(_as_tool(method, models), description=inspect.getdoc(method), annotations=_READ_ONLY)
     return server
 
 

@@ -1,4 +1,4 @@
-"""What the tools do: plain functions that block, without the protocol."""
+"""What the tools do: plain functions that block, without the protocol. Agents read their docstrings and those of the fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from runnel import __version__
 from runnel.agents import results
@@ -28,6 +30,13 @@ _DIGITS = 12  # the least of a SHA-256 that identify a document
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 
 
+File = Annotated[
+    str, Field(description="Path below the allowed folders, relative to the first, or a name that search returned (index:...).")
+]
+Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
+Cursor = Annotated[str | None, Field(description="next_cursor of the last answer, to continue it.")]
+
+
 class Tools:
     """The tools of one server. All methods may be called from several threads; `progress` may raise to stop a call."""
 
@@ -36,16 +45,23 @@ class Tools:
         self._models = models or Models(settings)
         self._documents = AgentDocuments(settings, self._models.store)
 
-    def search(self, query: str, top_k: int, sentences: int, cursor: str | None, progress: Progress) -> results.Searched:
-        """Return documents of the index that answer the query; the index of a project is first brought up to date.
+    def search(
+        self,
+        query: Query,
+        top_k: Annotated[int, Field(ge=1, le=100, description="Documents to return.")] = 5,
+        sentences: Annotated[int, Field(ge=0, le=20, description="Sentences of each document.")] = 3,
+        cursor: Cursor = None,
+        progress: Progress | None = None,
+    ) -> results.Searched:
+        """Search the index for documents, by meaning and words: when you do not know which file has the answer.
 
-        Documents of files outside of the allowed folders are left out, with a note.
+        Returns documents, best first, each with its best sentences. Continue with find or read on one of them.
         """
         notes: list[str] = []
         count = TokenCount(progress)
         with self._models.index(notes, count.part()) as index:
             asked = top_k
-            while True:
+            while True:  # documents of files outside of the allowed folders are left out
                 hits = index.search(query, asked, sentences=sentences, progress=count.part())
                 shown = [hit for hit in hits if self._documents.shows(hit.source)]
                 if len(shown) >= top_k or len(hits) < asked:
@@ -58,7 +74,20 @@ class Tools:
         page, place = self._page(documents, cursor)
         return results.Searched(answers=answers, documents=page, notes=notes, **place)
 
-    def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
+    def find(
+        self,
+        query: Query,
+        file: File,
+        top_k: Annotated[int, Field(ge=1, le=100, description="Sentences to return.")] = 5,
+        context: Annotated[int, Field(ge=0, le=5, description="Sentences before and after each one.")] = 1,
+        cursor: Cursor = None,
+        progress: Progress | None = None,
+    ) -> results.Found:
+        """Find the sentences of one file that answer a question: when you know the file, and it is too long to read whole.
+
+        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a file
+        reads all of it; with the default model, later ones do not.
+        """
         notes: list[str] = []
 
         def remember(document: DocumentText) -> SentenceVectors | None:
@@ -72,11 +101,20 @@ class Tools:
         return results.Found(answers=findings.answers, sentences=page, notes=notes, **place)
 
     def read(
-        self, file: str, row: str | None, by: By, start: int | None, end: int | None, sha256: str | None, cursor: str | None
+        self,
+        file: File,
+        by: Annotated[By, Field(description="The unit of start and end.")] = "line",
+        start: Annotated[int | None, Field(ge=0, description="First line or page, from 1; or first character, from 0.")] = None,
+        end: Annotated[int | None, Field(ge=0, description="Last line or page; or the character after the last one.")] = None,
+        row: Annotated[str | None, Field(description="Id of a row of jsonl, csv or tsv.")] = None,
+        sha256: Annotated[
+            str | None, Field(description="Fail if the document has another SHA-256; 12 digits are enough.")
+        ] = None,
+        cursor: Cursor = None,
     ) -> results.Read:
-        """Return a stretch of a document (`span_of`), cut where the answer is full.
+        """Read the exact text of a document by lines, pages or characters: to see more around a place, or to check one again.
 
-        `sha256`: what the document's text must have, or its first digits, 12 or more.
+        Without start and end, the whole document, in as many answers as it needs.
         """
         notes: list[str] = []
         documents = self._documents.read(file, notes)
@@ -97,7 +135,13 @@ class Tools:
             next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
         )
 
-    def verify(self, quote: str, file: str, cursor: str | None) -> results.VerifiedQuote:
+    def verify(
+        self,
+        quote: Annotated[str, Field(min_length=1, description="The words, as you would quote them.")],
+        file: File,
+        cursor: Cursor = None,
+    ) -> results.VerifiedQuote:
+        """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
@@ -109,6 +153,7 @@ class Tools:
         )
 
     def status(self) -> results.ServerStatus:
+        """Return the folders whose files can be read, the index, the model and the size of an answer."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:

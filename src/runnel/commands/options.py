@@ -88,11 +88,9 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def given_options(*groups: Any) -> dict[str, object]:
-    """Return whether the fields of dataclasses differ from their defaults, by option; each option has the name of its field."""
-    return {
-        f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default for group in groups for one in fields(group)
-    }
+def given_options(group: Any) -> dict[str, object]:
+    """Return whether the fields of a dataclass differ from their defaults, by option; each option has the name of its field."""
+    return {f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default for one in fields(group)}
 
 
 def refuse(values: Mapping[str, object], why: str) -> None:

@@ -64,9 +64,6 @@ class _Batch:
     new: EncodedDocuments = field(default_factory=EncodedDocuments)
     share: float = 0.0  # of what is committed together
 
-    def pickled(self) -> bytes:
-        return pickle.dumps(self)
-
 
 def index_files(
     index: Index,
@@ -192,8 +189,8 @@ def _read(
     scan = Scan()
     for rows in batches(read_found(files, stored, scan, named, None, limits, ocr), batch):
         known = {name: have for source in {row.source for row in rows} for name, have in stored.get(source, {}).items()}
-        yield {"batch": [_Batch(rows, known).pickled()]}
-    yield {"batch": [_Batch(scan=scan).pickled()]}
+        yield {"batch": [pickle.dumps(_Batch(rows, known))]}
+    yield {"batch": [pickle.dumps(_Batch(scan=scan))]}
 
 
 class _Worker:
@@ -216,7 +213,7 @@ class _Worker:
         new = list(self._encoder.new_rows(batch.rows, batch.known, failed, batch.scan.unchanged))
         made = self._encoder.encode(new)
         made.failed |= failed
-        return {"batch": _Batch(scan=batch.scan, new=made).pickled()}
+        return {"batch": pickle.dumps(_Batch(scan=batch.scan, new=made))}
 
 
 @contextmanager

@@ -45,7 +45,18 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         views[name] = hit | view
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
-    return write_report(query, scope, findings.answers, list(hits.values()), views)
+    held = {"query": query, "scope": scope, "answers": findings.answers, "hits": list(hits.values()), "documents": views}
+    static = files("runnel.server") / "static"
+    script = _EXPORT.sub("", _IMPORT.sub("", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)))
+    style = (static / "page.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
+        f'<style>{style}</style>\n<script type="application/json" id="held">{_json(held)}</script>\n'
+        f'<script type="module">{script}</script>\n'
+    )
+    page = (static / "index.html").read_text(encoding="utf-8")
+    return _HEAD.sub(lambda _: head, page, count=1)
 
 
 def _id(file: str, row: str | None) -> str:
@@ -68,24 +79,6 @@ def _pictures(source: FileDocument, sentences: Sequence[Mapping[str, Any]], read
         log.warning("the report has no pictures of pages: %s", error)
         return {"pictures": False}
     return {"pictures": True, "pngs": pngs, "boxes": boxes}
-
-
-def write_report(
-    query: str, scope: str, answers: float | None, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """Return a report as HTML: `answers` and `hits` as the page's search has them, `documents` by id, in JSON that is not run."""
-    static = files("runnel.server") / "static"
-    script = _EXPORT.sub("", _IMPORT.sub("", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)))
-    style = (static / "page.css").read_text(encoding="utf-8")
-    held = {"query": query, "scope": scope, "answers": answers, "hits": hits, "documents": documents}
-    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f'<style>{style}</style>\n<script type="application/json" id="held">{_json(held)}</script>\n'
-        f'<script type="module">{script}</script>\n'
-    )
-    page = (static / "index.html").read_text(encoding="utf-8")
-    return _HEAD.sub(lambda _: head, page, count=1)
 
 
 def _json(value: object) -> str:
