@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -76,16 +75,6 @@ def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_p
     monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("rename"), replace(*paths)))
     write(tmp_path / "out", b"new")
     assert done == ["file", "rename", "folder"]
-
-
-def test_many_writers_of_one_file(tmp_path):
-    texts = [bytes([65 + n]) * 50_000 for n in range(8)]
-    threads = [threading.Thread(target=write, args=(tmp_path / "out", text)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (tmp_path / "out").read_bytes() in texts and names(tmp_path) == ["out"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes and /dev")

@@ -82,16 +82,6 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
         assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
 
 
-def test_log_records_are_lines_like_others(run, monkeypatch):
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(
-        "runnel.models.describe.describe_model",
-        lambda name: logging.getLogger("runnel").warning("left out %s\nand", HOSTILE) or {},
-    )
-    done = check(run("info", "x", "--json"))
-    assert done.err.startswith("runnel: left out ") and done.err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from contextvars import ContextVar
 
 import pytest
 from helpers.stub_endpoint import Stub, serve
@@ -77,15 +76,6 @@ def test_an_answer_without_end_is_one_error(stub: Stub, fault: str, bound: str, 
     with pytest.raises(EndpointError, match=f"{stub.url} .*{bound}"):
         ask(stub, parts, "stub", timeout_s=0.5)
     assert len(stub.asked) == 1 and len("".join(parts or [])) < 11_000
-
-
-def test_the_list_of_models_is_bounded_too(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = ContextVar[endpoint._Limits]("limits")
-    limits.set(endpoint._Limits(size=99))
-    monkeypatch.setattr(endpoint, "_LIMITS", limits)
-    stub.models = ["long" * 99]
-    with pytest.raises(EndpointError, match=f"{stub.url} did not list its models .*more than 99 bytes"):
-        _ = Endpoint(stub.url).model
 
 
 def test_a_prompt_is_not_sent_to_where_an_endpoint_redirects(stub: Stub, parts: list[str] | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer
     from runnel.generation.endpoint import LanguageModelClient
     from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.search.index import Index
 
 _DOCUMENTS = 5  # of an index to take sentences from
 
@@ -87,19 +85,18 @@ def ask(
     else:
         refuse(given_options(files) | {"--remember or --no-remember": remember is not None}, "has no effect on an index")
     lowest = parse_min_score(min_score)
-    from runnel.generation.asking import answer, choose
+    from runnel.generation.asking import answer, choose, excerpts_of_hits
     from runnel.models.sentence_retriever import SentenceRetriever
 
     endpoint, skipped = llm.open(), list[Skipped]()
-    if paths:
-        retriever = SentenceRetriever.load(model or "pocket")
-        search = partial(_find_in_files, question, paths, files, skipped, retriever, remember)
-    else:
-        index = open_index(place, model, {}, update=not no_update)
-        retriever = SentenceRetriever(index.embedder.model)
-        search = partial(_find_in_index, question, index)
+    index = None if paths else open_index(place, model, {}, update=not no_update)
+    retriever = SentenceRetriever.load(model or "pocket") if index is None else SentenceRetriever(index.embedder.model)
     check_retriever(retriever, model or "pocket" if paths else retriever.model.source, remember, min_score)
-    found, answers = search(top_k)
+    if index is None:
+        found, answers = _find_in_files(question, paths or [], files, skipped, retriever, remember, top_k)
+    else:
+        hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
+        found, answers = excerpts_of_hits(hits), highest(hit.answers for hit in hits)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
     about = {"answers": answers, "skipped": [asdict(one) for one in skipped]}
@@ -135,13 +132,6 @@ def _find_in_files(
         documents = read_documents(paths, reader, skipped, selection=files.selection(), cache=cache, report=say)
         findings = find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter)
     return excerpts_of_findings(findings), findings.answers
-
-
-def _find_in_index(question: str, index: Index, top_k: int) -> tuple[list[AnsweringSentence], float | None]:
-    from runnel.generation.asking import excerpts_of_hits
-
-    hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
-    return excerpts_of_hits(hits), highest(hit.answers for hit in hits)
 
 
 def _print_answer(endpoint: LanguageModelClient, context: AnswerContext, max_tokens: int, *, whole: bool) -> CitedAnswer:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -125,14 +125,14 @@ def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
 def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     replaced: list[LinePlace] = []
     left_out: list[LinePlace] = []
-    parse: Callable[[str, LinePlace], Document] | None = None
-    lines = file.lines()
+    kind, lines = file.kind, file.lines()
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\n")
         if line.isspace() or not line:
             continue
-        parse, place = parse or _PARSERS[file.kind or ("jsonl" if line.startswith("{") else "txt")], lines.place(number)
-        row = parse(line, place)
+        kind, place = kind or ("jsonl" if line.startswith("{") else "txt"), lines.place(number)
+        row = Document(str(place.line), line) if kind == "txt" else parse_document(parse_object(line, place), place)
+        _check_id(row.id, place)
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
             continue
@@ -157,18 +157,6 @@ def _kind(name: str) -> str:
     return _SUFFIXES[suffix]
 
 
-def _parse_json(line: str, where: LinePlace) -> Document:
-    row = parse_document(parse_object(line, where), where)
-    _check_id(row.id, where)
-    return row
-
-
 def _check_id(key: str, where: LinePlace) -> None:
     if not key or any(c.isspace() for c in key):
         raise InputError(f"{where}: an id must not be empty or contain whitespace, which separates ids in run files; got {key!r}")
-
-
-_PARSERS: dict[str, Callable[[str, LinePlace], Document]] = {
-    "jsonl": _parse_json,
-    "txt": lambda line, where: Document(str(where.line), line),
-}
