@@ -193,7 +193,8 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
     for item in inspect.signature(run, eval_str=True).parameters.values():
         if isinstance(item.annotation, type) and is_dataclass(item.annotation):
             groups[item.name] = item.annotation
-            parameters += _options_of(item.annotation)
+            types = get_type_hints(item.annotation, include_extras=True)
+            parameters += [_option(one.name, one.default, types[one.name]) for one in fields(item.annotation)]
         else:
             parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -237,12 +238,6 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
 
 def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _options_of(group: type[Any]) -> list[inspect.Parameter]:
-    """Return the parameters for the fields of a dataclass, each of which is an option."""
-    types = get_type_hints(group, include_extras=True)
-    return [_option(one.name, one.default, types[one.name]) for one in fields(group)]
 
 
 def _models_on(device: str) -> AbstractContextManager[None]:

@@ -3,10 +3,13 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from urllib.parse import unquote
 
 import pytest
 from helpers.document_files import pdf
+from helpers.tiny import tiny_model
 
 from runnel.commands.find import parse_min_score
 from runnel.errors import InputError
@@ -249,3 +252,21 @@ def test_places_are_links_on_a_terminal_and_a_name_cannot_end_one(run, fake, tmp
     [(link, _)] = links(done.out)
     assert re.fullmatch(r"[!-~]+", link) and unquote(link.removeprefix("file://").removesuffix("#L1")) == str(tmp_path / HOSTILE)
     assert done.out.count("\x1b]8;") == 2 and "evil\x1b" not in done.out and "\x07" not in done.out
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_document(tmp_path):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "tiny")
+
+    def peak(words):
+        (tmp_path / "a.txt").write_text("The cat sat on the mat to see a river. " * (words // 10))
+        command = [sys.executable, "-m", "runnel", "find", "cat", "a.txt", "--model", "tiny", "--json"]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process.stdout, process.stderr:
+            out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0 and json.loads(out)["files"][0]["sentences"] == words // 10, err
+        return usage.ru_maxrss / 1024
+
+    assert peak(300_000) - peak(50_000) < 100

@@ -108,7 +108,7 @@ async def test_a_full_queue_says_when_to_retry(work):
     for call in (first, second, third):
         call.go.set()
     done = await start(one, second, tokens=50)  # a smaller one fits
-    assert (done.value, done.tokens) == ("second", 50)
+    assert done == ("second", 50)
     await running
     await start(one, third, tokens=5000)  # larger than the queue, alone
     assert idle(one)
@@ -187,7 +187,7 @@ async def test_threads_go_to_the_oldest_and_the_shortest_in_turn_and_short_reque
     await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
     short = Call("short")
     short.go.set()
-    assert (await start(one, short)).value == "short" and one.running == 4  # it does not wait behind long ones
+    assert (await start(one, short))[0] == "short" and one.running == 4  # it does not wait behind long ones
     first[0].go.set()
     await until(lambda: len(order) == len(calls))
     assert order == [50, 10, 60, 20, 40, 30]
@@ -208,7 +208,7 @@ async def test_drain_finishes_requests_and_refuses_new_ones(work):
     for call in calls:
         call.go.set()
     await drained
-    assert [(await task).value for task in running] == list(range(6)) and idle(one)
+    assert [(await task)[0] for task in running] == list(range(6)) and idle(one)
 
 
 async def test_drain_cancels_what_takes_too_long(work):

@@ -14,7 +14,7 @@ from runnel.server.loading import Loaded
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
-from runnel.server.work import Done, Job, Work
+from runnel.server.work import Job, Work
 from runnel.work import Recent
 
 T = TypeVar("T")
@@ -54,12 +54,12 @@ class Context:
 
     async def run(
         self, request: Request, texts: Sequence[str], call: Callable[[Job], T], count: Callable[[], int] | None = None
-    ) -> Done[T]:
-        """Run a model call through the queue; it, and `count` of its tokens (default: those of `texts`), run in threads."""
+    ) -> tuple[T, int]:
+        """Return what a model call returns, and `count` of its tokens (default: those of `texts`). Both run in threads."""
         loaded = self.loaded()
-        done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), call)
-        request.state.tokens = done.tokens
-        return done
+        result, tokens = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), call)
+        request.state.tokens = tokens
+        return result, tokens
 
 
 def _context(request: Request) -> Context:

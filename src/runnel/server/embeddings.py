@@ -20,7 +20,6 @@ from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
 from runnel.server.context import Body, Context, InContext, Some
 from runnel.server.refusals import error_responses
-from runnel.server.work import Done
 
 router = APIRouter(tags=["embeddings"])
 
@@ -105,10 +104,10 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
             value = base64.b64encode(raw).decode() if body.encoding_format == "base64" else vector.tolist()
             yield json.dumps({"object": "embedding", "index": index, "embedding": value})
 
-    done = await _embed(context, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
-    usage = {"prompt_tokens": done.tokens, "total_tokens": done.tokens}
+    vectors, tokens = await _embed(context, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage}).removesuffix("}")
-    return Response(f'{rest}, "data": [{", ".join(done.value)}]}}', media_type="application/json")
+    return Response(f'{rest}, "data": [{", ".join(vectors)}]}}', media_type="application/json")
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -122,16 +121,16 @@ async def list_models(context: InContext) -> ModelList:
 @router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""
-    done = await _embed(
+    vectors, _ = await _embed(
         context, request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
         lambda found: [json.dumps(vector.tolist()) for vector in found],
     )  # fmt: skip
-    return Response(f"[{', '.join(done.value)}]", media_type="application/json")
+    return Response(f"[{', '.join(vectors)}]", media_type="application/json")
 
 
 async def _embed(
     context: Context, request: Request, given: Input, dimensions: int | None, prompt: str | None, cut: bool, write: Write
-) -> Done[list[str]]:
+) -> tuple[list[str], int]:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
     loaded = context.loaded()
     embedder = loaded.expect(loaded.embedder, "embed")

@@ -27,7 +27,7 @@ from runnel.search.records import DocumentRow
 from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
 from runnel.server.refusals import Refusal
 from runnel.server.view import OWN, Opened, answers_view, document_view, opened_id, picture_of, picture_view, read_opened
-from runnel.server.work import Done, Job
+from runnel.server.work import Job
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
@@ -170,7 +170,7 @@ async def _streamed(
 
     task = asyncio.create_task(context.run(request, texts, run))
 
-    def end(task: asyncio.Task[Done[T]]) -> None:
+    def end(task: asyncio.Task[tuple[T, int]]) -> None:
         steps.put_nowait(None)
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
@@ -178,7 +178,7 @@ async def _streamed(
     task.add_done_callback(end)
     first = await steps.get()
     if first is None:
-        return _last(finish(task.result().value))
+        return _last(finish(task.result()[0]))
 
     async def lines() -> AsyncIterator[str]:
         step: dict[str, int] | None = first
@@ -186,7 +186,7 @@ async def _streamed(
             while step is not None:
                 yield _line(step)
                 step = await steps.get()
-            yield _line({"result": finish(task.result().value)})
+            yield _line({"result": finish(task.result()[0])})
         except (Refusal, RunnelError) as error:
             yield _line({"error": str(error) if isinstance(error, RunnelError) else error.message})
         finally:

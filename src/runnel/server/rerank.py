@@ -129,12 +129,12 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
                 result.document = RerankDocument(text=texts[result.index])
         return results
 
-    done = await context.run(request, [body.query, *texts], call)
+    results, tokens = await context.run(request, [body.query, *texts], call)
     ignored = [name for name in ("max_tokens_per_doc", "max_chunks_per_doc") if getattr(body, name) is not None]
-    meta: dict[str, Any] = {"tokens": {"input_tokens": done.tokens}}
+    meta: dict[str, Any] = {"tokens": {"input_tokens": tokens}}
     if ignored:
         meta["warnings"] = [f"{name} has no effect: documents are read whole" for name in ignored]
-    return RerankResponse(id=str(uuid4()), model=loaded.name, results=done.value, usage={"total_tokens": done.tokens}, meta=meta)
+    return RerankResponse(id=str(uuid4()), model=loaded.name, results=results, usage={"total_tokens": tokens}, meta=meta)
 
 
 @router.post("/rerank", response_model_exclude_none=True, responses=error_responses("/rerank"))
@@ -156,7 +156,7 @@ async def rerank_either(body: EitherRequest, request: Request, context: InContex
             for place in top(scores).tolist()
         ]
 
-    return (await context.run(request, [body.query, *body.texts], call)).value
+    return (await context.run(request, [body.query, *body.texts], call))[0]
 
 
 def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:

@@ -124,9 +124,8 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
         sentences = [DocumentSentence(document=place, id=documents[place].id, **asdict(sentence)) for place, sentence in best]
         return highest(scored.answers for scored in ranked), sentences
 
-    done = await context.run(request, [body.query, *texts], call)
-    answers, sentences = done.value
-    return FindResponse(model=loaded.name, answers=answers, sentences=sentences, tokens=done.tokens)
+    (answers, sentences), tokens = await context.run(request, [body.query, *texts], call)
+    return FindResponse(model=loaded.name, answers=answers, sentences=sentences, tokens=tokens)
 
 
 @router.post("/search", responses=error_responses("/v1/search"))
@@ -140,8 +139,8 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
         hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
         return [SearchHit(**hit.as_json()) for hit in hits]
 
-    done = await context.run(request, [body.query], call)
-    return SearchResponse(model=loaded.name, answers=highest(one.answers for one in done.value), documents=done.value)
+    documents, _ = await context.run(request, [body.query], call)
+    return SearchResponse(model=loaded.name, answers=highest(one.answers for one in documents), documents=documents)
 
 
 @router.post("/verify", responses=error_responses("/v1/verify"))
@@ -159,4 +158,4 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         verified = verify_quote(body.quote, text)
         return VerifyResponse(**asdict(verified), word_for_word=verified.word_for_word)
 
-    return (await context.run(request, [body.quote, text], call)).value
+    return (await context.run(request, [body.quote, text], call))[0]

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -61,14 +60,6 @@ class Job:
             self.cancelled.set_result(None)
         if self.turn is not None and not self.turn.done():
             self.turn.set_exception(Cancelled(refusal.message))
-
-
-@dataclass(frozen=True)
-class Done(Generic[T]):
-    """The result of a call, and the tokens that were counted for it."""
-
-    value: T
-    tokens: int
 
 
 class _Lane:
@@ -140,12 +131,12 @@ class Work:
         if self.draining:
             raise _stopping()
 
-    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Job], T]) -> Done[T]:
-        """Run `call` in a thread, with its `progress`, after `count` of its tokens; the number of characters chooses the lane."""
+    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Job], T]) -> tuple[T, int]:
+        """Return what `call` returns in a thread, and `count` of its tokens before; the number of characters chooses the lane."""
         self.expect_open()
         job = Job(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
-        return Done(result, job.tokens)
+        return result, job.tokens
 
     async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
         """Read a file for a request, in a thread, a few at the same time. What parses it ends with the request."""
