@@ -1,11 +1,8 @@
-"""Files written whole or not at all, and the writer's lock: one holder, named to the others, free when its process is dead."""
+"""Files written whole or not at all, and the writer's lock: one holder, named to the others, and no file of somebody else."""
 
 import errno
 import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,17 +38,10 @@ def test_the_old_file_stays_until_the_block_ends_and_if_it_fails(tmp_path):
         (tmp_path / "input").read_bytes()  # the error keeps its name
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals")
-def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
-    write(tmp_path / "out", b"old")
-    program = (
-        "import os, pathlib, sys; from runnel.files import replacing\n"
-        "with replacing(pathlib.Path(sys.argv[1])) as partial:\n"
-        "    partial.write_bytes(b'half of the n'); os.kill(os.getpid(), 9)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert (tmp_path / "out").read_bytes() == b"old" and len(names(tmp_path)) == 2
+def test_partial_files_of_killed_writers_are_swept(tmp_path):
+    with replacing(tmp_path / "out") as partial:
+        left = partial.name
+    (tmp_path / left).touch()
     sweep(tmp_path, "other")
     assert len(names(tmp_path)) == 2
     sweep(tmp_path, "out")
@@ -155,18 +145,6 @@ def test_a_file_of_our_own_is_read_and_appended_to(tmp_path):
     assert os.name == "nt" or (tmp_path / "own").stat().st_mode & 0o777 == 0o600
 
 
-HOLDER = """
-import sys
-from pathlib import Path
-from runnel.files import WriterLock
-
-lock = WriterLock(Path(sys.argv[1]), Path("out"))
-lock.acquire()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "out.lock"
@@ -187,20 +165,6 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     second.release(remove=True)
     second.release()
     assert not path.exists()
-
-
-def test_the_lock_of_a_dead_process_is_free(path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        lock = WriterLock(path, path)
-        with pytest.raises(StoreBusy, match=f"written by process {holder.pid};"):
-            lock.acquire()
-    finally:
-        holder.kill()
-        holder.communicate()
-    lock.acquire()
-    lock.release()
 
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_the_new_file(path, monkeypatch):
