@@ -38,7 +38,6 @@ Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (
 ShardOf = Annotated[
     str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")]
 PoolingOption = Annotated[
     Literal["cls", "eos", "mean"] | None,
     typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
@@ -58,7 +57,7 @@ def embed(
     dtype: Dtype = "auto",
     to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
     as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
-    max_tokens: MaxTokens = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")] = None,
     shard: ShardOf = None,
     pooling: PoolingOption = None,
     truncate_dim: TruncateDim = None,

@@ -51,7 +51,6 @@ Paths = Annotated[
         help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
     ),
 ]
-Context = Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
     typer.Option("--unit", help="What is scored and shown (default: what the model was trained on)."),
@@ -118,7 +117,7 @@ def find(
     dtype: options.Dtype = "auto",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
     min_score: MinScore = None,
-    context: Context = 1,
+    context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,

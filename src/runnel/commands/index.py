@@ -43,7 +43,6 @@ PassageTokens = Annotated[
 Remember = Annotated[
     bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
 ]
-Watch = Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -69,7 +68,7 @@ def index(
     parse_seconds: options.ParseSeconds = options.PARSE_SECONDS,
     remember: Remember = False,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")] = False,
-    watch: Watch = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")] = False,
     ray: Ray = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).")] = None,
     worker_cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")] = None,
