@@ -46,8 +46,6 @@ _local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folde
 def _explained(uri: str, error: Exception) -> str:
     """Return what went wrong at the server, and what to do: the client lets errors of httpx, grpc and pydantic through."""
     text = " ".join(str(error).split())[:300]
-    if "already accessed" in text:
-        return f"{uri} is open in another process; wait until it is done, or run a Qdrant server [{text}]"
     if type(error).__name__ == "ResponseHandlingException":
         return f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]"
     if getattr(error, "status_code", None) in (401, 403):
