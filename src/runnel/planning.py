@@ -9,8 +9,7 @@ V  tokens of a segment (a step of the engine)        Q  tokens of a chunk
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -46,9 +45,6 @@ class Plan:
             f"segments of {self.segment:,} tokens{chunk}: {self.step_bytes / mib:,.0f} MiB per step, "
             f"{self.state_bytes / mib:,.1f} MiB of state per text, of {self.memory_bytes / mib:,.0f} MiB{speed}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
