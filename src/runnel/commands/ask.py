@@ -93,14 +93,14 @@ def ask(
     retriever = SentenceRetriever.load(model or "pocket") if index is None else SentenceRetriever(index.embedder.model)
     check_retriever(retriever, model or "pocket" if paths else retriever.model.source, remember, min_score)
     if index is None:
-        found, answers = _find_in_files(question, paths or [], files, skipped, retriever, remember, top_k)
+        sentences, answers = _find_in_files(question, paths or [], files, skipped, retriever, remember, top_k)
     else:
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
-        found, answers = excerpts_of_hits(hits), highest(hit.answers for hit in hits)
-    excerpts = [one for one in found if lowest is None or one.score >= lowest]
+        sentences, answers = excerpts_of_hits(hits), highest(hit.answers for hit in hits)
+    excerpts = [one for one in sentences if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
     about = {"answers": answers, "skipped": [asdict(one) for one in skipped]}
-    missing = "" if excerpts else f"no sentence has a score of {min_score} or more" if found else "nothing found"
+    missing = "" if excerpts else f"no sentence has a score of {min_score} or more" if sentences else "nothing found"
     if missing or (unanswered(answers) and not anyway):
         say(f"{missing or unanswered(answers)}; the language model was not asked{'' if missing else ' (--anyway asks it)'}")
         if as_json:
