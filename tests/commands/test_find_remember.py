@@ -189,16 +189,6 @@ def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models
         assert path.read_bytes() == whole[path]
 
 
-def test_text_without_a_token_is_no_answer(find, tmp_path):
-    (tmp_path / "empty.txt").write_text("\u200b\n\n\ufeff \u0301\n")
-    (tmp_path / "b.md").write_text("\u200b\n\n" + TEXT.replace("\n\n", "\n\n\ufeff\n\n"))
-    for model, options in (("recurrent", []), ("encoder", []), ("encoder", ["--remember"]), ("encoder", [])):
-        assert find("empty.txt", *options, model=model).out == "" != find("a.md", model=model).out
-        right = [one["text"].strip() for one in json.loads(find("a.md", "--json", "-k", 50, model=model).out)["sentences"]]
-        found = json.loads(find("empty.txt", "b.md", "--json", "-k", 50, *options, model=model).out)["sentences"]
-        assert [one["text"].strip() for one in found] == right and {one["file"] for one in found} == {"b.md"}
-
-
 def test_what_is_not_remembered_is_said(find, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"id": "x", "text": "A river runs."}\n')
     (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))

@@ -12,8 +12,6 @@ import pytest
 from runnel.files import WriterLock
 from runnel.search.project import Project
 
-pytestmark = pytest.mark.slow
-
 HEART = "The heart is a muscle. It pumps blood through the body."
 RIVER = "# Water\n\nRivers carry water to the sea."
 
