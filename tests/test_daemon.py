@@ -336,6 +336,16 @@ def test_what_is_no_command_line_is_ignored(line, process, monkeypatch):
     assert line("find", QUESTION, "a.txt") == line.cold
 
 
+def test_memory_does_not_grow(line, process):
+    commands = [SAME[name] for name in ("find", "find in many", "search", "rerank")]
+    for command in commands * 2:
+        line(*command, data=TEXT.encode())
+    before = process()["peak_bytes"]
+    for command in commands * 8:
+        line(*command, data=TEXT.encode())
+    assert process()["peak_bytes"] - before < 20e6
+
+
 def test_two_starts_at_once_start_one_which_ends_when_it_is_idle_in_a_private_folder(tmp_path):
     line = CommandLine(tmp_path)
     children = [line.popen("serve", "--background", "--idle", "0.1") for _ in range(2)]
