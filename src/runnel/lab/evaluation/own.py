@@ -21,7 +21,7 @@ from runnel.lab.evaluation.metrics import Comparison, Measured, Values, compare,
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
 from runnel.lab.training.data import read_named
-from runnel.records import Hit, Place, Places, by_id
+from runnel.records import Hit, Places, by_id
 from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index
 from runnel.text.lines import keys, texts_of
@@ -143,7 +143,6 @@ class _Names:
                     self._ends.setdefault(_parts(path)[-1], {}).setdefault(path, []).append(name)
 
     def find(self, file: str) -> list[str]:
-        """Return the ids of a file."""
         if file in self._ids:
             return [file]
         wanted = _parts(file)
@@ -221,13 +220,11 @@ def ask(question: Question, target: Target, index: Index, top_k: int, options: M
 def _best_in_place(hit: Hit, target: Target) -> int | None:
     """Return the rank, from 1, of the best sentence at the expected place; None: none is among those that are scored."""
     spans = target.documents[hit.id]
-    by_score = sorted(hit.sentences, key=lambda s: (-s.score, s.index))
-    return next((rank for rank, s in enumerate(by_score, start=1) if any(_meet(hit, s, span) for span in spans)), None)
-
-
-def _meet(hit: Hit, sentence: Place, span: tuple[int, int]) -> bool:
-    start, end = max(sentence.start, span[0]), min(sentence.end, span[1])
-    return start < end and not (hit.text or "")[start:end].isspace()
+    for rank, sentence in enumerate(sorted(hit.sentences, key=lambda s: (-s.score, s.index)), start=1):
+        shared = [(hit.text or "")[max(sentence.start, start) : min(sentence.end, end)] for start, end in spans]
+        if any(map(str.strip, shared)):
+            return rank
+    return None
 
 
 def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
@@ -287,12 +284,6 @@ def settings_of(index: Index) -> Values:
     if index.store.settings.remember and reranker_of(index.embedder) is not None:
         tried |= {f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH} for weight in (0, 0.5, 2)}
     return tried
-
-
-def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
-    """Return the rank of the first document that answers, as `AnsweredQuestion.rank`."""
-    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
-    return next((hit.rank for hit in hits if hit.id in target.documents), None)
 
 
 def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[Setting]:
@@ -369,7 +360,10 @@ def _measure(
 
     asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
     answered = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
-    answers = [_answer(question, row) for question, row in zip(questions, answered, strict=True)]
+    answers = []
+    for question, row in zip(questions, answered, strict=True):
+        problem = row["problem"] and Problem(**row["problem"])
+        answers.append(AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem))
     result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
     result |= {"metrics": summarize(answers), "answers": [_as_json(answer) for answer in answers]}
@@ -377,7 +371,10 @@ def _measure(
 
         def rank(search: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
             setting, options, question = search
-            return {"setting": setting, "id": question.id, "rank": rank_with(question, targets[question.id], index, options)}
+            documents = targets[question.id].documents
+            hits = index.search(question.query, DEPTH, sentences=0, **options) if documents else []
+            found = next((hit.rank for hit in hits if hit.id in documents), None)
+            return {"setting": setting, "id": question.id, "rank": found}
 
         ranks: dict[str, list[int | None]] = {}
         tried = settings_of(index)
@@ -393,11 +390,6 @@ def _measure(
         ]
         result["advice"] = advice(weighed, place, model)
     return result, {answer.question.id: answer.values() for answer in answers}
-
-
-def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:
-    problem = row["problem"] and Problem(**row["problem"])
-    return AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
 
 
 def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:

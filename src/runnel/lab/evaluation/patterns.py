@@ -22,7 +22,7 @@ from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
 from runnel.json_objects import read_row
-from runnel.lab.evaluation.evidence import Scorer, scorer_of
+from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.data import read_named
@@ -49,16 +49,8 @@ class PatternQuestion:
     id: str
     query: str
     file: str
-    patterns: tuple[re.Pattern[str], ...]
-    kind: str
-
-
-@dataclass(frozen=True)
-class _Row:
-    question: str
-    file: str
-    patterns: tuple[str, ...]
-    kind: str
+    patterns: tuple[str, ...]  # regular expressions
+    kind: str = ""
 
 
 def has_patterns(path: Path) -> bool:
@@ -78,16 +70,18 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
 
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
-    read = read_row(_Row, dict(row) | {"kind": row.get("kind") or ""}, where)
+    values = {"id": str(row.get("id") or number), "kind": row.get("kind") or ""}
+    question, wrong = read_row(PatternQuestion, dict(row) | values, where, query="question"), ""
     try:
-        compiled, wrong = tuple(map(re.compile, read.patterns)), ""
+        list(map(re.compile, question.patterns))
     except (re.error, OverflowError, RecursionError) as error:
-        compiled, wrong = (), f" ({error})"
-    full = read.question.strip() and read.file.strip() and all(read.patterns)
-    if wrong or not full or (read.kind == UNANSWERABLE) == bool(compiled):
+        wrong = f" ({error})"
+    full = question.query.strip() and question.file.strip() and all(question.patterns)
+    if wrong or not full or (question.kind == UNANSWERABLE) == bool(question.patterns):
         expected = f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r} without them'
-        raise InputError(f"{where}: expected {expected}, got {str(list(read.patterns))[:100]} and the kind {read.kind!r}{wrong}")
-    return PatternQuestion(str(row.get("id") or number), read.question, read.file, compiled, read.kind)
+        got = f"{str(list(question.patterns))[:100]} and the kind {question.kind!r}"
+        raise InputError(f"{where}: expected {expected}, got {got}{wrong}")
+    return question
 
 
 def read_folder(
@@ -110,11 +104,6 @@ Ranked = tuple[np.ndarray, np.ndarray, float | None]
 Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
 """Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
 probability that it answers the query (None: not known)."""
-
-
-def rank_each(score: Scorer) -> Ranking:
-    """Rank by scores that do not depend on the other documents."""
-    return lambda query, documents: [(*score(query, one), None) for one in documents]
 
 
 def rank_together(retriever: SentenceRetriever, keep: int) -> Ranking:
@@ -157,13 +146,13 @@ class Sentences:
         """
         file = str(self._folder / question.file)
         rows = np.flatnonzero(self._files == file)
-        matches = [[row for row in rows if pattern.search(self.texts[row])] for pattern in question.patterns]
+        matches = [[row for row in rows if re.search(pattern, self.texts[row])] for pattern in question.patterns]
         answers = np.unique(self._keys[[row for some in matches for row in some]])
         words = [rank(question.query) for rank in (self._ranker(question.file, rows), self._ranker("", None))]
         ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
         if self._rank is not None:
             ranked = {"model": [_joined(self._ranked(question.query, place)) for place in (file, None)]} | ranked
-        unmatched = [pattern.pattern for pattern, rows_of in zip(question.patterns, matches, strict=True) if not rows_of]
+        unmatched = [pattern for pattern, rows_of in zip(question.patterns, matches, strict=True) if not rows_of]
         return {"unmatched": unmatched} | {
             system: {
                 place: {"rank": _rank(scores, some, answers), "best": best}
@@ -278,7 +267,7 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
         retriever = load_model(system)
         return rank_together(retriever, keep), retriever.model.fingerprint()
     score, fingerprint = scorer_of(system, keep=keep)
-    return rank_each(score), fingerprint
+    return lambda query, documents: [(*score(query, one), None) for one in documents], fingerprint
 
 
 def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,7 +35,7 @@ from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, pars
 from runnel.lab.evaluation.tasks import Set, Task, names_of, read_run_of, read_task
 from runnel.lab.training import recipes
 from runnel.lab.training.data import Texts, expect_texts
-from runnel.lab.training.mining import Ranker, bm25_ranker, dense_ranker
+from runnel.lab.training.mining import bm25_ranker, dense_ranker
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -85,7 +85,7 @@ class Reading:
             for row, document in enumerate(documents):
                 for number, piece in enumerate(self.cut(document.text, tokenizer)):
                     owners.append(row)
-                    yield Document(segment_id(document.id, number), piece)
+                    yield Document(f"{document.id}#{number}", piece)
 
         texts = Texts(pieces())
         return texts, np.array(owners, dtype=np.int64)
@@ -144,11 +144,6 @@ def split_chunks(document: str, words: int) -> np.ndarray:
     expect_count(words, "the words of a chunk")
     starts = [0, *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words))]
     return np.array(list(pairwise([*starts, len(document)])), np.int64)
-
-
-def segment_id(document: str, number: int) -> str:
-    """Return the id of a segment, from which `Reading.combine` reads the document's."""
-    return f"{document}#{number}"
 
 
 def recorded(model: str, job: str) -> Reading:
@@ -235,7 +230,12 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
     if system.how != "run":
         expect_texts(source.qrels, texts)
     task = read_task(source)
-    notes = [*task.notes, *(_missing(task, system.place) if system.place is not None else [])]
+    notes = list(task.notes)
+    if system.place is not None:
+        with closing(open_store(system.place)) as store:
+            _, missing = names_of(store.content_hashes(), task)
+        if missing:
+            notes.append(f"{len(missing):,} relevant documents are not in {system.place}, the first is {missing[0]!r}")
     if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
         notes.append(f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
     for note in notes:
@@ -296,8 +296,8 @@ def _rank_segments(
 ) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """Score the segments of all candidates; yield the documents of each query, with scores from their segments' scores."""
     pieces = {name: reading.cut(text, reranker.model.tokenizer) for name, text in _texts(task, candidates).items()}
-    texts = {segment_id(name, i): piece for name, found in pieces.items() for i, piece in enumerate(found)}
-    ids = {query: [segment_id(n, i) for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
+    texts = {f"{name}#{i}": piece for name, found in pieces.items() for i, piece in enumerate(found)}
+    ids = {query: [f"{n}#{i}" for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
     made_from = {name: value for name, value in settings.items() if name != "aggregate"}
     with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
         if journal.begin() is None:
@@ -319,7 +319,7 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
-    corpus, depth = task.corpus, system.depth
+    corpus, depth, reading = task.corpus, system.depth, system.reading
     assert depth is not None
     if system.how == "index":
         index, names = _index(task, system, model, folder / f"{task.source.name}.index")
@@ -336,26 +336,23 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
         made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
-        of_queries = ("max_query_tokens", "aggregate")
-        reading = {name: value for name, value in system.reading.settings().items() if name not in of_queries}
-        made_from |= {"prompt": model.model.prompts.get("document", ""), **reading}
-        rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
+        of_queries, path = ("max_query_tokens", "aggregate"), folder / f"{task.source.name}.vectors.npy"
+        made_from |= {name: value for name, value in reading.settings().items() if name not in of_queries}
+        made_from |= {"prompt": model.model.prompts.get("document", "")}
+        if reading.segment_tokens is None:
+            vectors, rows = embed_corpus(model, corpus, path, made_from, reading.max_tokens)
+        else:
+            segments, owners = reading.cut_all(corpus, model.model.tokenizer)
+            vectors, places = embed_corpus(model, segments, path, made_from)
+            rows = owners[places]
+        combine = np.add if reading.aggregate == "sum" else np.maximum
+        rank = dense_ranker(model, vectors, rows, combine, reading.max_query_tokens)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         for rows, scores in rank(queries, depth):
             yield list(zip(map(corpus.name, rows), scores.tolist(), strict=True))
 
     return search
-
-
-def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
-    if reading.segment_tokens is None:
-        vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
-    else:
-        segments, owners = reading.cut_all(corpus, embedder.model.tokenizer)
-        vectors, places = embed_corpus(embedder, segments, path, made_from)
-        rows = owners[places]
-    return dense_ranker(embedder, vectors, rows, np.add if reading.aggregate == "sum" else np.maximum, reading.max_query_tokens)
 
 
 def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple[Index, Mapping[str, str]]:
@@ -372,12 +369,6 @@ def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
     return index, {}
-
-
-def _missing(task: Task, place: str) -> list[str]:
-    with closing(open_store(place)) as store:
-        _, missing = names_of(store.content_hashes(), task)
-    return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
 
 
 def state_of(place: str) -> dict[str, object]:

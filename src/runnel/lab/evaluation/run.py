@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,39 +12,30 @@ from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
-from runnel.lab.evaluation.retrieval import API, How, Reading, System, kind_of, reading_of, refuse_unused
+from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 
-_HOWS: dict[str, tuple[How, ...]] = {  # what can be evaluated, by the kind of task
-    "evidence": ("bm25", "embed", "sentences"),
-    "documents": ("run", "bm25", "embed", "rerank", "index"),
-    "mteb": ("embed", "rerank", "index"),
+_TEXTS, _PROMPTS, _SEARCH = ("queries", "corpus"), ("prompt", "document_prompt"), ("weight", "rerank")
+_SEGMENTS = ("segment_tokens", "stride", "aggregate")
+_READING = ("max_tokens", "max_query_tokens", *_SEGMENTS)
+_TAKES: dict[tuple[str, How], tuple[str, ...]] = {  # what is evaluated, by the kind of task, and the options that it has
+    ("evidence", "bm25"): ("k1", "b", "chunk_words"),
+    ("evidence", "embed"): ("dtype", *_PROMPTS, "chunk_words", "max_tokens", "max_query_tokens"),
+    ("evidence", "sentences"): ("dtype", "context"),
+    ("documents", "run"): _TEXTS,
+    ("documents", "bm25"): (*_TEXTS, "k1", "b", "depth"),
+    ("documents", "embed"): (*_TEXTS, "dtype", *_PROMPTS, "depth", *_READING),
+    ("documents", "rerank"): (*_TEXTS, "dtype", "run", "k1", "b", "depth", "max_tokens", *_SEGMENTS),  # of BM25's best
+    ("documents", "index"): (*_TEXTS, "dtype", *_PROMPTS, *_SEARCH, "depth", "place"),
+    ("mteb", "embed"): ("dtype", *_PROMPTS, "max_tokens"),
+    ("mteb", "rerank"): ("dtype", "run", "depth", "max_tokens"),
+    ("mteb", "index"): ("dtype", *_PROMPTS, *_SEARCH),
 }
-_READERS: tuple[How, ...] = ("embed", "rerank")  # they may read a part of a text
 # Options with another name than the field of `System`, of its `search` and its `prompts`.
 _FIELDS = {"run": "candidates", "weight": "dense_weight", "prompt": "query", "document_prompt": "document"}
-
-
-class _Options(dict[str, Any]):
-    """Options that were given. Those that nothing uses have no effect."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        super().__init__({name: value for name, value in given.items() if value not in (None, "auto")})
-        self._unused = dict.fromkeys(self)
-
-    def use(self, *names: str) -> dict[str, Any]:
-        """Return the options with these names, if they were given: they have an effect."""
-        for name in names:
-            self._unused.pop(name, None)
-        return {name: self[name] for name in names if name in self}
-
-    def expect_effects(self, trials: Iterable[tuple[str, str]]) -> None:
-        """Raise InputError for an option that has no effect on any task, each of a kind with what is evaluated on it."""
-        kinds = dict.fromkeys(f"{how} on {kind}" for kind, how in trials)
-        refuse_unused(self._unused, (), " and ".join(kinds))
 
 
 class _Trial(NamedTuple):
@@ -93,13 +84,13 @@ def evaluate(
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    given = _Options(options)
+    given = {name: value for name, value in options.items() if value not in (None, "auto")}
     if "place" in given and how not in (None, "index"):
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
     how = "index" if "place" in given else how
-    names = None if metrics is None else metrics.split(",")
     if of_mteb:
-        return _evaluate_mteb(model, tasks, how, out, _Options({**options, "metrics": metrics}))
+        return _evaluate_mteb(model, tasks, how, out, given if metrics is None else given | {"metrics": metrics})
+    names = None if metrics is None else metrics.split(",")
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := _find_checkpoints(model)):
         results = _measure(model, tasks, how, names, out, given)
@@ -116,84 +107,83 @@ def evaluate(
 
 
 def _measure(
-    model: str, tasks: Sequence[str], how: How | None, metrics: Sequence[str] | None, out: str | Path | None, options: _Options
+    model: str,
+    tasks: Sequence[str],
+    how: How | None,
+    metrics: Sequence[str] | None,
+    out: str | Path | None,
+    given: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    trials = _trials(model, tasks, how, options)
+    trials = _trials(model, tasks, how, given)
     for number, one in enumerate(trials):
         expect_new(one.name, [other.name for other in trials[:number]])
     with results_folder(out) as folder:
         return [trial.measure(metrics, folder) for trial in trials]
 
 
-def _trials(model: str, tasks: Sequence[str], how: How | None, options: _Options) -> list[_Trial]:
+def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[str, Any]) -> list[_Trial]:
     kind = kind_of(model, how)
     trials = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append(_Trial(Path(name), _system(model, kind or "sentences", "evidence", options)))
+            trials.append(_Trial(Path(name), _system(model, kind or "sentences", "evidence", given)))
         else:
-            files = options.use("queries", *([] if "place" in options else ["corpus"]))
-            sets = find_sets(name, files.get("corpus"), files.get("queries"))
-            trials += [_Trial(trial, _system(model, kind or "embed", "documents", options)) for trial in sets]
-    for trial in trials:
-        expect_choice(trial.system.how, _HOWS[trial.kind], f"what {model} is evaluated as, on {trial.kind},")
+            sets = find_sets(name, None if "place" in given else given.get("corpus"), given.get("queries"))
+            trials += [_Trial(one, _system(model, kind or "embed", "documents", given)) for one in sets]
     api = model.startswith(API)
     wrong = ""
     if api and any((trial.kind, trial.system.how) != ("evidence", "embed") for trial in trials):
         wrong = f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed"
-    elif api and options.keys() & {"max_tokens", "max_query_tokens"}:
+    elif api and given.keys() & {"max_tokens", "max_query_tokens"}:
         wrong = f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
-    elif options.keys() >= {"max_tokens", "segment_tokens"}:
+    elif given.keys() >= {"max_tokens", "segment_tokens"}:
         wrong = "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out"
-    elif "{instruction}" in options.get("prompt", ""):
+    elif "{instruction}" in given.get("prompt", ""):
         wrong = "{instruction} in --prompt is replaced only for tasks of mteb"
     if wrong:
         raise InputError(wrong)
-    kinds = {how: {trial.kind for trial in trials if trial.system.how == how} for how in _READERS}
-    readings = {how: _reading(model, how, kinds[how], options) for how in _READERS if kinds[how]}
-    options.expect_effects((trial.kind, trial.system.how) for trial in trials)
-    return [one._replace(system=replace(one.system, reading=readings.get(one.system.how, one.system.reading))) for one in trials]
+    systems = _with_reading([(trial.kind, trial.system) for trial in trials], given)
+    return [trial._replace(system=system) for trial, system in zip(trials, systems, strict=True)]
 
 
-def _reading(model: str, how: How, kinds: Collection[str], options: _Options) -> Reading:
-    names = ["max_tokens", *(["max_query_tokens"] if how == "embed" and "mteb" not in kinds else [])]
-    if "documents" in kinds:
-        names += ["segment_tokens", *(["stride", "aggregate"] if "segment_tokens" in options else [])]
-    return reading_of(model, how, options.use(*names))
-
-
-def _system(model: str, how: How, kind: str, options: _Options) -> System:
+def _system(model: str, how: How, kind: str, given: Mapping[str, Any]) -> System:
     """Return what is evaluated on tasks of a kind, with the options that have an effect there."""
+    expect_choice(how, [one for of, one in _TAKES if of == kind], f"what {model} is evaluated as, on {kind},")
 
-    def use(has_effect: bool, *names: str) -> dict[str, Any]:
-        found = options.use(*names) if has_effect else {}
-        return {_FIELDS.get(name, name): value for name, value in found.items()}
+    def use(*names: str) -> dict[str, Any]:
+        return {_FIELDS.get(name, name): given[name] for name in names if name in given and name in _TAKES[kind, how]}
 
-    by_words = how == "bm25" or (how == "rerank" and kind == "documents")  # candidates are BM25's best
-    plain = use(how not in ("bm25", "run"), "dtype") | use(how == "rerank", "run")
-    plain |= use((how, kind) == ("index", "documents"), "place")
-    plain |= use(how == "rerank" or (kind == "documents" and how != "run"), "depth")
-    plain |= use(kind == "evidence" and how != "sentences", "chunk_words")
     return System(
         model,
         how,
-        bm25=use(by_words, "k1", "b"),
-        search=use(how == "index", "weight", "rerank"),
-        prompts=use(how in ("embed", "index"), "prompt", "document_prompt"),
-        context=evidence.context_of(use(how == "sentences", "context").get("context")),
-        **plain,
+        bm25=use("k1", "b"),
+        search=use(*_SEARCH),
+        prompts=use(*_PROMPTS),
+        context=evidence.context_of(use("context").get("context")),
+        **use("dtype", "run", "place", "depth", "chunk_words"),
     )
 
 
+def _with_reading(trials: Sequence[tuple[str, System]], given: Mapping[str, Any]) -> list[System]:
+    """Return the systems with what they read of texts. Raises InputError for an option that has no effect on any of them."""
+    taken: dict[How, set[str]] = {}
+    for kind, system in trials:
+        taken.setdefault(system.how, set()).update(_TAKES[kind, system.how])
+    used = set().union(*taken.values()) - ({"corpus"} if "place" in given else set())
+    used -= set() if "segment_tokens" in given else {"stride", "aggregate"}
+    refuse_unused(given, used, " and ".join(dict.fromkeys(f"{system.how} on {kind}" for kind, system in trials)))
+    readings = {}
+    for how in taken.keys() & {"embed", "rerank"}:
+        options = {name: given[name] for name in _READING if name in given and name in taken[how]}
+        readings[how] = reading_of(trials[0][1].model, how, options)
+    return [replace(system, reading=readings.get(system.how, system.reading)) for _, system in trials]
+
+
 def _evaluate_mteb(
-    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, options: _Options
+    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    kind = kind_of(model, None) or how or "embed"
-    expect_choice(kind, _HOWS["mteb"], f"what {model} is evaluated as, on MTEB,")
-    system = _system(model, kind, "mteb", options)
-    if kind in _READERS:
-        system = replace(system, reading=_reading(model, kind, ["mteb"], options))
-    options.expect_effects([("mteb", kind)])
+    system = _system(model, kind_of(model, None) or how or "embed", "mteb", given)
+    (system,) = _with_reading([("mteb", system)], given)
     with results_folder(out) as folder:
         return {"version": VERSION, **mteb.measure(tasks, system, folder)}
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runnel.errors import InputError, ReadError
-from runnel.files import replacing, write, write_jsonl
+from runnel.files import replacing, write_jsonl
 from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
@@ -65,10 +65,9 @@ def expect_task(path: str | Path) -> Path:
     path = Path(path)
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, names, 3)
-        advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else None
+        near = " or ".join(str(path.parent / name) for name in difflib.get_close_matches(path.name, names, 3))
         expected = "expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence"
-        raise InputError(f"unknown task {str(path)!r}; {advice or expected}")
+        raise InputError(f"unknown task {str(path)!r}; {f'did you mean {near}?' if near else expected}")
     return path
 
 
@@ -190,41 +189,21 @@ def _rows(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines]
 
 
-class Generated(NamedTuple):
-    """A set of one length."""
-
-    kind: str  # "needle" or "passkey"
-    length: int  # tokens
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}-{self.length}"
-
-    def write(self, folder: Path) -> TaskFiles:
-        """Write the set as a BEIR folder in `folder`."""
-        chance = random.Random(self.name)
-        if self.kind == "passkey":
-            questions, hidden = _passkeys(chance)
-            filler = list(_GRASS) * (self.length // 12)  # more than the longest document of the set needs
-        else:
-            questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
-            parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
-            filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
-        documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
-        asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
-        place = folder / f"{self.name}.beir"
-        place.mkdir(exist_ok=True)
-        for kind, texts in (("corpus", enumerate(documents)), ("queries", ((i, questions[i]) for i in asked))):
-            write_jsonl(place / f"{kind}.jsonl", ({"_id": str(i), "text": text} for i, text in texts))
-        write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
-        return replace(find_task(place), name=self.name)
-
-
-def find_generated(name: str) -> list[Generated]:
-    """Return the sets called "needle", "passkey", or one of them with its length: "needle-256"."""
-    sets = [Generated(kind, length) for kind in ("needle", "passkey") for length in LENGTHS]
-    expect_choice(name, ["needle", "passkey", *(one.name for one in sets)], "the task after generated:")
-    return [one for one in sets if name in (one.kind, one.name)]
+def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
+    """Write a set, "needle" or "passkey", whose documents have at most `length` tokens."""
+    name = f"{kind}-{length}"
+    chance = random.Random(name)
+    if kind == "passkey":
+        questions, hidden = _passkeys(chance)
+        filler = list(_GRASS) * (length // 12)  # more than the longest document of the set needs
+    else:
+        questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
+        parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
+        filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(length // 8)]
+    documents = [_hide(one, filler, length * 3 // 4, chance) for one in hidden]
+    asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
+    texts = ((str(row), text) for row, text in enumerate(documents))
+    return _write(folder, name, texts, ((row, questions[int(row)]) for row in asked), ((row, row, 1) for row in asked))
 
 
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
@@ -293,7 +272,14 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
     if task.startswith("generated:"):
-        return [Set(made.name, made.write, ("nDCG@1",), made.kind) for made in find_generated(task.removeprefix("generated:"))]
+        name, kinds = task.removeprefix("generated:"), ("needle", "passkey")
+        lengths = [(f"{kind}-{length}", kind, length) for kind in kinds for length in LENGTHS]
+        expect_choice(name, [*kinds, *(one for one, _, _ in lengths)], "the task after generated:")
+        return [
+            Set(one, partial(_write_generated, kind=kind, length=length), ("nDCG@1",), kind)
+            for one, kind, length in lengths
+            if name in (one, kind)
+        ]
     path = Path(task)
     if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
         if sets := _sets_of(path) or _inside(path):

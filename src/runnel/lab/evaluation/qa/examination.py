@@ -236,7 +236,8 @@ class Exam:
         verdicts = judging.judge(
             replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes
         )
-        return outcome.judged(answer, verdicts, None if multiple_choice else judging.best_f1(answer, truths))
+        f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in truths)
+        return outcome.judged(answer, verdicts, f1)
 
     def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
         question, kind = material.question, material.question.answer_type

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -140,11 +140,6 @@ def judge(
     return verdicts
 
 
-def any_yes(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return whether any verdict is yes; None if none is and one cannot be read."""
-    return True if True in verdicts else None if None in verdicts else False
-
-
 def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any]:
     """Return how a judge agrees with labels: counts, the share of equal ones, F1 of yes and of no, and their mean.
 
@@ -187,7 +182,8 @@ class Outcome:
 
     def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
         """Return the outcome of an answer with its verdicts."""
-        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=any_yes(verdicts), f1=f1)
+        correct = True if True in verdicts else None if None in verdicts else False
+        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
 
     def wrong(self, multiple_choice: bool) -> Outcome:
         """Return the outcome of a question to which the language model wrote no answer."""
@@ -212,11 +208,6 @@ def token_f1(answer: str, truth: str) -> float:
     words, expected = Counter(normalize(answer)), Counter(normalize(truth))
     common = (words & expected).total()
     return 2 * common / (words.total() + expected.total()) if common else 0.0
-
-
-def best_f1(answer: str, truths: Iterable[str]) -> float:
-    """Return the highest token F1 over the true answers, one at least."""
-    return max(token_f1(answer, truth) for truth in truths)
 
 
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:

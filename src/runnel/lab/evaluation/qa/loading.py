@@ -17,7 +17,7 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -77,19 +77,6 @@ class QaSet:
 
     def __post_init__(self) -> None:
         by_id(self.questions, f"the questions of {self.name}")
-
-
-def expect_fields(
-    where: str, document: str, question: str, answers: Sequence[str], answer_type: object = "sentence", category: object = None
-) -> None:
-    """Raise InputError unless a document, a question with answers, and its kinds can be used."""
-    for what, text in (("document", document), ("question", question), *(("answer", one) for one in answers or [""])):
-        if not text.strip():
-            raise InputError(f"{where}: the {what} is empty; expected a text")
-        utf8(text, f"{where}: the {what}")
-    expect_choice(answer_type, get_args(AnswerType), f"{where}: the answer type")
-    if category is not None:
-        expect_choice(category, get_args(Category), f"{where}: the category")
 
 
 Row = tuple[str, dict[str, Any]]
@@ -438,13 +425,19 @@ def _build(about: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
                 expect_choice(answer, options, f"{where}: an answer")
             choices = tuple(f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options))
             question, answers = "\n".join([question.strip(), *choices]), [choices[options.index(one)] for one in answers]
-        more = {name: row[name] for name in _OPTIONAL if name in row}
+        more = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
         sentences = more.pop("sentences", ())
         if len(about.categories) == 1:
             more.setdefault("category", about.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
-        expect_fields(where, text, question, answers, **more)
+        for what, given in (("document", text), ("question", question), *(("answer", one) for one in answers or [""])):
+            if not given.strip():
+                raise InputError(f"{where}: the {what} is empty; expected a text")
+            utf8(given, f"{where}: the {what}")
+        for field, kinds in (("answer_type", AnswerType), ("category", Category)):
+            if field in more:
+                expect_choice(more[field], get_args(kinds), f"{where}: the {field.replace('_', ' ')}")
         documents[key] = documents.get(key) or QaDocument(key, text, sentences)
         questions.append(QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more))
     notes = [f"{reason}: {count:,} left out, the first: {dropped.first[reason]}" for reason, count in dropped.counts.items()]
