@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.tiny import tiny_encoder
 
-from runnel.models.base import BUILT_IN, load_model
+from runnel.models.base import BUILT_IN
 from tests.helpers.qa_files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow
@@ -57,10 +57,6 @@ def test_documents_are_split_trained_on_and_measured(run, tmp_path):
     assert measured["queries"] == 8 and measured["difference"] == pytest.approx(measured["b"] - measured["a"])
     better = measured["difference"] > 0
     assert ended.code == (not better) and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
-    start, end = (
-        load_model(folder, "float32").backbone.state_dict() for folder in (tmp_path / "tiny", tmp_path / "out" / "run" / "model")
-    )
-    assert {name.partition(".")[0] for name in start if not (start[name] == end[name]).all()} == {"sentence_layers"}
     again = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     assert (again.code, json.loads(again.out)) == (ended.code, facts), "nothing is computed twice"
 

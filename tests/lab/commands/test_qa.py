@@ -9,6 +9,7 @@ from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
 from runnel.lab.training.data import read_evidence
+from runnel.text.dialogue import GAP
 from tests.helpers.qa_files import read_rows, write_rows
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -41,6 +42,9 @@ def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
     document = mill_set(documents=1).documents["d0"].text
     for row in read_rows(tmp_path / "out" / "mills.found.jsonl"):
         assert f"Wheel number {row['id'][3:]} was" in " ".join(document[start:end] for start, end in row["parts"][0])
+    asked = [one["messages"][-1]["content"] for one in stub.asked if "Sentences of the document" in str(one)]
+    assert len(asked) == 6 and all(prompt.count("Wheel number") == 2 and GAP in prompt for prompt in asked)
+    assert {(one["temperature"], one["max_tokens"]) for one in stub.asked} == {(0, 2000), (0, 1000)}
 
 
 def test_several_sets_and_their_means(run, stub, tmp_path):

@@ -73,31 +73,21 @@ def test_a_report_for_readers_and_bad_replies_by_reason(run, stub, books, tmp_pa
 
 
 @pytest.mark.parametrize("exclude", ["test.jsonl", "qa:sets"])
-def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path, exclude):
+def test_a_test_set_and_other_languages_are_left_out_before_anything_is_asked(run, stub, books, tmp_path, exclude):
     document = story(30, name="Keeper2")
     write_rows(tmp_path / "test.jsonl", [{"question": "q", "document": document}])
     row = {"input": "Who?", "context": document, "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
     write_rows(tmp_path / "sets" / "narrativeqa.jsonl", [row])
+    german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
+    write_rows(books / "de.txt", ["".join(german.format(n=n) for n in range(100))])
     command = ("lab", "synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
-    facts = json.loads(run(*command, exclude).out)
-    overlapping = facts["rejected"]["subsequences that overlap with a test set"]
-    assert overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
+    facts = json.loads(run(*command, exclude, "--language", "en").out)
+    reasons = ("subsequences that overlap with a test set", "subsequences that are not in en")
+    left_out = [facts["rejected"][reason] for reason in reasons]
+    assert min(left_out) >= 1 and facts["examples"] + sum(left_out) == facts["subsequences"]
+    assert len(stub.asked) == facts["examples"] and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
     assert "error: books has no files of LongBench" in run(*command, "qa:books").err
-
-
-def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_path):
-    german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
-    english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
-    for name, sentence in (("de", german), ("en", english)):
-        write_rows(tmp_path / f"{name}.txt", ["".join(sentence.format(n=n) for n in range(100))])
-    sources = ("de.txt", "en.txt", "--to", "out", "--strategy", "chunk")
-    ended = run("lab", "synthesize", *sources, "--lengths", 500, "--language", "en", "--json")
-    facts = json.loads(ended.out)
-    left_out = facts["rejected"]["subsequences that are not in en"]
-    assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]
-    assert len(stub.asked) == facts["examples"] >= 3 and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
-    assert "error: the language is 'english'" in run("lab", "synthesize", "en.txt", "--to", "out", "--language", "english").err
 
 
 def test_examples_without_a_language_model(run, tmp_path):
@@ -120,8 +110,7 @@ def test_examples_without_a_language_model(run, tmp_path):
     assert run("lab", "synthesize", "library", "--without-llm", "--to", "indexed").code == 0
     indexed = read_rows(tmp_path / "indexed" / "structure.jsonl")
     assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
-    same = ("question", "document", "evidence")
-    assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
+    assert sorted(row["document"] for row in indexed) == sorted(row["document"] for row in found)
     ended = run("lab", "synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json")
     facts = json.loads((tmp_path / "out" / "structure.json").read_text())
     assert json.loads(ended.out) == facts == ask_structure(["manuals"], tmp_path / "python", limit=2, seed=1)

@@ -45,19 +45,6 @@ def test_metrics_are_those_of_trec_eval(seed):
     assert mean(values)["AP"] == pytest.approx(np.mean([values[q]["AP"] for q in qrels]))
 
 
-def test_a_grade_from_which_documents_count_is_that_of_trec_eval():
-    """As MS MARCO's dl19 and dl20 need it: grade 1 is not relevant, except in nDCG."""
-    import pytrec_eval as trec
-
-    qrels, run = random_task(5)
-    theirs = {"R(rel=2)@1000": "recall_1000", "AP(rel=2)": "map"}
-    values = evaluate(parse_metrics(theirs), qrels, run)
-    expected = trec.RelevanceEvaluator(qrels, set(theirs.values()), relevance_level=2).evaluate(run)
-    for query, found in values.items():
-        assert found == pytest.approx({name: expected.get(query, {}).get(of, 0.0) for name, of in theirs.items()}, abs=1e-12)
-    assert 0 < mean(values)["AP(rel=2)"] < mean(evaluate(parse_metrics(["AP"]), qrels, run))["AP"]
-
-
 def test_names_of_metrics():
     metrics = parse_metrics([*METRICS, " P(rel=2)@5"])
     assert list(metrics) == [*METRICS, "P(rel=2)@5"] and cutoff(metrics) == 100 and cutoff(parse_metrics(["AP"])) == 0

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     processes = []
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, PROGRAMS / "training_workers.py", "together", folder]
+        command = [sys.executable, PROGRAMS / "training_workers.py", folder]
         environment = os.environ | PATHS | place | {"OMP_NUM_THREADS": "1"}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     before = torch.get_num_threads()
@@ -46,21 +46,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def assert_equal(folder: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["plain", "truncated", "sharded"])
+def test_two_processes_train_a_sentence_retriever_as_one_does(folder: Path, kind: str) -> None:
     one, two = folder / f"{kind}-1", folder / f"{kind}-2"
     figures = [json.loads((path / "figures.json").read_text()) for path in (one, two)]
     assert figures[1] == pytest.approx(figures[0], rel=1e-4)
     weights = [load_file(path / "model.safetensors") for path in (one, two)]
     weights = [{name: tensor.reshape(-1) for name, tensor in part.items()} for part in weights]
     torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["plain", "truncated", "sharded"])
-def test_two_processes_train_a_sentence_retriever_as_one_does(folder: Path, kind: str) -> None:
-    assert_equal(folder, kind)
     retriever = SentenceRetriever.load(folder / f"{kind}-2")
     assert len(retriever.score("the river", "A river runs to the sea. The cat sat on the mat.")) == 2
-
-
-def test_two_processes_share_their_negatives(folder: Path) -> None:
-    assert_equal(folder, "contrast")

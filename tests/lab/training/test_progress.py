@@ -10,7 +10,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
 from runnel.lab.training import progress
-from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched
+from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, find_whole_checkpoint
 
 
 @pytest.fixture
@@ -20,6 +20,18 @@ def args(tmp_path):
 
 def state(step, total=10):
     return TrainerState(global_step=step, max_steps=total, is_world_process_zero=True)
+
+
+def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path, caplog):
+    assert find_whole_checkpoint(tmp_path / "missing") is None
+    for name, step in {"checkpoint-9": 9, "checkpoint-10": 10, "checkpoint-best": 11, "checkpoint-12": 5}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (tmp_path / "checkpoint-20").mkdir()
+    (tmp_path / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20, "ep')  # writing it was interrupted
+    (tmp_path / "checkpoint-30").write_text("a file")
+    assert find_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert "checkpoint-20 is incomplete" in caplog.text
 
 
 def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):

@@ -18,9 +18,10 @@ from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import read_metrics, stopped_after
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder
 
 import runnel
-from runnel.errors import InputError, NumericalError
+from runnel.errors import CheckpointError, InputError, NumericalError
 from runnel.lab.training import recipes, run
 from runnel.lab.training.recipes import DataTable
 from runnel.lab.training.run import SEARCH, SUMMARY, train
@@ -84,14 +85,19 @@ def test_a_reranker_learns_its_triples(tmp_path):
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", True)])
+@pytest.mark.parametrize(("job", "lora"), [("embed", False), ("rerank", True), ("sentences", False), ("sentences", True)])
 def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
+    changes += ("data.rows=16",) if job == "sentences" else ()  # stopped in its second epoch
     recipe = tiny_recipe(job, *changes)
     whole = train(recipe, tmp_path / "whole")
     with stopped_after(4):
         train(recipe, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / SUMMARY).exists()
+    if job == "rerank":
+        part = next((tmp_path / "stopped" / "checkpoints").iterdir())
+        with pytest.raises(CheckpointError, match="holds adapters and heads alone"):
+            CrossEncoder(str(part), trust_remote_code=True, local_files_only=True)
     resumed = train(recipe, tmp_path / "stopped")
     assert (resumed.steps, resumed.last_loss) == (whole.steps, pytest.approx(whole.last_loss, rel=1e-4))
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))

@@ -6,7 +6,9 @@ import pytest
 import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
+from helpers.tiny_training import training_model
 
+from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import SentenceModule, SentenceTrainer, sentence_loss
 from runnel.lab.training.forward import finished
 from runnel.lab.training.tables import SentenceData
@@ -130,3 +132,12 @@ def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model) 
     *epochs, rest = seen
     assert rest == [] and [sorted(epoch) for epoch in epochs] == [sorted(e.id for e in GIVEN)] * 3
     assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_checkpoint_of_another_architecture_is_an_error(path: Path, tmp_path: Path, model: Model) -> None:
+    trainer = train(model, path, tmp_path, max_steps=1)
+    trainer.save_model(str(tmp_path / "checkpoint-1"))
+    other = training_model(tmp_path / "other", "rwkv7")
+    another = SentenceTrainer(other, trainer.args, trainer.train_dataset, max_tokens=150)
+    with pytest.raises(CheckpointError, match=r"checkpoint-1 is a checkpoint of another model than .*RWKV-7.*: Missing key"):
+        another._load_from_checkpoint(str(tmp_path / "checkpoint-1"))

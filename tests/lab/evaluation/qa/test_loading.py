@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,9 +43,7 @@ def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
     [
         ({"qasper.txt": []}, "", (), "has no files of LongBench, InfiniteBench"),
         ({"qasper.jsonl": [ROW]}, "", ("qaspr",), "'qaspr'; expected one of qasper"),
-        ({"qasper.jsonl": [ROW]}, "qasper.jsonl", ("qaspr",), "'qaspr'; expected one of qasper"),
         ({}, "none.jsonl", (), "no file .*none.jsonl"),
-        ({}, "THUDM/LongBench", (), "no file .*THUDM/LongBench"),
         ({"mine.jsonl": [ROW]}, "mine.jsonl", (), "mine.jsonl, line 1: a field is 'input'"),
         ({"mine.json": ["text"]}, "mine.json", (), "mine.json is not valid JSON at character 0"),
         ({"qasper.jsonl": [ROW], "two/qasper.jsonl": [ROW]}, "", (), "qasper is in .*/qasper.jsonl and in .*two/qasper.jsonl"),
@@ -292,15 +289,8 @@ PAGE = Path(__file__).parents[4] / "docs" / "qa.md"
 
 
 def test_counts_of_table_7():
-    points, choices = Counter(), Counter()
-    for one in SETS.values():
-        points[one.categories] += one.points
-        choices[one.categories] += one.points * one.multiple_choice
-    assert (len(SETS), points.total(), choices.total()) == (41, 5735, 1207)
-    assert points["conversational",] == 707  # no other set has conversations
-    assert {kind: choices[kind,] for kind in ("educational", "creative", "official", "conversational")} == {
-        "educational": 372, "creative": 486, "official": 172, "conversational": 177
-    }  # fmt: skip
+    choices = sum(one.points for one in SETS.values() if one.multiple_choice)
+    assert (len(SETS), sum(one.points for one in SETS.values()), choices) == (41, 5735, 1207)
     assert {one.suite for one in SETS.values()} == set(SUITES)
     assert all(suite.layout is not None for suite in SUITES.values() if suite.fields == Fields())
     assert len({(one.suite, one.task) for one in SETS.values()}) == len(SETS)
@@ -330,12 +320,8 @@ DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
     [
         ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": None}], 'line 2: .*"answers", got NoneType'),
         ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": []}], "line 2: the answer is empty"),
-        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"context": 7}], 'line 2: .*"context", got int'),
-        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"_id": "b1"}], "questions of qasper: two have the id 'b1'"),
-        ("house.jsonl", [OWN, OWN | {"answer": "x"}], "line 2: a field is 'answer'"),
         ("house.jsonl", [OWN, OWN | {"choices": ["a", "b"]}], "1 of 2 questions have choices"),
         ("house.jsonl", [OWN, OWN | {"category": "legal"}], "line 2: the category is 'legal'"),
-        ("house.jsonl", [OWN, OWN | {"document": None}], 'line 2: .*"document", got NoneType'),
         ("house.jsonl", [OWN, OWN | {"document": " \n"}], "line 2: the document is empty"),
         ("house.jsonl", [OWN, OWN | {"question": "a \ud83d"}], "line 2 .*D83D"),
         ("house.jsonl", [OWN, OWN | {"id": "1"}], "the questions of house: two have the id '1'"),
@@ -345,21 +331,13 @@ DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
         ("tpo.jsonl", [LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}], "line 1: 2 instructions and 1 outputs"),
         ("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}], 'line 1: .*"Question:"'),
         ("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}], 'line 1: .*"said by"'),
-        ("paperqa_16k.jsonl", [[]], "line 1: .*got list"),
         ("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}], r'line 1: .*"\?"'),
         (MEETINGS, [{"meetings": ["?"]}], "meetings, item 0: .*got str"),
         (MEETINGS, [{"meetings": [{"id": "../m", "questions": []}]}], r"'\.\./m'"),
-        (MEETINGS, [{"meetings": [{"id": "m", "questions": "?"}]}], "meetings, item 0: 'questions' is"),
         (MEETINGS, [{"meetings": [{"id": "m", "questions": [{"id": "1"}]}]}], "item 0, question 1: .*NoneType"),
         ("DocFinQA/test.json", [[{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]], "item 1: .*got str"),
-        ("DocFinQA/test.json", [{"data": []}], "item data: .*got list"),
         ("DocFinQA/test.json", [[]], "there are none"),
         ("mambaretriever_test.json", [{"quality": {"c": []}}], "json, quality, 'c': .*got list"),
-        (
-            "mambaretriever_test.json",
-            [{"quality": {"c": {"full_text_sentences": None}}}],
-            "json, quality, 'c': .*\"full_text_sentences\", got NoneType",
-        ),
     ],
 )
 def test_rows_of_another_form(tmp_path, file, rows, named):
