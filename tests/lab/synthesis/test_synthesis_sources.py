@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError, MissingDependency
 from runnel.lab.synthesis import sources
-from runnel.lab.synthesis.sources import Cutter, Source, Sources, check_language, is_language
+from runnel.lab.synthesis.sources import Cutter, Source, Sources, check_language, refusal
+from runnel.lab.training.decontaminate import Decontaminator
 from runnel.text.tokenizer import Encoded
 from tests.helpers.qa_files import write_rows
 
@@ -99,7 +100,7 @@ TEXTS = {
 
 def test_a_text_is_in_its_language_and_one_without_words_in_none():
     for of, text in [*TEXTS.items(), ("", ""), ("", " \n"), ("", "12 34 56"), ("", "|--|--|")]:
-        assert [code for code in TEXTS if is_language(text, code)] == [of] * bool(of), text
+        assert [code for code in TEXTS if refusal(text, Decontaminator([]), code) is None] == [of] * bool(of), text
 
 
 def test_errors(monkeypatch):

@@ -95,8 +95,13 @@ class Synthesis:
         """Return the example, the reason why there is none, or why it was not tried."""
         if refusal is not None:
             return refusal
+        settings = self.settings
+        rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
+        size = strategies.PLACE_UNITS[settings.unit]
         try:
-            return self._draft(text)
+            if settings.strategy == "pair":
+                return strategies.write_pair(text, size, rng, self._ask, self.encode)
+            return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
         except Stopped as stopped:
@@ -104,14 +109,6 @@ class Synthesis:
         except EndpointError as error:
             self.failure = error
             return "requests that the endpoint did not answer; repeat the command to ask again"
-
-    def _draft(self, text: Subsequence) -> Draft:
-        settings = self.settings
-        rng = np.random.default_rng([settings.seed, int(digest(text.text), 16)])
-        size = strategies.PLACE_UNITS[settings.unit]
-        if settings.strategy == "pair":
-            return strategies.write_pair(text, size, rng, self._ask, self.encode)
-        return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
 
     def _ask(self, messages: list[Message]) -> Reply:
         return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)

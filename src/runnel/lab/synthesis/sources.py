@@ -172,16 +172,13 @@ def check_language(code: str) -> None:
     expect_choice(code, sorted(_identifier().labels), "the language")
 
 
-def is_language(text: str, code: str) -> bool:
-    """Return whether a text is in a language with a probability of at least `PROBABILITY`."""
-    return dict(_identifier().rank(text)).get(code, 0.0) >= PROBABILITY
-
-
 def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
     """Return the reason not to ask about a text, a part of a document, if there is one."""
     if guard.contaminated(Evidence("", text, ())):
         return "subsequences that overlap with a test set"
-    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
+    if language is None or dict(_identifier().rank(text)).get(language, 0.0) >= PROBABILITY:
+        return None
+    return f"subsequences that are not in {language}"
 
 
 @cache

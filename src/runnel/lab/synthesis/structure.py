@@ -99,7 +99,10 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     sections = list(_sections(sentences))
     rare = _compatible([*_lists(sentences), *_definitions(sentences), *_references(sentences, sections)])
     gone = [one.source for one in rare if one.strategy != "definition"]
-    return sorted(_compatible([*rare, *_below(sentences, sections, gone)]), key=lambda one: one.source)
+    taken = [number for number, (start, end) in enumerate(sentences.spans) if any(start < b and a < end for a, b in gone)]
+    answers = [(one, _answer(sentences, one, taken)) for one in sections]
+    below = [Asked(one.strategy, one.title, one.source, answer) for one, answer in answers if answer]
+    return sorted(_compatible([*rare, *below]), key=lambda one: one.source)
 
 
 def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]:
@@ -216,13 +219,6 @@ def _split_title(title: str) -> tuple[str, str]:
     return "" if number is None else number["number"].strip("().:"), title.strip(" .:*_#=~\u2013\u2014-")
 
 
-def _below(sentences: _Sentences, sections: Sequence[_Section], gone: Sequence[Span]) -> Iterator[Asked]:
-    taken = [number for number, (start, end) in enumerate(sentences.spans) if any(start < b and a < end for a, b in gone)]
-    for one in sections:
-        if answer := _answer(sentences, one, taken):
-            yield Asked(one.strategy, one.title, one.source, answer)
-
-
 def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ()) -> Span | None:
     """Return the first sentences in prose below a heading, up to one that is taken."""
     prose = [number for number in section.below if sentences.is_prose(number) and number not in taken]
@@ -321,8 +317,9 @@ class StructureRows:
     def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows of evidence (docs/data.md), those of a document in its order, until there are `limit`."""
         for source in sources:
-            for start, end in _parts(source.text):
-                for row in self._part(source, start, end):
+            spans = split_sentences(source.text)
+            for sentences in np.array_split(spans, -(-len(spans) // PART_SENTENCES)) if len(spans) else []:
+                for row in self._part(source, int(sentences[0, 0]), int(sentences[-1, 1])):
                     if limit is not None and self.kept.total() >= limit:
                         return
                     self.kept[row["strategy"]] += 1
@@ -357,11 +354,3 @@ class StructureRows:
         self.rejected[f"questions beyond {PART_QUESTIONS} about a part"] += beyond
         rng = np.random.default_rng([self.seed, int(digest(text), 16)])
         return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
-
-
-def _parts(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the parts [start, end) of a text: at most `PART_SENTENCES` neighboring sentences, about equally many in each."""
-    spans = split_sentences(text)
-    count = -(-len(spans) // PART_SENTENCES)
-    for sentences in np.array_split(spans, count) if count else []:
-        yield int(sentences[0, 0]), int(sentences[-1, 1])

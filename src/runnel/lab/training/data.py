@@ -41,7 +41,11 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
             yield parse_document(values, lines.place(number))
     else:
         for where, line in read_lines(path):
-            yield _from_tab(line, where)
+            name, *texts = line.split("\t")
+            if not name.strip() or len(texts) not in (1, 3):
+                expected = "expected id and text, or id, url, title and body, separated by tabs"
+                raise InputError(f"{where}: {expected}; got {len(texts)} tabs in {line[:80]!r}")
+            yield Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
@@ -96,14 +100,6 @@ class Texts:
         return match[0] if match else None
 
 
-def _from_tab(line: str, where: str) -> Document:
-    name, *texts = line.split("\t")
-    if not name.strip() or len(texts) not in (1, 3):
-        expected = "expected id and text, or id, url, title and body, separated by tabs"
-        raise InputError(f"{where}: {expected}; got {len(texts)} tabs in {line[:80]!r}")
-    return Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
-
-
 def _in_folder(path: str | Path, *names: str) -> Path:
     path = Path(path)
     if not path.is_dir():
@@ -150,10 +146,9 @@ def find_source(path: str | Path, corpus: str | Path | Texts | None = None, quer
     if path.is_dir():
         path = find_split(path, "train.tsv")
     folder = path.parent.parent if path.parent.name == "qrels" else None
-    if corpus is None and folder is not None:
-        corpus = find(folder, "corpus.jsonl")
-    if queries is None and folder is not None:
-        queries = find(folder, "queries.jsonl")
+    if folder is not None:
+        corpus = find(folder, "corpus.jsonl") if corpus is None else corpus
+        queries = find(folder, "queries.jsonl") if queries is None else queries
     return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
 
 

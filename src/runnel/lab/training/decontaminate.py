@@ -74,7 +74,14 @@ class Decontaminator:
         count = guarding = 0
         for query, documents in examples:
             count += 1
-            guarding += self._add_example(query, documents)
+            if query.strip():
+                self._queries.add(_hash(query))
+            for text in documents:
+                if hash(text) not in self._read:  # many queries have the same document
+                    self._read.add(hash(text))
+                    self._documents.add(_hash(text))
+                    self._sentences.update(_sentences(text))
+            guarding += bool(query.strip()) or any(map(_counts, documents))
         if not guarding:
             why = f"it has {count:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
             raise InputError(
@@ -108,19 +115,6 @@ class Decontaminator:
     def __str__(self) -> str:
         parts = ((reason.partition(" "), count) for reason, count in self.counts.most_common())
         return "; ".join(f"{counted(count, noun)} {where}" for (noun, _, where), count in parts) or "no overlap with test sets"
-
-    def _add_example(self, query: str, documents: Iterable[str]) -> bool:
-        """Remember a test example; return whether anything in it is long enough to be recognized."""
-        if query.strip():
-            self._queries.add(_hash(query))
-        guarding = bool(query.strip())
-        for text in documents:
-            if hash(text) not in self._read:  # many queries have the same document
-                self._read.add(hash(text))
-                self._documents.add(_hash(text))
-                self._sentences.update(_sentences(text))
-            guarding = guarding or _counts(text)
-        return guarding
 
     def _shares_sentences(self, document: str) -> bool:
         if document != self._last[0]:  # lines of one document are next to each other

@@ -60,7 +60,13 @@ def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, *,
     Documents that share no word with the query are not returned. Ties go to the earlier row.
     """
     index = bm25().BM25(k1=k1, b=b)
-    tokens = numbered_words(_texts(corpus, progress))
+
+    def texts() -> Iterator[str]:
+        for done, document in enumerate(corpus, start=1):
+            yield document.text
+            progress(done, len(corpus))
+
+    tokens = numbered_words(texts())
     if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
     index.index(tokens, show_progress=False)
@@ -90,12 +96,6 @@ def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray
         return scores
 
     return score
-
-
-def _texts(corpus: Texts, progress: Progress) -> Iterator[str]:
-    for done, document in enumerate(corpus, start=1):
-        yield document.text
-        progress(done, len(corpus))
 
 
 def dense_ranker(
@@ -400,7 +400,11 @@ def _draw(
     done = len(journal)
     with Meter("mining", unit="queries") as meter:
         for mined in meter.count(mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done):
-            journal.add(Row(len(journal), [_row(mined), len(mined.drawn), mined.refused]))
+            triple = mined.triple
+            row: dict[str, object] = {"id": triple.id} if triple.id else {}
+            row |= {"prompt": triple.instruction} if triple.instruction else {}
+            row |= {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
+            journal.add(Row(len(journal), [row, len(mined.drawn), mined.refused]))
     refused: Counter[str] = Counter()
     drawn = fewer = 0
     for _, (_, number, reasons), _ in journal.rows():
@@ -408,13 +412,6 @@ def _draw(
         drawn, fewer = drawn + number, fewer + (number < mining.number)
     write_jsonl(journal.out, (row.value[0] for row in journal.rows()))
     return {"examples": examples.total, "drawn": drawn, "examples_with_fewer": fewer, "refused": dict(refused)}
-
-
-def _row(mined: Mined) -> dict[str, object]:
-    triple = mined.triple
-    row: dict[str, object] = {"id": triple.id} if triple.id else {}
-    row |= {"prompt": triple.instruction} if triple.instruction else {}
-    return row | {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
 
 
 def _report(result: Mapping[str, Any], number: int) -> None:
