@@ -1,10 +1,7 @@
 """Sentences judged by marked evidence: ranks, metrics, groups, and what scores say."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from helpers.command_line import FakeRetriever
 from helpers.tiny import tiny_model
 
 from runnel.lab.evaluation.evidence import METRICS, by_bm25, by_embedder, by_retriever, judge, summarize, values_of
@@ -104,23 +101,13 @@ def test_an_embedder_of_sentences():
     assert embedder.read == 2  # once for both questions
 
 
-def test_a_sentence_alone_is_scored_without_the_others():
-    """The fake's scores depend on all that it reads, so pieces must change them, and only pieces."""
-
-    class Counting(FakeRetriever):
-        def __init__(self):
-            starts = SimpleNamespace(starts=np.arange(len(TEXT)))
-            self.model = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text: starts))
-
-        def scan(self, query, documents, **options):
-            for document in documents:
-                spans = split_sentences(document)
-                yield SimpleNamespace(spans=spans, scores=np.full(len(spans), len(document), np.float32))
-
-    spans, whole = by_retriever(Counting())("q", TEXT)
-    pieces, alone = by_retriever(Counting(), context=1)("q", TEXT)
-    assert pieces.tolist() == spans.tolist()
-    assert whole.tolist() == [len(TEXT)] * 4 and alone.tolist() == [end - start for start, end in spans]
+def test_a_sentence_alone_is_scored_without_the_others(tmp_path):
+    retriever = SentenceRetriever(tiny_model(tmp_path))
+    spans, whole = by_retriever(retriever)("cat", TEXT)
+    pieces, alone = by_retriever(retriever, context=1)("cat", TEXT)
+    expected = [retriever.score("cat", TEXT[start:end])[0].score for start, end in spans]
+    assert pieces.tolist() == spans.tolist() and alone == pytest.approx(expected, abs=1e-5)
+    assert abs(alone - whole).max() > 1e-3
 
 
 def test_recall_by_position_and_precision_by_depth():

@@ -58,9 +58,11 @@ def test_training_lowers_the_loss_that_inference_shows(path: Path, tmp_path: Pat
     finished(model)
     model.save(tmp_path / "saved")
     retriever = SentenceRetriever.load(tmp_path / "saved", dtype="float32")
-    by_inference, recalls = [], []
+    by_inference, recalls, data = [], [], SentenceData(model, path)
     for index, example in enumerate(GIVEN):
-        labels = torch.from_numpy(SentenceData(model, path)[index][1].labels)
+        name, item = data[index]
+        assert (name, item.tokens, item.labels.sum()) == (example.id, data.lengths[index], 1)
+        labels = torch.from_numpy(item.labels)
         scores = torch.tensor([s.score for s in retriever.score(example.query, example.document)])
         by_inference.append(float(sentence_loss(scores, labels)))
         recalls.append(float(labels[scores.topk(min(10, len(scores))).indices].sum() / labels.sum()))

@@ -109,23 +109,6 @@ def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(
     assert all(labels[window].sum() == 2 for window in windows)
 
 
-def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> None:
-    given = examples(6)
-    data = SentenceData.write(tmp_path / "whole.arrow", model, iter(given), tokens=None)
-    for example, length, (name, item) in zip(given, data.lengths, (data[index] for index in range(len(data))), strict=True):
-        spans = split_sentences(example.document)
-        labels = label_sentences(example.document, spans, example.spans)
-        expected = make_item(model, example.query, example.document, spans, labels)
-        assert name == example.id and len(item.request.ids) == length and item.labels.sum() == 1
-        for field in ("ids", "positions", "ranges", "marks", "tag"):
-            np.testing.assert_array_equal(getattr(item.request, field), getattr(expected.request, field))
-        for field in ("spans", "bounds"):
-            np.testing.assert_array_equal(getattr(item.sentences, field), getattr(expected.sentences, field))
-        np.testing.assert_array_equal(item.labels, expected.labels)
-    np.testing.assert_array_equal(SentenceData(model, tmp_path / "whole.arrow").lengths, data.lengths)
-    assert not list(tmp_path.glob("*.partial"))
-
-
 def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model, monkeypatch) -> None:
     (example,) = examples(1)
     counts = {}

@@ -9,7 +9,7 @@ from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.evidence import by_bm25
-from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, find_all, join
+from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, join
 from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
 from runnel.models.base import BUILT_IN
@@ -47,8 +47,8 @@ def stub():
 
 
 def found(data, choose, way="excerpts"):
-    questions = {one.id: one for one in data.questions}
-    return [Material(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
+    pairs = [(one, data.documents[one.document]) for one in data.questions]
+    return [Material(one, len(document.text), choose(one.question, document), way) for one, document in pairs]
 
 
 def examine(stub, folder, data, read, *, threads=1):

@@ -59,19 +59,6 @@ class Material:
     way: Way
 
 
-def find_all(data: QaSet, choose: Choose, tokenizer: Tokenizer) -> Iterator[tuple[str, int, Parts]]:
-    """Yield for each question its id, the tokens of its document and what to read.
-
-    A document that several questions in a row are about is tokenized once.
-    """
-    last, tokens = "", 0
-    for one in data.questions:
-        document = data.documents[one.document]
-        if document.id != last:
-            last, tokens = document.id, len(tokenizer.encode(document.text))
-        yield one.id, tokens, choose(one.question, document)
-
-
 def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
     """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most `max_tokens` tokens together."""
 
@@ -193,9 +180,19 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     """Return what is read for each question, written to OUT unless it is there."""
     tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
 
-    def load() -> Rows[tuple[str, int, Parts]]:
+    @lru_cache(maxsize=1)  # several questions in a row are about a document
+    def count(document: str) -> int:
+        return len(tokenizer.encode(document))
+
+    def load() -> Rows[QaQuestion]:
         choose, fingerprint = setup.load(tokenizer)
-        return find_all(data, choose, tokenizer), lambda row: dict(zip(("id", "tokens", "parts"), row, strict=True)), fingerprint
+
+        def row_of(question: QaQuestion) -> dict[str, object]:
+            document = data.documents[question.document]
+            parts = choose(question.question, document)
+            return {"id": question.id, "tokens": count(document.text), "parts": parts}
+
+        return data.questions, row_of, fingerprint
 
     questions = ([one.id, one.document, one.question] for one in data.questions)
     documents = ([one.id, one.text, one.sentences] for one in data.documents.values())
