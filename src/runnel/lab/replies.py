@@ -19,11 +19,11 @@ from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.journal import Journal, Row
-from runnel.records import expect_count
 from runnel.text.dialogue import Message
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
+_TEMPERATURE = 0.0  # of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
 
 Item = TypeVar("Item")
@@ -55,13 +55,12 @@ class Replies:
     Args:
         endpoint: the language model.
         path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
-        temperature: of all requests.
 
     Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from another program.
     """
 
-    def __init__(self, endpoint: LanguageModelClient, path: Path, *, temperature: float = 0.0) -> None:
-        self.endpoint, self.temperature = endpoint, temperature
+    def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
+        self.endpoint = endpoint
         self.used = Usage()  # by the replies of this run, including stored ones, each once
         self.used_by: dict[str, Usage] = {}  # the same for each `version` of `ask`
         self._journal = Journal(path, {})
@@ -85,7 +84,7 @@ class Replies:
         `version` is of the prompt's wording and of how its reply is read; it is part of what makes requests the same.
         """
         endpoint = endpoint or self.endpoint
-        key = digest(json.dumps([endpoint.model, messages, max_tokens, self.temperature, version]))
+        key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
@@ -96,7 +95,7 @@ class Replies:
             self._asking.add(key)
         reply = None
         try:
-            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self.temperature)
+            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=_TEMPERATURE)
             return reply
         finally:
             with self._changed:
@@ -159,9 +158,6 @@ class Inquiry:
     notes: Counter[str] = field(default_factory=Counter)  # what was unusual about replies
     stopped: Stopped | None = None  # why no more requests are sent; stored replies are still used
     failure: EndpointError | None = None  # the last one
-
-    def __post_init__(self) -> None:
-        expect_count(self.threads, "threads")
 
     def run(self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result | None]]:
         """Yield each item, in order, with its result; None: a reply is missing, and repeating the work asks for it.

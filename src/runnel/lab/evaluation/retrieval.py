@@ -39,7 +39,7 @@ from runnel.lab.training.mining import bm25_ranker, dense_ranker
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Document, expect_count
+from runnel.records import Document
 from runnel.search.index import Index
 from runnel.search.stores import holds_index, open_store
 from runnel.text.sentences import split_sentences
@@ -141,7 +141,6 @@ def split_chunks(document: str, words: int) -> np.ndarray:
 
     Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
     """
-    expect_count(words, "the words of a chunk")
     starts = [0, *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words))]
     return np.array(list(pairwise([*starts, len(document)])), np.int64)
 

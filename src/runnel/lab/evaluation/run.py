@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runnel.errors import InputError, install_command
 from runnel.files import replacing, write_json
@@ -36,27 +36,6 @@ _TAKES: dict[tuple[str, How], tuple[str, ...]] = {  # what is evaluated, by the 
 }
 # Options with another name than the field of `System`, of its `search` and its `prompts`.
 _FIELDS = {"run": "candidates", "weight": "dense_weight", "prompt": "query", "document_prompt": "document"}
-
-
-class _Trial(NamedTuple):
-    """A set of retrieval, or a file of evidence, and what is evaluated on it."""
-
-    task: Set | Path
-    system: System
-
-    @property
-    def kind(self) -> str:
-        return "evidence" if isinstance(self.task, Path) else "documents"
-
-    @property
-    def name(self) -> str:
-        return evidence.name_of(self.task) if isinstance(self.task, Path) else self.task.name
-
-    def measure(self, metrics: Sequence[str] | None, folder: Path) -> dict[str, Any]:
-        """Return the result, which is written to a folder with the values of the queries or questions."""
-        if isinstance(self.task, Path):
-            return save(*evidence.measure(self.task, self.system, metrics, folder), folder)
-        return save(*retrieval.measure(self.task, self.system, metrics, folder), folder)
 
 
 def evaluate(
@@ -115,24 +94,34 @@ def _measure(
     given: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     trials = _trials(model, tasks, how, given)
-    for number, one in enumerate(trials):
-        expect_new(one.name, [other.name for other in trials[:number]])
+    names = [evidence.name_of(task) if isinstance(task, Path) else task.name for task, _ in trials]
+    for number, name in enumerate(names):
+        expect_new(name, names[:number])
+    results = []
     with results_folder(out) as folder:
-        return [trial.measure(metrics, folder) for trial in trials]
+        for task, system in trials:
+            if isinstance(task, Path):
+                results.append(save(*evidence.measure(task, system, metrics, folder), folder))
+            else:
+                results.append(save(*retrieval.measure(task, system, metrics, folder), folder))
+    return results
 
 
-def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[str, Any]) -> list[_Trial]:
+def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[str, Any]) -> list[tuple[Set | Path, System]]:
+    """Return the sets of retrieval and files of evidence, with what is evaluated on each."""
     kind = kind_of(model, how)
-    trials = []
+    trials: list[tuple[Set | Path, System]] = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append(_Trial(Path(name), _system(model, kind or "sentences", "evidence", given)))
+            trials.append((Path(name), _system(model, kind or "sentences", "evidence", given)))
         else:
             sets = find_sets(name, None if "place" in given else given.get("corpus"), given.get("queries"))
-            trials += [_Trial(one, _system(model, kind or "embed", "documents", given)) for one in sets]
+            trials += [(one, _system(model, kind or "embed", "documents", given)) for one in sets]
+    kinds = ["evidence" if isinstance(task, Path) else "documents" for task, _ in trials]
+    systems = [system for _, system in trials]
     api = model.startswith(API)
     wrong = ""
-    if api and any((trial.kind, trial.system.how) != ("evidence", "embed") for trial in trials):
+    if api and not all(system.how == "embed" and kind == "evidence" for kind, system in zip(kinds, systems, strict=True)):
         wrong = f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed"
     elif api and given.keys() & {"max_tokens", "max_query_tokens"}:
         wrong = f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
@@ -142,8 +131,8 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[st
         wrong = "{instruction} in --prompt is replaced only for tasks of mteb"
     if wrong:
         raise InputError(wrong)
-    systems = _with_reading([(trial.kind, trial.system) for trial in trials], given)
-    return [trial._replace(system=system) for trial, system in zip(trials, systems, strict=True)]
+    systems = _with_reading(list(zip(kinds, systems, strict=True)), given)
+    return [(task, system) for (task, _), system in zip(trials, systems, strict=True)]
 
 
 def _system(model: str, how: How, kind: str, given: Mapping[str, Any]) -> System:

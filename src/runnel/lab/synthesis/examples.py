@@ -23,7 +23,7 @@ from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
-from runnel.records import expect_choice, expect_count
+from runnel.records import expect_choice
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
 
@@ -32,7 +32,7 @@ _WAVE = 64  # subsequences at a time; independent of the number of threads, so t
 
 @dataclass(frozen=True)
 class Settings:
-    """How examples are written. Raises InputError for a number that is too small, another unit or an unknown language."""
+    """How examples are written. Raises InputError for another unit or an unknown language."""
 
     strategy: Strategy = "link"
     unit: Unit = "sentence"  # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
@@ -45,8 +45,6 @@ class Settings:
         if self.language is not None:
             check_language(self.language)
         expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
-        for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
-            expect_count(getattr(self, name), name, least)
 
 
 @dataclass
