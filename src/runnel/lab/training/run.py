@@ -384,17 +384,17 @@ def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
 
 @contextmanager
 def _reporting_full_disk(folder: Path) -> Iterator[None]:
-    """Replace the libraries' errors for a full disk with one that says how to resume."""
+    """Replace the libraries' errors, which have many forms, with one that says how to resume, if the disk is full."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        full = getattr(error, "errno", None) == errno.ENOSPC or re.search("os error 28|No space left", str(error))
-        if not full and not re.search("file write failed|unexpected pos|iostream error", str(error)):  # torch's, for any cause
+        if not re.search("os error 28|No space left|file write failed|unexpected pos|iostream error", str(error)):
             raise
         whole = find_whole_checkpoint(folder / "checkpoints")
         kept = f"{whole.name} is complete" if whole else "there is no complete checkpoint yet"
-        why = "the disk is full" if full else "a file could not be written, probably because the disk is full"
-        message = f"{why}; {kept}. Free some space and repeat the command to resume"
+        message = (
+            f"a file could not be written, probably because the disk is full; {kept}. Free some space and repeat the command"
+        )
         raise OSError(errno.ENOSPC, message, str(folder)) from error
 
 
