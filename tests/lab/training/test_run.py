@@ -16,6 +16,7 @@ import torch
 from helpers.qa_files import write_rows
 from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import read_metrics, stopped_after
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 
@@ -87,14 +88,8 @@ def test_a_reranker_learns_its_triples(tmp_path):
 @pytest.mark.parametrize("job", ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors"])
 def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     job, _, lora = job.partition(" ")
-    changes = (
-        "train.max_steps=6",
-        "train.learning_rate=1e-3",
-        "train.checkpoints=2",
-        "train.batch=4",
-        *(["lora.r=4"] if lora else []),
-    )
-    changes += ("data.rows=16",) if job == "sentences" else ()  # stopped in its second epoch
+    changes = ["train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4"]
+    changes += ["lora.r=4"] * bool(lora) + ["data.rows=16"] * (job == "sentences")  # stopped in its second epoch
     recipe = tiny_recipe(job, *changes)
     whole = train(recipe, tmp_path / "whole")
     with stopped_after(4):

@@ -392,10 +392,8 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
             raise
         whole = find_whole_checkpoint(folder / "checkpoints")
         kept = f"{whole.name} is complete" if whole else "there is no complete checkpoint yet"
-        message = (
-            f"a file could not be written, probably because the disk is full; {kept}. Free some space and repeat the command"
-        )
-        raise OSError(errno.ENOSPC, message, str(folder)) from error
+        what = "a file could not be written, probably because the disk is full"
+        raise OSError(errno.ENOSPC, f"{what}; {kept}. Free some space and repeat the command to resume", str(folder)) from error
 
 
 def _save(trainer: Trainer, recipe: Recipe, model: Model, folder: Path) -> None:
