@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.tiny import tiny_encoder
 
-from runnel.lab.evaluation.metrics import Comparison
-from runnel.lab.evaluation.own import Setting, advice
+from runnel.lab.evaluation.own import advice
 from tests.helpers.qa_files import read_rows, write_rows
 
 QUESTIONS = [
@@ -52,8 +51,7 @@ def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
 
 
 def setting(name, mrr, difference, p):
-    comparison = Comparison(20, 0.5, 0.5 + difference, difference, 0.0, 0.1, p)
-    return Setting(name, {"dense_weight": 0.5, "rerank": 0}, {"MRR": mrr}, comparison)
+    return {"name": name, "arguments": "--weight 0.5 --no-rerank", "metrics": {"MRR": mrr}, "difference": difference, "p": p}
 
 
 def test_advice_and_a_command_that_works_in_a_shell():
@@ -64,7 +62,7 @@ def test_advice_and_a_command_that_works_in_a_shell():
         (0.7, 0.2, 0.01, "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010)"),
     ):
         settings = [default, setting("x", mrr, difference, p), setting("y", 0.1, -0.4, 0.1)]
-        assert advice(settings, "library", None).startswith(expected)
-    command = shlex.split(advice(settings, "my library", "models/it's").partition("Use: ")[2])
+        assert advice(settings, 20, "library", None).startswith(expected)
+    command = shlex.split(advice(settings, 20, "my library", "models/it's").partition("Use: ")[2])
     options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]
     assert command == ["runnel", "search", "...", *options]

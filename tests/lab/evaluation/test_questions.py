@@ -8,7 +8,7 @@ import pytest
 from helpers.places import answering, place
 
 from runnel.errors import InputError
-from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, summarize
+from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, summarize, values_of
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
@@ -64,13 +64,15 @@ def asked(tmp_path):
         made = [{"question": question, "file": file, **dict(*more)} for question, file, *more in rows]
         questions = read_questions(write_rows(tmp_path / "questions.jsonl", made))
         targets = locate(questions, index)
-        return [ask(question, targets[question.id], index, top_k, {}) for question in questions]
+        answers = [ask(question, targets[question.id], index, top_k, {}) for question in questions]
+        values = [values_of(question, answer) for question, answer in zip(questions, answers, strict=True)]
+        return [SimpleNamespace(**answer, values=one) for answer, one in zip(answers, values, strict=True)]
 
     return asked
 
 
 def kind(answer):
-    return answer.problem and answer.problem.kind
+    return answer.problem and answer.problem["kind"]
 
 
 @pytest.mark.parametrize("file", ["/lib/notes/cats.md", "notes/cats.md", "./notes/cats.md", "notes\\cats.md"])
@@ -90,7 +92,7 @@ def test_rows_ids_several_files_and_pages(asked):
         ("red dogs", "dogs.pdf", {"page": 3}),
     )
     assert (one.place, two.place) == (1, 1)
-    assert three.problem.text == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
+    assert three.problem["text"] == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
 
 
 def test_the_expected_place_must_be_shown(asked):
@@ -98,7 +100,7 @@ def test_the_expected_place_must_be_shown(asked):
     answers = asked(*(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")), index=index)
     assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
     assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
-    assert answers[1].problem.text.endswith('the best sentence is "Two cat red.", the expected one is number 4')
+    assert answers[1].problem["text"].endswith('the best sentence is "Two cat red.", the expected one is number 4')
 
 
 def test_what_went_wrong(asked):
@@ -110,14 +112,14 @@ def test_what_went_wrong(asked):
         ("blue cats", "notes/cats.md", {"text": "blue cats run"}),
     )
     assert kind(low) == "ranked too low" and low.rank == 3
-    assert low.problem.text == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
+    assert low.problem["text"] == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
     assert [name.rsplit("/")[-1] for name in low.found] == ["dogs.pdf", "cats.md"]
-    assert kind(missing) == "not in the index" and missing.problem.text.endswith("the nearest name is dogs.pdf")
-    assert absent.problem.text.endswith('not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
-    assert far.problem.text == "the expected text is not in notes/cats.md as it was indexed" and right.problem is None
-    found = summarize(answers)
+    assert kind(missing) == "not in the index" and missing.problem["text"].endswith("the nearest name is dogs.pdf")
+    assert absent.problem["text"].endswith('not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
+    assert far.problem["text"] == "the expected text is not in notes/cats.md as it was indexed" and right.problem is None
+    found = summarize([answer.values for answer in answers])
     assert found["hits@1"] == pytest.approx(1 / 5) and found["hits@3"] == pytest.approx(2 / 5)
-    assert found["MRR"] == pytest.approx((1 + 1 / 3) / 5) and "place MRR" not in low.values()
+    assert found["MRR"] == pytest.approx((1 + 1 / 3) / 5) and "place MRR" not in low.values
     assert found["place hits@1"] == found["place MRR"] == pytest.approx(1 / 3)  # of the questions that expect a place
 
 

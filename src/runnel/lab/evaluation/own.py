@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from runnel.commands.display import note_compiling
 from runnel.commands.runs import resumed_rows
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.json_objects import read_row
-from runnel.lab.evaluation.metrics import Comparison, Measured, Values, compare, mean, results_folder, save
+from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
 from runnel.lab.training.data import read_named
@@ -55,12 +55,10 @@ class Question:
         return " or ".join(self.files) + place
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What went wrong with a question: its kind, and the details in words."""
-
-    kind: Literal["not in the index", "not in the file", "ranked too low", "wrong place"]
-    text: str
+Answer = dict[str, Any]
+"""What search found for a question: "rank" of the first document that answers, from 1 (None: not among the first `DEPTH`);
+"place", the same of the first document of which a shown sentence is at the expected place; "sentence", the rank of the expected
+one among those of the document at "rank" (None: not known); "found", the first documents; "problem", its "kind" and "text"."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +66,12 @@ class Target:
     """The documents that answer a question, with the spans of the expected text or page in each; or why there are none."""
 
     documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    problem: Problem | None = None
+    problem: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class AnsweredQuestion:
-    """What search found for a question."""
-
-    question: Question
-    rank: int | None  # of the first document that answers, from 1; None: it is not among the first `DEPTH`
-    place: int | None  # the same of the first document of which a shown sentence is at the expected place
-    sentence: int | None  # rank of the expected sentence among those of the document at `rank`; None: not known
-    found: tuple[str, ...]  # the first documents
-    problem: Problem | None = None
-
-    def values(self) -> dict[str, float]:
-        """Return the metrics of this question; those of places only if it expects one."""
-        ranks = {"": self.rank} | ({"place ": self.place} if self.question.has_place else {})
-        return {key: value for name, rank in ranks.items() for key, value in _values(name, rank).items()}
+def values_of(question: Question, answer: Answer) -> dict[str, float]:
+    """Return the metrics of a question; those of places only if it expects one."""
+    return _values("", answer["rank"]) | (_values("place ", answer["place"]) if question.has_place else {})
 
 
 def _values(name: str, rank: int | None) -> dict[str, float]:
@@ -126,7 +112,7 @@ def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
     names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
     targets = {question.id: _target(question, names, index) for question in questions}
     if targets and not any(target.documents for target in targets.values()):
-        first = next(target.problem.text for target in targets.values() if target.problem)
+        first = next(target.problem["text"] for target in targets.values() if target.problem)
         raise InputError(f"no question can be answered from {index.store.uri}: {first}; give the index of these files")
     return targets
 
@@ -167,7 +153,8 @@ def _target(question: Question, names: _Names, index: Index) -> Target:
     ids = {file: names.find(file) for file in question.files}
     if not any(ids.values()):
         missing = question.files[0]
-        return Target(problem=Problem("not in the index", f"{missing} is not in the index{names.nearest(missing)}"))
+        text = f"{missing} is not in the index{names.nearest(missing)}"
+        return Target(problem={"kind": "not in the index", "text": text})
     found = [name for some in ids.values() for name in some]
     if not question.has_place:
         return Target({name: () for name in found})
@@ -179,7 +166,8 @@ def _target(question: Question, names: _Names, index: Index) -> Target:
     if question.text:
         what = "the expected text" + ("" if question.page is None else f" on page {question.page}")
         advice = _nearest(question.text, [row.text for row in rows.values()])
-    return Target(problem=Problem("not in the file", f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"))
+    text = f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"
+    return Target(problem={"kind": "not in the file", "text": text})
 
 
 def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
@@ -198,10 +186,10 @@ def _nearest(wanted: str, texts: Iterable[str]) -> str:
     return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
 
 
-def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
+def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> Answer:
     """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
     if not target.documents:
-        return AnsweredQuestion(question, None, None, None, (), target.problem)
+        return {"rank": None, "place": None, "sentence": None, "found": [], "problem": target.problem}
     read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
     hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
     right = [hit for hit in hits if hit.id in target.documents]
@@ -211,10 +199,11 @@ def ask(question: Question, target: Target, index: Index, top_k: int, options: M
     sentence = _best_in_place(right[0], target) if right else None
     problem = None
     if rank is None or rank > top_k:
-        problem = Problem("ranked too low", _how_low(question, target, index, rank))
+        problem = {"kind": "ranked too low", "text": _how_low(question, target, index, rank)}
     elif question.has_place and (place is None or place > top_k):
-        problem = Problem("wrong place", _wrong_place(right[0], sentence))
-    return AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]), problem)
+        problem = {"kind": "wrong place", "text": _wrong_place(right[0], sentence)}
+    found = [hit.id for hit in hits[:top_k]]
+    return {"rank": rank, "place": place, "sentence": sentence, "found": found, "problem": problem}
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:
@@ -244,33 +233,22 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
     return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
 
 
-def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
+def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
-    values = [answer.values() for answer in answers]
     names = dict.fromkeys(name for one in values for name in one)
     return {name: fmean(one[name] for one in values if name in one) for name in names}
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A way to search: its name, the options of `Index.search`, the metrics, and how its MRR compares with the default's."""
-
-    name: str
-    options: Mapping[str, float]
-    metrics: Mapping[str, float]
-    comparison: Comparison
-
-    @property
-    def arguments(self) -> str:
-        """Return the options of `runnel search`."""
-        weight, rerank = self.options.get("dense_weight"), self.options.get("rerank")
-        alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
-        arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
-        if rerank:
-            arguments.append(f"--rerank {rerank:g}")
-        elif rerank == 0 and alone is None:  # one list alone is not reranked
-            arguments.append("--no-rerank")
-        return " ".join(arguments)
+def _arguments(options: Mapping[str, float]) -> str:
+    """Return the options of `runnel search` for those of `Index.search`."""
+    weight, rerank = options.get("dense_weight"), options.get("rerank")
+    alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+    arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
+    if rerank:
+        arguments.append(f"--rerank {rerank:g}")
+    elif rerank == 0 and alone is None:  # one list alone is not reranked
+        arguments.append("--no-rerank")
+    return " ".join(arguments)
 
 
 def settings_of(index: Index) -> Values:
@@ -286,15 +264,19 @@ def settings_of(index: Index) -> Values:
     return tried
 
 
-def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[Setting]:
-    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first."""
+def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[dict[str, Any]]:
+    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first.
+
+    A setting has its "name", the "arguments" of `runnel search`, its "metrics", and how its MRR compares with the default's.
+    """
     values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
     base = [setting["MRR"] for setting in values["default"]]
-    settings = [
-        Setting(name, tried[name], mean(dict(enumerate(found))), compare(base, [setting["MRR"] for setting in found]))
-        for name, found in values.items()
-    ]
-    return [settings[0], *sorted(settings[1:], key=lambda setting: -setting.metrics["MRR"])]
+    settings = []
+    for name, found in values.items():
+        tested = asdict(compare(base, [setting["MRR"] for setting in found]))
+        row = {"name": name, "arguments": _arguments(tried[name]), "metrics": mean(dict(enumerate(found)))}
+        settings.append(row | {key: tested[key] for key in ("difference", "low", "high", "p")})
+    return [settings[0], *sorted(settings[1:], key=lambda setting: -setting["metrics"]["MRR"])]
 
 
 def _short(text: str, most: int = 70) -> str:
@@ -354,19 +336,18 @@ def _measure(
     targets = locate(questions, index)
 
     def row_of(question: Question) -> Mapping[str, object]:
-        answer = asdict(ask(question, targets[question.id], index, top_k, options))
-        del answer["question"]
-        return answer | {"id": question.id}
+        return ask(question, targets[question.id], index, top_k, options) | {"id": question.id}
 
     asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
-    answered = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
-    answers = []
-    for question, row in zip(questions, answered, strict=True):
-        problem = row["problem"] and Problem(**row["problem"])
-        answers.append(AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem))
+    answers = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
+    values = {question.id: values_of(question, answer) for question, answer in zip(questions, answers, strict=True)}
     result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
-    result |= {"metrics": summarize(answers), "answers": [_as_json(answer) for answer in answers]}
+    result |= {"metrics": summarize(list(values.values())), "answers": []}
+    for question, answer in zip(questions, answers, strict=True):
+        row = {"id": question.id, "question": question.query, "expected": question.expected, "rank": answer["rank"]}
+        row |= {"place_rank": answer["place"], "sentence_rank": answer["sentence"]}
+        result["answers"].append(row | {key: answer[key] for key in ("problem", "found")})
     if sweep:
 
         def rank(search: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
@@ -382,34 +363,23 @@ def _measure(
         out = folder / f"{name}.sweep.jsonl"
         for row in resumed_rows(out, settings, lambda: (searches, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
-        weighed = weigh(tried, ranks)
-        result["settings"] = [
-            {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)}
-            | {name: getattr(one.comparison, name) for name in ("difference", "low", "high", "p")}
-            for one in weighed
-        ]
-        result["advice"] = advice(weighed, place, model)
-    return result, {answer.question.id: answer.values() for answer in answers}
+        result["settings"] = weigh(tried, ranks)
+        result["advice"] = advice(result["settings"], len(questions), place, model)
+    return result, values
 
 
-def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
+def advice(settings: Sequence[Mapping[str, Any]], count: int, place: str, model: str | None) -> str:
     """Return the conclusion of a sweep, with the command to use; `settings` has the default first, then the best."""
     default, best = settings[0], settings[1]
-    count, tried = best.comparison.queries, len(settings) - 1
-    options = ["--in", place, *(["--model", model] if model else []), *best.arguments.split()]
+    tried, name = len(settings) - 1, best["name"]
+    options = ["--in", place, *(["--model", model] if model else []), *best["arguments"].split()]
     command = f'runnel search "..." {shlex.join(options)}'
-    if best.comparison.difference < _VISIBLE:
+    if best["difference"] < _VISIBLE:
         return f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
-    gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"
-    if best.comparison.p * tried < _SURE:
-        return f"Better than the default: {best.name} ({gain}). Use: {command}"
+    gain = f"MRR {best['metrics']['MRR']:.3f} instead of {default['metrics']['MRR']:.3f}, p = {best['p']:.3f}"
+    if best["p"] * tried < _SURE:
+        return f"Better than the default: {name} ({gain}). Use: {command}"
     return (
-        f"Highest MRR: {best.name} ({gain}), but with {count:,} questions and {tried} settings tried this may be chance. "
+        f"Highest MRR: {name} ({gain}), but with {count:,} questions and {tried} settings tried this may be chance. "
         f"Keep the default, or ask more questions. To try it: {command}"
     )
-
-
-def _as_json(answer: AnsweredQuestion) -> dict[str, Any]:
-    question = {"id": answer.question.id, "question": answer.question.query, "expected": answer.question.expected}
-    ranks = {"rank": answer.rank, "place_rank": answer.place, "sentence_rank": answer.sentence}
-    return question | ranks | {"problem": answer.problem and asdict(answer.problem), "found": list(answer.found)}

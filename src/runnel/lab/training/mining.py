@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -201,31 +201,22 @@ class NegativeJudge:
         return [self._known[row] for row in rows]
 
 
-@dataclass(slots=True)
-class Mined:
-    """An example with the negatives drawn for it. `refused` counts candidates by reason."""
-
-    triple: Triple
-    drawn: list[str] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-
-
 def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
-) -> Iterator[Mined]:
+) -> Iterator[Draw]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
     assert judge is not None or not mining.needs_scores
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
-        draws = [_Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
+        draws = [Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
         if mining.needs_scores and judge is not None:
             _fill_judged(draws, mining, judge)
         else:
             for draw in draws:
                 for _, text in draw.next():
                     draw.accept(text)
-        yield from (draw.mined for draw in draws)
+        yield from draws
 
 
 def word_triples(text: str) -> frozenset[tuple[str, ...]]:
@@ -234,9 +225,13 @@ def word_triples(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(zip(words, words[1:], words[2:], strict=False)) if len(words) > 2 else frozenset([tuple(words)])
 
 
-class _Draw:
+class Draw:
+    """An example with the negatives drawn for it so far, from these rows of the corpus. `refused` counts candidates by reason."""
+
     def __init__(self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining) -> None:
-        self.mined = Mined(triple)
+        self.triple = triple
+        self.drawn: list[str] = []
+        self.refused: Counter[str] = Counter()
         self._corpus, self._missing = corpus, mining.number
         within = rows[mining.ranks[0] - 1 :]
         self._rows = iter(np.random.default_rng([mining.seed, index]).permutation(within).tolist())
@@ -251,21 +246,21 @@ class _Draw:
             triples = word_triples(text)
             copied = [any(_are_copies(triples, one) for one in texts) for texts in (self._positives, self._negatives)]
             if not text.strip() or any(copied):
-                self.mined.refused[EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE] += 1
+                self.refused[EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE] += 1
             else:
                 self._negatives.append(triples)
                 candidates.append((row, text))
         return candidates
 
     def accept(self, text: str) -> None:
-        self.mined.drawn.append(text)
+        self.drawn.append(text)
         self._missing -= 1
 
 
-def _fill_judged(draws: list[_Draw], mining: Mining, judge: NegativeJudge) -> None:
+def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> None:
     """Draw and score until every example has its negatives or no candidates are left."""
-    queries = judge.embedder.encode_query([draw.mined.triple.query for draw in draws])  # (B, d)
-    positives = [draw.mined.triple.positives for draw in draws]
+    queries = judge.embedder.encode_query([draw.triple.query for draw in draws])  # (B, d)
+    positives = [draw.triple.positives for draw in draws]
     vectors = iter(judge.embedder.encode_document([text for texts in positives for text in texts]))
     scores = [np.mean([query @ next(vectors) for _ in texts]) for query, texts in zip(queries, positives, strict=True)]
     bars = [mining.highest(float(score)) for score in scores]
@@ -274,7 +269,7 @@ def _fill_judged(draws: list[_Draw], mining: Mining, judge: NegativeJudge) -> No
         scored = dict(zip(rows, judge.vectors(rows), strict=True))
         for i, row, text in proposals:
             if float(queries[i] @ scored[row]) > bars[i]:
-                draws[i].mined.refused[LIKELY] += 1
+                draws[i].refused[LIKELY] += 1
             else:
                 draws[i].accept(text)
 
