@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from helpers.command_line import FakeReranker
 from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder
 
@@ -62,8 +61,6 @@ def test_bm25(run, beir, tmp_path):
     assert result["metrics"]["MRR"] == pytest.approx(np.mean([v["MRR"] for v in values.values()]))
     done = run(*command, "--json", "--metrics", "P@1")
     assert "out/beir.trec is finished already" in done.err and list(results(done)["beir"]["metrics"]) == ["P@1"]
-    done = run(*command, "--depth", 2)
-    assert done.code == 1 and "finished work with another depth (100, now 2)" in done.err
 
 
 def test_runs_judgments_and_texts_in_files(evaluate, beir, tmp_path):
@@ -76,14 +73,13 @@ def test_runs_judgments_and_texts_in_files(evaluate, beir, tmp_path):
     assert evaluate("bm25", "qrels.txt", *texts)["metrics"] == expected  # and nothing is kept without --out
 
 
-def test_an_embedder_and_its_prompts(run, evaluate, beir, fake, tmp_path):
+def test_an_embedder_and_its_prompts(evaluate, beir, fake, tmp_path):
     fake.embed = ToyEmbedder()
     found = evaluate("toy", "beir", "--prompt", "find: ", "--out", "out")
     assert (found["model"], found["as"], fake.embed.model.prompts) == ("toy", "embed", {"query": "find: "})
     found = scores(tmp_path / "out" / "beir.trec")
     assert [(name, score) for (query, name), score in found.items() if query == "2"][:2] == [("d2", 3), ("d3", 2)]
     assert {name for _, name in found} == {"d0", "d1", "d2", "d3"}  # d4 has no text
-    assert "finished work with another prompts" in run("lab", "evaluate", "toy", "beir", "--out", "out").err
 
 
 @pytest.mark.parametrize(
@@ -135,15 +131,12 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
         ("beir/qrels/test.tsv", "9\td0\t1\n", "beir/queries.jsonl"),
         ("beir/qrels/test.tsv", "1\tx\t1\n", "beir/corpus.jsonl.gz"),
         ("beir/qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
-        ("beir/queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "'1'"),
         ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
         ("beir/corpus.jsonl.gz", "", "beir/corpus.jsonl.gz, and none of its 0 has text"),
         ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of its 1 has text"),
-        ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "'d1'"),
         ("run.trec", "", "none of the 0 queries of run.trec"),
         ("run.trec", "8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
         ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "'zz'"),
-        ("run.trec", "1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2"),
         ("e.jsonl", json.dumps(EVIDENCE[3]), "no question has evidence"),
         ("e.jsonl", f"{json.dumps(EVIDENCE[0])}\n" * 2, "'a'"),
         ("e.jsonl", json.dumps(EVIDENCE[0] | {"evidence": [[40, 99]]}), "line 1: span [40, 99]"),
@@ -250,22 +243,6 @@ def test_a_reranker_by_segments(run, task, model, tmp_path):
             logits = reranker.score(text, Reading(segment_tokens=4).cut(document, reranker.model.tokenizer))
             assert highest[query, name] == pytest.approx(max(logits), abs=1e-4)
             assert sums[query, name] == pytest.approx((1 / (1 + np.exp(-logits))).sum(), abs=1e-4)
-
-
-def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
-    fake.rerank = FakeReranker(stop_after=1)
-    fake.rerank.model.tokenizer = tiny_encoder(tmp_path / "tokenizer").tokenizer
-    command = ("lab", "evaluate", "toy", task, "--as", "rerank", "--run", "bm25.trec", "--segment-tokens", 4, "--out", "out")
-    assert run(*command).code == 130
-    retrieval._model.cache_clear()
-    fake.rerank.stop_after = None
-    assert run(*command).code == 0
-    pieces = Reading(segment_tokens=4).cut(DOCUMENTS["d0"], fake.rerank.model.tokenizer)
-    best = max(len(set(QUERIES["1"].split()) & set(piece.split())) for piece in pieces)
-    assert scores(tmp_path / "out" / "task.trec")["1", "d0"] == best
-    assert {name.rpartition("#")[0] for _, name in scores(tmp_path / "out" / "task.segments.trec")} == set(DOCUMENTS)
-    done = run(*command, "--aggregate", "sum")
-    assert done.code == 1 and "finished work with another aggregate" in done.err
 
 
 def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(run, evaluate, task, model, tmp_path):

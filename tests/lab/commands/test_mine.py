@@ -98,8 +98,6 @@ def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
     assert done.code == 0, done.err
     assert set(embedder.prompted) == {("find: ", "text: ")}
     assert {"query": "find: ", "document": "text: "} in json.loads((tmp_path / "out.jsonl.json").read_text())["prompts"]
-    done = run(*beir, "-n", 1, *by, "--prompt", "seek: ", "--document-prompt", "text: ")
-    assert done.code == 1 and "finished work with another prompts" in done.err
 
 
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):

@@ -144,7 +144,6 @@ def test_names_that_mean_several_files_or_none(asked):
         ('{"question": "a", "file": []}', 'line 1: .*"file"'),
         ('{"question": "a", "file": "b", "page": 0.5}', "line 1: 'page' is 0.5"),
         ('{"id": 1, "question": "a", "file": "b"}\n' * 2, "two have the id '1'"),
-        ("", "there are none"),
     ],
 )
 def test_bad_questions(tmp_path, line, named):
