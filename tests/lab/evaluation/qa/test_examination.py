@@ -108,7 +108,7 @@ def test_the_budget_of_excerpts_of_which_the_best_come_first():
 
 def test_every_true_answer_is_judged_and_any_yes_counts(stub, tmp_path):
     data = mill_set(documents=1, wheels=2)
-    questions = tuple(replace(one, answers=("scarlet", one.answers[0], "scarlet")) for one in data.questions)
+    questions = tuple(replace(one, answers=("scarlet", one.answers[0])) for one in data.questions)
     data = replace(data, questions=questions)
     outcomes, _ = examine(stub, tmp_path, data, retrieved(data))
     assert [(one.verdicts, one.correct, one.f1) for one in outcomes] == [((False, True), True, 1.0)] * 2

@@ -229,19 +229,25 @@ class Exam:
         answer = self._answer(texts, material, notes)
         if answer is None:
             return outcome.wrong(multiple_choice)
-        replies, truths = self.inquiry.replies, question.answers
-        verdicts = judging.judge(
-            replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes
-        )
-        f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in truths)
+        verdicts = []
+        for truth in question.answers:
+            asked = judging.ask_judgment(question.question, truth, answer, multiple_choice=multiple_choice)
+            reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
+            verdicts.append(judging.read_verdict(reply))
+            if verdicts[-1] is None:
+                cut = reply.finish == "length"
+                notes.append("judgments cut at their limit of tokens" if cut else "judgments without YES or NO")
+        f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in question.answers)
         return outcome.judged(answer, verdicts, f1)
 
     def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
         question, kind = material.question, material.question.answer_type
         excerpts = material.way != "whole"
-        replies = [self._ask(ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
+        prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
+        replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
-            replies = [self._ask(ask_combined(question.question, [reply.text for reply in replies], kind))]
+            prompt = ask_combined(question.question, [reply.text for reply in replies], kind)
+            replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS)]
         (reply,) = replies
         answer = judging.read_answer(reply)
         if answer is None:
@@ -256,15 +262,14 @@ class Exam:
         """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
         lines: dict[str, None] = {}
         for window in windows:
-            messages, most = ask_copies(question, window), max(1, COPIED // len(windows))
-            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=judging.COPIES)
+            reply = self._ask(ask_copies(question, window), max(1, COPIED // len(windows)), judging.COPIES)
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")
             lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
         return list(lines)
 
-    def _ask(self, messages: list[Message]) -> Reply:
-        return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=judging.ANSWERS)
+    def _ask(self, messages: list[Message], most: int, version: str, endpoint: LanguageModelClient | None = None) -> Reply:
+        return self.inquiry.replies.ask(messages, max_tokens=most, version=version, endpoint=endpoint)
 
 
 _SetResult = tuple[Mapping[str, object], Sequence[Outcome]]

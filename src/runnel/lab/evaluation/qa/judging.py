@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.generation.endpoint import Reply
 from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import ranges
 from runnel.lab.evaluation.qa.loading import Category
-from runnel.lab.replies import Replies
 from runnel.text.dialogue import Message, messages
 from runnel.text.lines import read_json
 
@@ -117,27 +116,6 @@ def read_verdict(reply: Reply) -> bool | None:
     marks = list(_DECISION_MARK.finditer(reply.text))
     verdict = _VERDICT.match(reply.text, marks[-1].end()) if marks and reply.finish != "length" else None
     return None if verdict is None else verdict[1].upper() == "YES"
-
-
-def judge(
-    replies: Replies,
-    endpoint: LanguageModelClient,
-    question: str,
-    truths: Sequence[str],
-    attempt: str,
-    *,
-    multiple_choice: bool,
-    notes: list[str],
-) -> list[Verdict]:
-    """Return the verdict for each true answer; a note is added for each that cannot be read."""
-    verdicts = []
-    for truth in dict.fromkeys(truths):
-        asked = ask_judgment(question, truth, attempt, multiple_choice=multiple_choice)
-        reply = replies.ask(asked, max_tokens=JUDGE_TOKENS, version=JUDGMENTS, endpoint=endpoint)
-        verdicts.append(read_verdict(reply))
-        if verdicts[-1] is None:
-            notes.append("judgments cut at their limit of tokens" if reply.finish == "length" else "judgments without YES or NO")
-    return verdicts
 
 
 def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any]:
