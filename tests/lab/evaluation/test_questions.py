@@ -100,6 +100,7 @@ def test_the_expected_place_must_be_shown(asked):
     answers = asked(*(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")), index=index)
     assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
     assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
+    assert [(a.values["MRR"], a.values["place MRR"]) for a in answers] == [(1, 1), (1, 0), (1, 0)]
     assert answers[1].problem["text"].endswith('the best sentence is "Two cat red.", the expected one is number 4')
 
 

@@ -341,7 +341,7 @@ def _measure(
     asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
     answers = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
     values = {question.id: values_of(question, answer) for question, answer in zip(questions, answers, strict=True)}
-    result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
+    result: dict[str, Any] = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
     result |= {"metrics": summarize(list(values.values())), "answers": []}
     for question, answer in zip(questions, answers, strict=True):
@@ -350,7 +350,7 @@ def _measure(
         result["answers"].append(row | {key: answer[key] for key in ("problem", "found")})
     if sweep:
 
-        def rank(search: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
+        def rank(search: tuple[str, Mapping[str, Any], Question]) -> dict[str, object]:
             setting, options, question = search
             documents = targets[question.id].documents
             hits = index.search(question.query, DEPTH, sentences=0, **options) if documents else []

@@ -195,7 +195,11 @@ def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -
         content = _merged(content, by_size[size])
     for change in changes:
         content = _merged(content, _change(change, content["job"]))
-    place = f"{path} with --set" if changes else str(path)
+    return parse(content, f"{path} with --set" if changes else str(path))
+
+
+def parse(content: Mapping[str, Any], place: str) -> Recipe:
+    """Return the recipe in a TOML table without `sizes`. `place` names it in messages."""
     recipe = build(content, place)
     _check(recipe, place)
     return recipe

@@ -72,13 +72,17 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
 
 def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path, watch: Watch) -> Trainer:
     """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
-    trainer: Any
     if recipe.job == "embed":
         trainer = _embedder_trainer(model, recipe, train, held_out, folder)
     elif recipe.job == "rerank":
         trainer = _reranker_trainer(model, recipe, train, held_out, folder, watch)
     else:
         trainer = _document_trainer(model, recipe, train, held_out, folder)
+    return watched(trainer, watch)
+
+
+def watched(trainer: Any, watch: Watch) -> Any:
+    """Let a Trainer count and check what it does, and print nothing."""
     trainer.watch = watch
     trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
     return trainer
