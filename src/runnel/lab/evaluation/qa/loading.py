@@ -431,7 +431,7 @@ def _build(about: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
             more.setdefault("category", about.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
-        for what, given in (("document", text), ("question", question), *(("answer", one) for one in answers or [""])):
+        for what, given in (("document", text), ("question", question), *(("answer", answer) for answer in answers or [""])):
             if not given.strip():
                 raise InputError(f"{where}: the {what} is empty; expected a text")
             utf8(given, f"{where}: the {what}")
