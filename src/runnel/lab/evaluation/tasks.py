@@ -16,6 +16,7 @@ parts; the published essays are Paul Graham's. So figures are not those of the p
 from __future__ import annotations
 
 import difflib
+import itertools
 import random
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -273,13 +274,11 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     """
     if task.startswith("generated:"):
         name, kinds = task.removeprefix("generated:"), ("needle", "passkey")
-        lengths = [(f"{kind}-{length}", kind, length) for kind in kinds for length in LENGTHS]
-        expect_choice(name, [*kinds, *(one for one, _, _ in lengths)], "the task after generated:")
-        return [
-            Set(one, partial(_write_generated, kind=kind, length=length), ("nDCG@1",), kind)
-            for one, kind, length in lengths
-            if name in (one, kind)
-        ]
+        sets = []
+        for kind, length in itertools.product(kinds, LENGTHS):
+            sets.append(Set(f"{kind}-{length}", partial(_write_generated, kind=kind, length=length), ("nDCG@1",), kind))
+        expect_choice(name, [*kinds, *(made.name for made in sets)], "the task after generated:")
+        return [made for made in sets if name in (made.name, made.group)]
     path = Path(task)
     if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
         if sets := _sets_of(path) or _inside(path):
