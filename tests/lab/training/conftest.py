@@ -22,7 +22,7 @@ def one_thread() -> Iterator[None]:
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no curve and checkpoints have no model card, which take longer than the steps of a tiny run.
 
-    Both are tested by test_shipped_recipes.py, the curve by test_progress.py too.
+    The curve is tested by test_progress.py; the card is the library's.
     """
     monkeypatch.setattr(progress, "draw", lambda rows, path: None)
     monkeypatch.setattr(BaseModel, "_create_model_card", lambda *_: None)

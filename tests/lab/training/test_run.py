@@ -24,9 +24,10 @@ import runnel
 from runnel.errors import CheckpointError, InputError, NumericalError
 from runnel.lab.training import recipes
 from runnel.lab.training.recipes import DataTable
-from runnel.lab.training.run import SEARCH, SUMMARY, train
+from runnel.lab.training.run import RECIPE, SEARCH, SUMMARY, train
 from runnel.lab.training.trainers import EmbedderBatches, _Saving
 from runnel.models.base import load_model
+from runnel.models.language_model import LanguageModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "bare")]
 
@@ -85,13 +86,30 @@ def test_a_reranker_learns_its_triples(tmp_path):
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("job", ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors"])
+def use(summary):
+    if summary.job == "embed":
+        assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
+    elif summary.job == "generate":
+        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids) == 2
+    elif summary.job == "rerank":
+        assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
+    else:
+        assert len(runnel.SentenceRetriever.load(summary.model).score("a query", "One thing. Another thing.")) == 2
+
+
+@pytest.mark.parametrize(
+    "job", ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors", "generator", "linear-time-embeddings"]
+)
 def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     job, _, lora = job.partition(" ")
     changes = ["train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4"]
     changes += ["lora.r=4"] * bool(lora) + ["data.rows=16"] * (job == "sentences")  # stopped in its second epoch
-    recipe = tiny_recipe(job, *changes)
+    recipe = replace(tiny_recipe(job, *changes), search=None)
     whole = train(recipe, tmp_path / "whole")
+    kept = {path.name for path in (tmp_path / "whole").iterdir()}
+    assert kept - {"adapter"} == {"checkpoints", "model", RECIPE, SUMMARY, "tensorboard"}
+    assert ("adapter" in kept) == (recipe.lora is not None)
+    use(whole)
     with stopped_after(4):
         train(recipe, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / SUMMARY).exists()
@@ -102,6 +120,9 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     resumed = train(recipe, tmp_path / "stopped")
     assert (resumed.steps, resumed.last_loss) == (whole.steps, pytest.approx(whole.last_loss, rel=1e-4))
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
+    assert {"epoch", "learning_rate", "grad_norm", "tokens", "tokens_per_s", "seconds"} <= set(
+        read_metrics(tmp_path / "whole")[0]
+    )
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)

@@ -20,7 +20,6 @@ from runnel.lab.training.forward import make_item
 from runnel.lab.training.recipes import DataSet, DataTable, Recipe
 from runnel.lab.training.tables import (
     SentenceData,
-    by_negatives,
     choose_window,
     label_sentences,
     trained_prompts,
@@ -195,17 +194,6 @@ def test_rows_with_fewer_negatives(tmp_path, caplog):
     rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n", "m"]}], negatives=2, samples=3)
     assert len(rows) == 18 and all(row["negative_1"] != row["negative_2"] for row in rows)
     assert "the 3 rows of 1 positives share negatives: there are fewer than data.negatives x data.samples = 6" in caplog.text
-
-
-def test_parts_of_equally_many_negatives(tmp_path):
-    lines = [{"query": f"q{i}", "positive": f"p{i}", "negative": ["a", "b", "c"][:n]} for i, n in enumerate((2, 0, 1, 0, 3, 2))]
-    parts = by_negatives({"set": Dataset.from_list(rows_of(tmp_path, lines, negatives=2))})
-    queries = [["q1", "q3"], ["q2"], ["q0", "q4", "q5"]]
-    assert {name: part["query"][:] for name, part in parts.items()} == {f"set ({n} negatives)": q for n, q in enumerate(queries)}
-    for n, part in enumerate(parts.values()):
-        assert part.column_names == ["query", "positive", *[f"negative_{i + 1}" for i in range(n)], "row"]
-    whole = by_negatives({"set": Dataset.from_list(rows_of(tmp_path, TRIPLES, negatives=2))})
-    assert list(whole) == ["set"] and len(whole["set"]) == 5
 
 
 def test_random_negatives_are_other_documents(tmp_path):

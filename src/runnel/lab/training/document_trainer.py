@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -142,19 +142,10 @@ def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.
     return batches
 
 
-class Documents(Protocol):
-    """Training data of these trainers: items with their names. An item has `tokens`, which progress counts."""
-
-    lengths: np.ndarray  # (n,) int64, by which batches are filled
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> tuple[str, Any]: ...
-
-
 class DocumentTrainer(Watched, Trainer):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
 
+    Its data are pairs of a name and an item, which has `tokens` for progress; their `lengths` (n,) int64 fill batches.
     The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights.
     """
 
@@ -262,12 +253,12 @@ class AveragedTrainer(DocumentTrainer):
         super().__init__(module, args, *data, max_tokens=args.per_device_train_batch_size, top_k=top_k)
         self.add_callback(_Average(self._weights, self._mean))
 
-    def finish(self, aside: Documents | None) -> None:
+    def finish(self, aside: Any) -> None:
         """Set the trained part to the averaged weights, and calibrate its scores."""
         self._weights.load_state_dict(self._mean.state_dict())
         self.calibrate(aside)
 
-    def calibrate(self, aside: Documents | None) -> None:
+    def calibrate(self, aside: Any) -> None:
         """Calibrate the scores of the averaged weights, if they are a head."""
 
 
@@ -289,7 +280,7 @@ class _Loader(DataLoader[Any]):
         batches.set_epoch(epoch)
 
 
-def _collate(rows: Sequence[tuple[str, Any]], *, data: Documents) -> dict[str, Any]:
+def _collate(rows: Sequence[tuple[str, Any]], *, data: Any) -> dict[str, Any]:
     """Return {"items": documents, "ids": their names, "tokens": their number, for counting}.
 
     For an empty batch, which other processes wait for: the shortest document, without a name.

@@ -333,13 +333,12 @@ def _negatives(triple: Triple, pool: list[str], recipe: Recipe, rng: np.random.G
 
 
 def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
-    return _sentences(data.path, guard) if data.format else guard.clean(read_triples(data.path))
-
-
-def _sentences(source: str, guard: Decontaminator) -> Iterator[Triple]:
-    """Yield evidence as triples: answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
+    """Yield triples, of evidence the answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
+    if data.format is None:
+        yield from guard.clean(read_triples(data.path))
+        return
     dropped = 0
-    for example in guard.clean(read_evidence(source)):
+    for example in guard.clean(read_evidence(data.path)):
         spans = units_of(example)
         answers = label_sentences(example.document, spans, example.spans).tolist()
         texts = [example.document[a:b].strip() for a, b in spans.tolist()]
@@ -350,4 +349,4 @@ def _sentences(source: str, guard: Decontaminator) -> Iterator[Triple]:
         else:
             dropped += 1
     if dropped:
-        log.warning("%s: %d examples were dropped, as all or none of their sentences answer", source, dropped)
+        log.warning("%s: %d examples were dropped, as all or none of their sentences answer", data.path, dropped)

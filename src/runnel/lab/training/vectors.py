@@ -30,7 +30,7 @@ from runnel.backbones.encoder.model import Encoder, lay_out
 from runnel.files import digest, sweep, write
 from runnel.lab.training import progress
 from runnel.lab.training.data import Evidence
-from runnel.lab.training.document_trainer import AveragedTrainer, Documents, span_loss, yes_or_no_loss
+from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
 from runnel.models.base import Model
 from runnel.models.heads import VectorScore, known
@@ -148,7 +148,7 @@ class VectorTrainer(AveragedTrainer):
         items = [thin(item, rng) for item in inputs["items"]]
         return super().compute_loss(model, {**inputs, "items": items}, return_outputs, num_items_in_batch)
 
-    def calibrate(self, aside: Documents | None) -> None:
+    def calibrate(self, aside: VectorData | None) -> None:
         """Calibrate the head on documents that were not trained on; without any it keeps what was learned with the weights."""
         assert isinstance(self.model, VectorModule)
         head = self.model.head
