@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_examples import tiny_recipe
-from helpers.tiny_training import render_document
+from helpers.tiny_training import render_document, stopped_after
 from helpers.tiny_transformers import write_transformer
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
@@ -44,13 +44,15 @@ def checkpoint(folder: Path, architecture: str) -> Path:
         ("opt", "rerank", ("model.template=ssm-rerankers",)),
     ],
 )
-def test_a_trained_model_is_read_as_the_library_reads_it(
+def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
     tmp_path: Path, architecture: str, job: str, changes: tuple[str, ...]
 ) -> None:
     folder = checkpoint(tmp_path / "base", architecture)
-    rate = ("train.learning_rate=1e-3", "train.max_steps=2")
+    rate = ("train.learning_rate=1e-3", "train.max_steps=2", "train.checkpoints=2")
     rate += ("data.max_query_tokens=32", "data.max_document_tokens=32") if job == "embed" else ()
     recipe = tiny_recipe(job, f"model.name={folder}", *rate, *changes)
+    with stopped_after(2):
+        train(recipe, tmp_path / "run")
     summary = train(recipe, tmp_path / "run")
     assert summary.steps == 2 and np.isfinite(summary.last_loss) and summary.tokens > 0
     if "lora.r=2" not in changes:
