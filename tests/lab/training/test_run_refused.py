@@ -12,7 +12,7 @@ from helpers.qa_files import write_rows
 from helpers.tiny import tiny_encoder
 from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
-from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
+from runnel.errors import InputError, MissingDependency, StoreBusy
 from runnel.lab.training import recipes, run
 from runnel.lab.training.progress import Recorder
 from runnel.lab.training.run import LOCK, RunData, prepared, train
@@ -43,13 +43,6 @@ def test_finished_runs_and_other_folders(tmp_path):
 def test_settings_that_do_not_fit_the_data(name, change, message, tmp_path):
     with pytest.raises(InputError, match=message):
         train(tiny_recipe(name, *change.split()), tmp_path)
-
-
-def test_missing_data(tmp_path):
-    for data, message in ((None, "--data"), (tmp_path / "none.csv", r"none\.csv")):
-        with pytest.raises(InputError, match=message):
-            train(recipes.read("pairs"), tmp_path / "run", data=data)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
@@ -114,7 +107,6 @@ def test_rows_that_fill_no_batch_and_fsdp_where_saving_would_lose_weights(job, w
 @pytest.mark.parametrize(
     ("model", "change", "error", "message"),
     [
-        ("mamba2", {"name": "evidence"}, CheckpointError, r"'sentences' \(it has: embed, generate\)"),
         ("encoder", {"job": "rerank", "name": "evidence"}, InputError, r"'rerank' scores stored"),
         ("bert", {"set": "long.segment_tokens=9"}, InputError, r"segment_tokens = 9"),
         ("mamba2", {"set": "lora.four_bit=true"}, MissingDependency, r"pip install .*\[lab\]"),

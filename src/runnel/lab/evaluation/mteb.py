@@ -12,8 +12,7 @@ from typing import Any
 from runnel.commands.display import say
 from runnel.errors import InputError, damage_in, needing
 from runnel.files import write_json
-from runnel.lab.evaluation.retrieval import System, load_model
-from runnel.lab.training import recipes
+from runnel.lab.evaluation.retrieval import System, load_model, recipe_of
 
 _SEARCH, _RERANK = ("Retrieval", "InstructionRetrieval"), ("Reranking", "InstructionReranking")
 _SHORT = {"eng-v1": "MTEB(eng, v1)", "eng-v2": "MTEB(eng, v2)", "multilingual-v2": "MTEB(Multilingual, v2)"}
@@ -93,13 +92,9 @@ def _model(system: System, folder: Path) -> Any:
         return MtebReranker(load_model(system), name=system.model, max_tokens=limit)
     if system.how == "index":
         return MtebIndex(load_model(system), folder / "mteb" / "indexes", name=system.model, options=system.search)
-    template = system.prompts.get("query") or _trained_with(system.model)
+    recipe = recipe_of(system.model)
+    template = system.prompts.get("query") or (recipe and recipe.data.prompt)
     if template is None or "{instruction}" not in template:
         return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
     model = load_model(replace(system, prompts={key: text for key, text in system.prompts.items() if key != "query"}))
     return MtebEncoder(model, name=system.model, template=template, max_tokens=limit)
-
-
-def _trained_with(model: str) -> str | None:
-    path = Path(model).parent / "recipe.toml"
-    return recipes.read(str(path)).data.prompt if Path(model).name == "model" and path.is_file() else None

@@ -27,7 +27,6 @@ from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.data import read_named
 from runnel.lab.training.mining import bm25_scorer
-from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import by_id, expect_choice, highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
@@ -104,18 +103,6 @@ Ranked = tuple[np.ndarray, np.ndarray, float | None]
 Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
 """Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
 probability that it answers the query (None: not known)."""
-
-
-def rank_together(retriever: SentenceRetriever, keep: int) -> Ranking:
-    """Rank as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can."""
-
-    @lru_cache(maxsize=keep)
-    def read(document: str | DocumentText) -> Any:
-        return next(retriever.remember([document])) if retriever.remembers else document
-
-    return lambda query, documents: [
-        (one.spans, one.scores, one.answers) for one in retriever.rank(query, [read(document) for document in documents])
-    ]
 
 
 class Sentences:
@@ -265,7 +252,16 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
         return None, None
     if system.how == "sentences":
         retriever = load_model(system)
-        return rank_together(retriever, keep), retriever.model.fingerprint()
+
+        @lru_cache(maxsize=keep)  # documents are not read again for the next question, if the model can
+        def read(document: str | DocumentText) -> Any:
+            return next(retriever.remember([document])) if retriever.remembers else document
+
+        def rank(query: str, documents: Sequence[str | DocumentText]) -> list[Ranked]:
+            ranked = retriever.rank(query, [read(document) for document in documents])
+            return [(one.spans, one.scores, one.answers) for one in ranked]
+
+        return rank, retriever.model.fingerprint()
     score, fingerprint = scorer_of(system, keep=keep)
     return lambda query, documents: [(*score(query, one), None) for one in documents], fingerprint
 

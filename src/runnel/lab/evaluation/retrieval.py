@@ -145,14 +145,17 @@ def split_chunks(document: str, words: int) -> np.ndarray:
     return np.array(list(pairwise([*starts, len(document)])), np.int64)
 
 
-def recorded(model: str, job: str) -> Reading:
-    """Return what a run's recipe says about evaluation, for RUN/model and RUN/checkpoints/...; other models read everything."""
+def recipe_of(model: str) -> recipes.Recipe | None:
+    """Return the recipe of a run, for RUN/model and RUN/checkpoints/...; None for other models."""
     folder = Path(model)
-    path = (folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent) / "recipe.toml"
-    if (folder.name != "model" and folder.parent.name != "checkpoints") or not path.is_file():
-        return Reading()
-    recipe = recipes.read(str(path))
-    if recipe.job != job:
+    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent if folder.name == "model" else None
+    return recipes.read(str(run / "recipe.toml")) if run and (run / "recipe.toml").is_file() else None
+
+
+def recorded(model: str, job: str) -> Reading:
+    """Return what the recipe of a run of that job says about evaluation; other models read everything."""
+    recipe = recipe_of(model)
+    if recipe is None or recipe.job != job:
         return Reading()
     table = recipe.evaluation
     return Reading(table.max_tokens or table.max_document_tokens, table.max_query_tokens)
