@@ -93,7 +93,7 @@ def _model(system: System, folder: Path) -> Any:
     if system.how == "index":
         return MtebIndex(load_model(system), folder / "mteb" / "indexes", name=system.model, options=system.search)
     recipe = recipe_of(system.model)
-    template = system.prompts.get("query") or (recipe and recipe.data.prompt)
+    template = system.prompts.get("query") or (recipe.data.prompt if recipe else None)
     if template is None or "{instruction}" not in template:
         return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
     model = load_model(replace(system, prompts={key: text for key, text in system.prompts.items() if key != "query"}))
