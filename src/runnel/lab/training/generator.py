@@ -91,13 +91,13 @@ def make_completion(ids: np.ndarray, start: int) -> Completion:
 
 
 class CompletionData(RowData[Completion]):
-    """Completions in a file from `write`."""
+    """Completions in the tokens of the model."""
 
     @classmethod
     def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
         """Encode exchanges as the model reads and writes them, one at a time, and write them to a file."""
         write_rows(Path(path), _FEATURES, (_row(model, one) for one in exchanges))
-        data = cls(path)
+        data = cls(model, path)
         log.info("%d examples, %d tokens", len(data), data.lengths.sum())
         return data
 

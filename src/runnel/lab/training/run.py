@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,13 +29,13 @@ from runnel.backbones.library import Library
 from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes, tables
-from runnel.lab.training.data import Evidence, read_evidence
+from runnel.lab.training.data import read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import AveragedTrainer, SentenceTrainer
 from runnel.lab.training.forward import finished
-from runnel.lab.training.generator import CompletionData, Exchange, read_exchanges
+from runnel.lab.training.generator import CompletionData, read_exchanges
 from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
-from runnel.lab.training.recipes import DataTable, LongTable, Recipe
+from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
 from runnel.lab.training.vectors import LayerData, read_vector_data
@@ -84,7 +84,9 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, sh
     guard = Decontaminator(recipe.data.exclude if write or stored else ())
     try:
         if recipe.job == "generate":
-            return _completions(recipe, model, folder, guard, write=write, share=share)
+            sets = (read_exchanges(one.path, recipe.data.target, guard) for one in recipe.data.sets)
+            exchanges = itertools.chain.from_iterable(itertools.islice(part, recipe.data.rows) for part in sets)
+            return _split(CompletionData, exchanges, recipe, model, folder, write=write, share=share)
         if recipe.job == "sentences":
             return _evidence(recipe, model, folder, guard, stored=stored, write=write, share=share)
         return _triples(recipe, model, folder, guard, write=write, share=share)
@@ -136,32 +138,24 @@ def _evidence(
         measured = None if data.held_out is None else LayerData([data.held_out], model)
         return RunData(LayerData([data.train, data.aside], model), measured)  # the head stays, and with it its calibration
 
-    def made(name: str, part: Iterator[Evidence]) -> SentenceData:
-        path = folder / f"{name}.arrow"
-        if not write:
-            return SentenceData(model, path)
-        return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
-
-    return _split(examples, table, share, made)
+    options = {"tokens": table.lengths or None, "seed": recipe.train.seed}
+    return _split(SentenceData, examples, recipe, model, folder, write=write, share=share, **options)
 
 
-def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool, share: int) -> RunData:
-    table = recipe.data
-    exchanges = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
-
-    def made(name: str, part: Iterator[Exchange]) -> CompletionData:
-        path = folder / f"{name}.arrow"
-        return CompletionData.write(path, model, part) if write else CompletionData(path)
-
-    return _split(itertools.chain.from_iterable(exchanges), table, share, made)
-
-
-def _split(items: Iterator[Any], table: DataTable, share: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
+def _split(
+    kind: Any, items: Iterator[Any], recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int, **options: Any
+) -> RunData:
     """Make held-out data of the first items, and training data of every `share`-th of the others."""
-    held = make("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
+    table = recipe.data
+
+    def made(name: str, part: Iterator[Any]) -> Any:
+        path = folder / f"{name}.arrow"
+        return kind.write(path, model, part, **options) if write else kind(model, path)
+
+    held = made("held_out", itertools.islice(items, table.held_out)) if table.held_out else None
     first = list(itertools.islice(items, 1))
     tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
-    return RunData(make("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
+    return RunData(made("train", itertools.islice(itertools.chain(first, items), 0, None, share)), held)
 
 
 def prepared(recipe: Recipe) -> Model:

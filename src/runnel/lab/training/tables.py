@@ -61,9 +61,10 @@ def expect_left(rows: object, source: object, held_out: int) -> None:
 
 
 class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
-    """Rows with an "id" and a number of "tokens", made into items on access."""
+    """Rows with an "id" and a number of "tokens" in a file from `write`, made into items of a model on access."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, model: Model, path: str | Path) -> None:
+        self._model = model
         self._table = Dataset.from_file(str(path)).with_format("numpy")
         self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)  # (n,)
 
@@ -150,11 +151,7 @@ def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int]
 
 
 class SentenceData(RowData[Item]):
-    """Examples in a file from `write`, made into items with the tokenizer and the templates of a model."""
-
-    def __init__(self, model: Model, path: str | Path) -> None:
-        super().__init__(path)
-        self._model = model
+    """Examples, made into items with the tokenizer and the templates of the model."""
 
     @classmethod
     def write(
