@@ -145,6 +145,20 @@ def test_how_completions_are_put_into_batches_changes_nothing(tmp_path: Path, da
         torch.testing.assert_close(again[2], weights, rtol=1e-4, atol=1e-6)
 
 
+def test_truncated_gradients_are_those_of_the_whole_graph_with_a_cut_state(tmp_path: Path, data: CompletionData) -> None:
+    long = Long(segment_tokens=13, gradient_segments=1)
+    _, loss, weights = one_step(tmp_path, data, long=long, max_rows=4, gradient_accumulation_steps=3)
+    model = load_generator(str(tmp_path / "start"), "float32", "cpu")
+    module, items = GeneratorModule(model, long), [data[n][1] for n in range(len(data))]
+    expected = module(items)[0].sum() / sum(len(item.targets) for item in items)
+    expected.backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    torch.optim.SGD(module.parameters(), lr=1e-2).step()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(dict(model.backbone.state_dict()), weights, rtol=1e-4, atol=1e-6)
+    assert any((weights[name] - other).abs().max() > 1e-5 for name, other in one_step(tmp_path, data)[2].items())
+
+
 COLORS = {"north": "red", "south": "blue", "west": "green"}
 DOCUMENT = "".join(f"The {side} mill is {color}.\n" for side, color in COLORS.items())
 

@@ -85,6 +85,7 @@ def test_how_documents_are_put_into_batches_changes_nothing(path: Path, tmp_path
         trainer = train(model, path, tmp_path, max_steps=1, optim="sgd", **way)
         found.append((losses(trainer)[0], weights(model)))
         assert trainer.state.global_step == 1
+        assert all(batch["tokens"] <= way.get("max_tokens", 10_000) for batch in trainer.get_train_dataloader())
     for loss, after in found[1:]:
         assert loss == pytest.approx(found[0][0], rel=1e-5)
         torch.testing.assert_close(after, found[0][1], rtol=1e-4, atol=1e-6)

@@ -34,7 +34,7 @@ from runnel.lab.training.vectors import (
     thin,
 )
 from runnel.models.base import load_model
-from runnel.models.heads import VectorScore
+from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import VectorScorer
@@ -174,6 +174,15 @@ def test_long_documents_are_thinned_with_their_answers_kept():
     best = one.known[:, 1:3].sum(1).topk(40).indices
     assert all((found.known == one.known[row]).all(1).any() for row in best)
     assert thin(item(1), rng).vectors.shape == (30, D)
+
+
+def test_items_are_scored_together_as_the_head_scores_them():
+    head, items = VectorScore(D), [item(0), item(1, sentences=1), item(2, sentences=7)]
+    torch.nn.init.normal_(head.out.weight)
+    for one, score in zip(items, score_items(head, items), strict=True):
+        features = one.known[:, -FEATURES:]
+        assert torch.equal(one.known, known(one.query, one.vectors, features))
+        torch.testing.assert_close(score, head.uncalibrated(one.query, one.vectors, features))
 
 
 def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog):
