@@ -356,6 +356,8 @@ def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
-    skipped, paths = [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "-"]
-    read = [(Path(name).name, named) for name, named in files_at(paths, skipped)]
+    (tmp_path / "empty").mkdir()
+    skipped, said, paths = [], [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
+    read = [(Path(name).name, named) for name, named in files_at(paths, skipped, report=said.append)]
     assert read == [("b.txt", True), ("-", True), ("a.txt", False), ("-", True)] and skipped == []
+    assert said == ["note: empty has no files to read"]
