@@ -21,7 +21,8 @@ def pack(arrays: Mapping[str, Tensor | np.ndarray | bytes], fingerprint: str, ab
     tensors = {}
     for name, array in arrays.items():
         numbers = np.frombuffer(bytearray(array), dtype=np.uint8) if isinstance(array, bytes) else array
-        tensors[name] = torch.as_tensor(numbers).contiguous()
+        tensor = torch.from_numpy(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else numbers
+        tensors[name] = tensor.contiguous()
     return save(tensors, {"runnel": f"{_digest(tensors, fingerprint, about)} {fingerprint}"})
 
 
