@@ -39,8 +39,8 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempo
 def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter) -> Callable[..., Awaitable[CallToolResult]]:
     """Return a method of `Tools` as a tool, which runs it in a thread, and stops it when the call is cancelled.
 
-    Errors of the package are for the agent to read. A method with `progress` runs a model: a few do so at the same time, and the
-    agent is told how far they are.
+    Errors of the package are for the agent to read. A method with `progress` runs a model: a few do so at the same time, and its
+    progress is reported.
     """
     own = inspect.signature(method, eval_str=True)
     reports = "progress" in own.parameters

@@ -326,7 +326,7 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
 # find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and "sentences", their vectors.
 # CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
 # The digest of an entry covers its name, so an entry in the place of another is reported. The modification time of an entry is
-# its last use: when all together are larger than `LIMIT_BYTES`, those that were used longest ago are removed.
+# its last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
 
 LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
